@@ -32,8 +32,7 @@ from rollyard.services.datasets.tasks import TaskFile, Tasks
 from rollyard.services.http.access.hosts import is_loopback
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.interop.nemo_gym.head import NOTE, NemoGymHead
-from rollyard.services.interop.stack_clients import clients_of
+from rollyard.services.interop.nemo_gym import NOTE, NemoGymHead, clients_of
 from rollyard.services.rollouts.collection import (
     CREATE_PARAMS,
     CollectionPlan,

@@ -16,7 +16,7 @@ from rollyard.services.head.identity import origin_of
 from rollyard.services.http.access.peer_user import own_uid
 from rollyard.services.http.access.socket_owners import kernel_sockets, listener_owner
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.interop.identify_head import identify_head
+from rollyard.services.interop.nemo_gym import identify_head
 from rollyard.services.runtime.run_dir import killed_heads, running_heads
 
 DEFAULT_HEAD = "http://127.0.0.1:11000"

@@ -25,12 +25,10 @@ from rollyard.records.io.exit_status import EXIT_DONE
 from rollyard.records.types import Json
 from rollyard.services.config.server_folders import ALIASES, search_roots
 from rollyard.services.config.yaml_files import find_config, read_yaml
-from rollyard.services.interop.openenv.app import openenv_app
-from rollyard.services.interop.ors.app import ors_app
-from rollyard.services.interop.serving.environment import ServedEnvironment
-from rollyard.services.interop.serving.listener import listening_to_clients
-from rollyard.services.interop.serving.open_environment import open_environment
-from rollyard.services.interop.serving.task_list import TaskList
+from rollyard.services.interop.environment import ServedEnvironment, TaskList, open_environment
+from rollyard.services.interop.openenv import openenv_app
+from rollyard.services.interop.ors import ors_app
+from rollyard.services.interop.served_app import listening_to_clients
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.runtime.process_setup import raise_file_limit

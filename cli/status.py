@@ -24,7 +24,7 @@ from rollyard.records.errors import Failure, RunError
 from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.interop.nemo_gym.snapshot import fetch_nemo_gym_snapshot
+from rollyard.services.interop.nemo_gym import fetch_nemo_gym_snapshot
 
 EXAMPLE = "ng_status --watch"
 INTERVAL_S = 1.0

@@ -6,33 +6,37 @@ import asyncio
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from anyio.from_thread import start_blocking_portal
 
+from rollyard.analysis.tracking.mlflow_tracker import MlflowTracker
+from rollyard.analysis.tracking.wandb_tracker import WandbTracker
 from rollyard.cli.arguments.train_arguments import TrainOptions, read_arguments
-from rollyard.cli.display.train_view import Messages, result
+from rollyard.cli.display.train_view import Messages, heading, result
 from rollyard.cli.options import run_command
 from rollyard.records.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.records.io.foreground import run_foreground
 from rollyard.records.io.own_command import own_command
 from rollyard.services.http.ray_address import ray_authentication
-from rollyard.training.run.ray_trainer import run_on_ray
-from rollyard.training.run.run_folder import RunFolder, completed_step
-from rollyard.training.run.run_training import TrainingEnd
-from rollyard.training.run.start_checks import check
-from rollyard.training.run.train import MainProcess, is_main_process, train
-from rollyard.training.run.train_plan import TrainPlan
-from rollyard.training.stack.start_stack import training_stack
+from rollyard.training.metrics.sinks import MakeTracker
+from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
+from rollyard.training.ray_trainer import run_on_ray
+from rollyard.training.run_folder import RunFolder, completed_step
+from rollyard.training.start_checks import TrainPlan, check
+from rollyard.training.train import MainProcess, TrainingEnd, is_main_process, train
 from rollyard.training.train_config import TrainConfig
-from rollyard.training.trl.quiet import quiet_libraries
+from rollyard.training.training_stack import training_stack
 
 EXAMPLE = (
     "ng_train configs/train_sokoban.yaml --output-dir results/my_training --max-steps 80\n"
     "  ng_train --model Qwen/Qwen3-0.6B --environments gsm8k --input gsm8k_train.jsonl --output results/gsm8k"
 )
 
+TRACKERS: dict[str, MakeTracker] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
 RANK = "RANK"
 """Variable that accelerate and torchrun set in each of several processes."""
 LAUNCHED = "ROLLYARD_TRAIN_LAUNCHED"
@@ -52,11 +56,11 @@ def run(arguments: Sequence[str]) -> int:
     given = read_arguments(arguments, here)
     config, messages = given.config, Messages(here)
     if not is_main_process(os.environ):
-        quiet_libraries()
-        return _status(train(config, None, print_line=messages.print_line))
+        _quiet_libraries()
+        return _status(train(config, None, partial(_trainer, config), print_line=messages.print_line))
     plan = asyncio.run(check(config, os.environ, here))
     if given.options.dry_run:
-        print(messages.shortened(plan.heading()))
+        print(messages.shortened(heading(plan)))
         print("Everything is configured correctly; nothing was started (dry_run).")
         return EXIT_DONE
     if RANK not in os.environ and (step := completed_step(config)) is not None:
@@ -70,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
         return _run_on_ray(config, arguments, messages)
     if config.optimizer.accelerate_config is not None and not {RANK, LAUNCHED} & os.environ.keys():
         return _launch(config.optimizer.accelerate_config, arguments)
-    messages.print_line(plan.heading())
+    messages.print_line(heading(plan))
     # While servers start, SIGTERM ends them as Ctrl-C does; `train` has handlers of its own.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     end = _train(plan, arguments, messages)
@@ -86,12 +90,28 @@ def _train(plan: TrainPlan, arguments: Sequence[str], messages: Messages) -> Tra
     command = ["ng_train", *arguments]
     with RunFolder.opened(config, command=command, project=plan.here, print_line=print_line) as folder:
         model = plan.model.fetch()
-        quiet_libraries()
+        _quiet_libraries()
         with start_blocking_portal(backend_options={"use_uvloop": True}) as portal:
             stack = training_stack(config, plan.paths, environ, model, print_line=print_line)
             with portal.wrap_async_context_manager(stack) as running:
-                main = MainProcess(folder, portal, running, plan.tasks, plan.evaluation_tasks)
-                return train(config, main, print_line=print_line)
+                main = MainProcess(folder, portal, running, plan.tasks, plan.evaluation_tasks, trackers=TRACKERS)
+                return train(config, main, partial(_trainer, config), print_line=print_line)
+
+
+def _trainer(config: TrainConfig, hooks: TrainerHooks) -> PolicyTrainer:
+    from rollyard.training.trl.policy_trainer import TrlPolicyTrainer  # with torch, which takes seconds
+
+    return TrlPolicyTrainer(config, config.output_dir / "trl", hooks)
+
+
+def _quiet_libraries() -> None:
+    """Silence progress bars, and warnings that do not concern the user of a command."""
+    # The trainer does not use TRL's vLLM client.
+    warnings.filterwarnings("ignore", message="TRL currently supports vLLM versions")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
 
 
 def _run_on_ray(config: TrainConfig, arguments: Sequence[str], messages: Messages) -> int:

@@ -136,7 +136,7 @@ def _index(given: Sequence[Path], options: ViewerOptions) -> tuple[FileIndex, Se
     if options.export is not None:
         raise OperatorError(
             f"{str(run)!r} is a training run, which cannot be exported. Export the rollouts of a step "
-            f"({run}/rollouts/step_....jsonl), or draw curves with python -m rollyard.training.metrics.curves"
+            f"({run}/rollouts/step_....jsonl), or draw curves with python -m rollyard.analysis.charts.curves.draw"
         )
     return open_training_run(run, threshold=options.pass_threshold, workers=options.workers)
 

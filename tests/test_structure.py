@@ -89,7 +89,6 @@ def test_only_the_command_line_reads_the_environment() -> None:
         "services/runtime/ray_launcher.py",
         "services/runtime/ray_actor.py",
         "launchers/slurm/job_runner.py",
-        "services/interop/nemo_gym/trainer/run_helper.py",  # trainers have a command line of their own
         "launchers/sagemaker/container/__main__.py",
     }
     folders = [folder for folder in PACKAGES if folder not in PLUGINS and (ROOT / folder).is_dir()]

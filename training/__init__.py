@@ -1,20 +1,19 @@
 """Trains the policy on rollouts of a running stack. Only `trl/` imports torch.
 
-sequences/         token sequences of a rollout, and the formats of other trainers
-endings.py         what each way to end an episode means for training
-groups/            the rollouts of one task, their advantages, and why a group is skipped
-micro_batches.py   sequences that go through the model together
-algorithms.py      losses by name, as TRL's settings
-train_config.py    the keys of a training YAML
-batch.py           what one training step gets from the stack
-update.py          the sequences of a step that have a loss
-versions.py        names of the versions of the weights
-weights/           new weights on their way to the engines
-play/              plays the episodes of each step with the collector
-stack/             the servers that a training run plays on
-run/               `ng_train`: the loop over updates, checkpoints, the run folder
-run_paths.py       the files of a training run
-metrics/           figures of each step, metrics.jsonl, loggers, curves
-rlvr/              training configs of rlvr-experiments
-trl/               TRL's trainers, fed with rollouts; imports torch
+train.py                the loop of `ng_train`: updates, publishing, metrics, evaluations, checkpoints
+step_runner.py          what the main process does between two updates
+policy_trainer.py       what the loop needs of the trainer, which is in `trl/`
+train_config.py         the keys of a training YAML, and the losses by name
+start_checks.py         everything that can be checked before anything is started
+run_folder.py           lock, settings, record and git state of a run; run_paths.py: its files
+checkpoints.py, evaluator.py, traces.py    what a run writes besides its metrics
+training_stack.py       the servers that a run plays on; server_configs.py: their configs
+batch_source.py         plays the episodes of each step with the collector
+task_order.py, step_files.py               which tasks a step plays, and its files
+sequences/, endings.py, groups.py, update.py, token_pairs.py    from a rollout's tokens to what has a loss
+weight_publisher.py, transfer_publisher.py, parity.py           new weights on their way to the engines
+step_metrics.py         figures of each step; metrics/: metrics.jsonl, loggers
+ray_trainer.py          the trainer as an actor of a Ray cluster
+rlvr.py                 training configs of rlvr-experiments
+trl/                    TRL's trainers, fed with rollouts
 """

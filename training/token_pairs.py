@@ -12,8 +12,7 @@ import orjson
 from rollyard.records.errors import RunError
 from rollyard.records.io.jsonl import replace
 from rollyard.records.types import Json
-from rollyard.training.batch import Batch
-from rollyard.training.update import Update
+from rollyard.training.update import Batch, Update
 
 SAMPLED = 256
 """Number of tokens of an update that are chosen at random. A file of 288 pairs has about 40 kB."""

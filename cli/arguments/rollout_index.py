@@ -22,7 +22,7 @@ def training_run_in(given: Sequence[Path]) -> Path | None:
     if runs and len(given) > 1:
         raise OperatorError(
             f"{str(runs[0])!r} is a training run, which is shown alone; found {len(given)} files and folders. For "
-            "curves of several runs in one picture, use python -m rollyard.training.metrics.curves"
+            "curves of several runs in one picture, use python -m rollyard.analysis.charts.curves.draw"
         )
     return runs[0] if runs else None
 

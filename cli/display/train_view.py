@@ -7,11 +7,15 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from rollyard.analysis.charts.labels import pluralize
 from rollyard.analysis.metrics.training.metrics_file import MetricsFile
-from rollyard.training.metrics.formatting import short_name, value_text
-from rollyard.training.run.run_training import TrainingEnd
-from rollyard.training.run_paths import TrainingPaths
-from rollyard.training.versions import version_of_step
+from rollyard.records.io.terminal import plain_line
+from rollyard.services.datasets.tasks import Tasks
+from rollyard.training.metrics.sinks import short_name, value_text
+from rollyard.training.run_paths import TrainingPaths, version_of_step
+from rollyard.training.start_checks import TrainPlan
+from rollyard.training.train import TrainingEnd
+from rollyard.training.train_config import TrainConfig
 
 _TRAIN = ("train/reward", "train/correct_rate", "train/parse_err_rate", "train/avg_completion_length")
 _EVAL = ("eval/reward", "eval/correct_rate", "eval/parse_err_rate")
@@ -32,6 +36,34 @@ class Messages:
     def shortened(self, text: str) -> str:
         """Return the text with paths relative to the working directory."""
         return text.replace(self._prefix, "")
+
+
+def heading(plan: TrainPlan) -> str:
+    """Return what the run does, in a few lines."""
+    config, tasks = plan.config, plan.tasks
+    rollouts = config.groups_per_step * config.group_size
+    each = f"{pluralize(config.groups_per_step, 'task')} x {config.group_size} = {pluralize(rollouts, 'rollout')} each"
+    steps = pluralize(config.max_steps, "step") if config.max_steps else f"all rows, {config.epochs} times"
+    data = config.input_jsonl_fpath or (config.data if isinstance(config.data, str) else "mixture")
+    evaluated = plan.evaluation_tasks
+    lines = [
+        f"model      {plan.model.name}, trained on {'a CPU' if plan.gpus is None else f'GPU {plan.gpus[0]}'}",
+        f"agent      {', '.join(sorted(tasks.agents))}",
+        f"data       {data}: {pluralize(tasks.count, 'task')}",
+        f"updates    {steps} of {config.loss.algorithm}, {each}",
+        f"evaluation {_evaluation(config, evaluated)}",
+        f"folder     {config.output_dir}",
+    ]
+    return "\n".join(plain_line(line) for line in [*lines, *(f"note: {note}" for note in plan.notes)])
+
+
+def _evaluation(config: TrainConfig, tasks: Tasks | None) -> str:
+    if tasks is None:
+        return "none (evaluation.input_jsonl_fpath is not set)"
+    settings = config.evaluation
+    when = f"every {settings.interval} steps" if settings.interval else "at the end"
+    before = "before the first step and " if settings.before_start else ""
+    return f"{settings.input_jsonl_fpath}: {pluralize(tasks.count, 'task')}, {before}{when}"
 
 
 def result(end: TrainingEnd, paths: TrainingPaths) -> str:

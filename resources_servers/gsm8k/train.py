@@ -7,6 +7,7 @@ continues an interrupted run.
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from rollyard.records.io.foreground import run_foreground
@@ -19,9 +20,6 @@ from rollyard.resources_servers.gsm8k.rollout_log import write_rollout_log
 from rollyard.resources_servers.gsm8k.served_model import served_model
 from rollyard.resources_servers.gsm8k.train_options import train_settings, training_parser
 from rollyard.services.config.settings_file import dump_settings
-from rollyard.services.server.settings import parse_settings
-from rollyard.training.run_paths import TrainingPaths
-from rollyard.training.train_config import TrainConfig
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,26 +29,17 @@ def main(arguments: list[str] | None = None) -> int:
     # Beside the run's folder, which only ng_train writes.
     inputs = options.output_dir.resolve().with_name(f"{options.output_dir.name}_inputs")
     rows, evaluation_rows = inputs / "train.jsonl", inputs / "eval.jsonl" if options.eval_limit else None
-    train_config(options, rows, evaluation_rows, options.model)  # invalid options, before waiting for the server
+    train_settings(options, rows, evaluation_rows, options.model)  # contradictions, before waiting for the server
     name = served_model(f"http://{options.host}:{options.port}", options.model)
-    config = train_config(options, rows, evaluation_rows, name)
     if status := _prepare(options, rows, evaluation_rows):
         return status
     file = inputs / "train.yaml"
-    keys = config.model_dump(mode="json", exclude_defaults=True)
-    replace(file, dump_settings(keys).encode())
+    replace(file, dump_settings(train_settings(options, rows, evaluation_rows, name)).encode())
     status = run_foreground(own_command("ng_train", str(file)))
     files = sorted((options.output_dir / "rollouts").glob("step_*.jsonl"))
-    if played := [path for path in files if path == TrainingPaths(options.output_dir).rollouts(int(path.stem[5:11]))]:
+    if played := [path for path in files if re.fullmatch(r"step_\d+\.jsonl", path.name)]:
         print(f"Wrote {write_rollout_log(played, options.rollout_log)} rollouts to {options.rollout_log}")
     return status
-
-
-def train_config(
-    options: argparse.Namespace, rows: Path, evaluation_rows: Path | None, served_name: str
-) -> TrainConfig:
-    """Return the training run that the options stand for. Raises OperatorError for invalid values."""
-    return parse_settings(TrainConfig, train_settings(options, rows, evaluation_rows, served_name), "train_gsm8k.py")
 
 
 def _prepare(options: argparse.Namespace, rows: Path, evaluation_rows: Path | None) -> int:

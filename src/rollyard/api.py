@@ -50,7 +50,7 @@ from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.interop.stack_clients import clients_of
+from rollyard.services.interop.nemo_gym import clients_of
 from rollyard.services.rollouts.collection import CollectionPlan, agents_of
 from rollyard.services.rollouts.collector import Limits
 from rollyard.services.rollouts.shared.collection import open_collection

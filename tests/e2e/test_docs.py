@@ -182,7 +182,7 @@ def test_every_documented_ng_serve_line_has_known_options_and_files_that_exist(w
 
 @pytest.mark.parametrize("words", every("ng_train"), ids=" ".join)
 def test_every_documented_ng_train_line_has_known_keys_and_files_that_exist(tmp_path: Path, words: list[str]) -> None:
-    """The checks of the dry run need torch: tests/external/training/test_train_configs.py."""
+    """The checks of the dry run need torch: tests/external/training/test_start_checks.py."""
     config = read_arguments(words[1:], tmp_path).config
     for rows in (config.input_jsonl_fpath, config.evaluation.input_jsonl_fpath):
         assert rows is None or (INSTALLED / rows).is_file() or rows in CREATED

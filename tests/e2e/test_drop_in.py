@@ -26,7 +26,7 @@ from tests.support.fake_stores import store
 from tests.support.stacks import SHARED, read_rows
 from tests.support.waiting import deadline_s
 from tests.unit.records.datasets.test_columns import save_to_disk
-from tests.unit.training.rlvr.test_conversion import CONFIG as RLVR_CONFIG
+from tests.unit.training.test_rlvr import CONFIG as RLVR_CONFIG
 
 Program = Callable[..., Finished]
 INSTRUCTIONS = sorted((SHARED / "seeds").glob("*.md"))

@@ -12,12 +12,10 @@ from typing import Any
 import aiohttp
 from fastapi import FastAPI
 
-from rollyard.services.interop.openenv.app import openenv_app
-from rollyard.services.interop.ors.app import ors_app
-from rollyard.services.interop.serving.environment import ServedEnvironment
-from rollyard.services.interop.serving.listener import listening_to_clients
-from rollyard.services.interop.serving.open_environment import open_environment
-from rollyard.services.interop.serving.task_list import TaskList
+from rollyard.services.interop.environment import ServedEnvironment, TaskList, open_environment
+from rollyard.services.interop.openenv import openenv_app
+from rollyard.services.interop.ors import ors_app
+from rollyard.services.interop.served_app import listening_to_clients
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import colocated, load_config

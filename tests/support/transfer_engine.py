@@ -10,7 +10,7 @@ import threading
 from typing import Any
 
 from rollyard.records.types import Json
-from rollyard.training.weights.weight_sender import TransferMethod
+from rollyard.training.transfer_publisher import TransferMethod
 from tests.support.weight_engine import WeightEngine
 
 SENT = "/weights/sent"

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TextIO
+from typing import Protocol, TextIO
 
-from rollyard.analysis.tracking.mlflow_tracker import MlflowTracker
-from rollyard.analysis.tracking.wandb_tracker import WandbTracker
+from rich.columns import Columns
+from rich.console import Console, Group
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
 from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.io.durations import duration
 from rollyard.records.io.optional import require
-from rollyard.records.io.terminal import unwrapped
+from rollyard.records.io.terminal import plain_line, unwrapped
 from rollyard.records.types import Json
-from rollyard.training.metrics.console_sinks import PrintSink, RichSink
-from rollyard.training.metrics.metrics_sink import MetricsSink, RetriedSink
-from rollyard.training.metrics.tracker_sink import TrackerSink
+from rollyard.training.metrics.metrics_log import MetricsSink, RetriedSink
 
 LOGGERS = ("rich", "print", "wandb", "mlflow")
 NO_LOGGER = "none"
-_TRACKERS: dict[str, tuple[str, type[WandbTracker] | type[MlflowTracker]]] = {
-    "wandb": ("Weights & Biases", WandbTracker),
-    "mlflow": ("MLflow", MlflowTracker),
-}
+_TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
+
+
+class Tracker(Protocol):
+    """A run in an experiment tracker, which continues one with the same id."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def close(self, *, failed: bool) -> None: ...
+
+
+MakeTracker = Callable[[str, str, Json, str], Tracker]
+"""Starts a run of a project: its names, its config and its id."""
 
 
 def logger_names(loggers: str | Iterable[str]) -> tuple[str, ...]:
@@ -48,13 +60,15 @@ def sinks_of(
     name: str,
     config: Json,
     run_id: str,
+    trackers: Mapping[str, MakeTracker],
     project: str = "rollyard",
     max_steps: int = 0,
     stream: TextIO | None = None,
 ) -> list[MetricsSink]:
     """Create the loggers of a run.
 
-    `name`, `config` and `run_id` identify it to trackers, which continue a run that has the same id. `rich` and `print`
+    `name`, `config` and `run_id` identify it to trackers, which continue a run that has the same id; `trackers` starts
+    their runs. `rich` and `print`
     write to `stream` (default: stdout); without a terminal, `rich` becomes `print`. `max_steps`: the number of the last
     step; 0 if it is unknown.
 
@@ -70,13 +84,174 @@ def sinks_of(
     makers: dict[str, Callable[[], MetricsSink]] = {
         "rich": lambda: RichSink(out, max_steps),
         "print": lambda: PrintSink(out, max_steps),
-        **{one: partial(_tracker, one, project, name, config, run_id) for one in _TRACKERS},
+        **{one: partial(_tracker, one, make, (project, name, config, run_id)) for one, make in trackers.items()},
     }
     return [makers[one]() for one in chosen]
 
 
-def _tracker(kind: str, project: str, name: str, config: Json, run_id: str) -> MetricsSink:
-    title, tracker = _TRACKERS[kind]
+def _tracker(kind: str, make: MakeTracker, identity: tuple[str, str, Json, str]) -> MetricsSink:
     # In MLflow's file store, train/reward is a file, so that it cannot be the folder of train/reward/format as well.
     one_slash = kind == "mlflow"
-    return RetriedSink(title, lambda: TrackerSink(tracker(project, name, config, run_id), one_slash=one_slash))
+    return RetriedSink(_TRACKERS[kind], lambda: TrackerSink(make(*identity), one_slash=one_slash))
+
+
+class TrackerSink:
+    """Logs to a tracker's run. Implements `MetricsSink`.
+
+    After training resumed from a checkpoint, steps come again. MLflow keeps both values of such a step; Weights &
+    Biases ignores steps before the last one that it has.
+    """
+
+    def __init__(self, tracker: Tracker, *, one_slash: bool = False) -> None:
+        """`one_slash`: replace further slashes in names by dots, as in train/reward.format."""
+        self._tracker = tracker
+        self._one_slash = one_slash
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._one_slash:
+            metrics = {_one_slash(name): value for name, value in metrics.items()}
+        self._tracker.log(metrics, step)
+
+    def close(self, *, failed: bool) -> None:
+        self._tracker.close(failed=failed)
+
+
+def _one_slash(name: str) -> str:
+    first, slash, rest = name.partition("/")
+    return f"{first}{slash}{rest.replace('/', '.')}"
+
+
+_LINE = (
+    *("train/reward", "train/correct_rate", "train/parse_err_rate"),
+    *("train/avg_completion_length", "train/total_completion_tokens"),
+    *("train/loss", "train/kl", "train/kl_initial", "train/ratio_max", "train/clip_rate", "train/entropy"),
+    "train/grad_norm",
+    *("train/skipped_groups", "train/failed_rollouts", "train/policy_lag", "perf/step_s", "perf/rollout_wait_s"),
+)
+"""What a line shows."""
+
+
+class PrintSink:
+    """Prints a line per step, without colours. Implements `MetricsSink`."""
+
+    def __init__(self, stream: TextIO, max_steps: int = 0) -> None:
+        """`max_steps`: the number of the last step; 0 if it is unknown."""
+        self._stream = stream
+        self._max_steps = max_steps
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        names = [name for name in _LINE if name in metrics]
+        names += [name for name in metrics if name.startswith("eval/")]
+        chosen = [name for name in names if metrics[name] or name not in NORMALLY_ZERO]
+        parts = [f"{short_name(name)} {value_text(name, metrics[name])}" for name in chosen]
+        print("  ".join([step_title(step, self._max_steps), *parts]), file=self._stream, flush=True)
+
+    def close(self, *, failed: bool) -> None:
+        pass
+
+
+class RichSink:
+    """Prints a block per step with all metrics in groups side by side. Implements `MetricsSink`."""
+
+    def __init__(self, stream: TextIO, max_steps: int = 0) -> None:
+        """`stream` must be a terminal. `max_steps`: the number of the last step; 0 if it is unknown."""
+        # Names are escaped by short_name, so that the stream does not need to escape Rich's own output.
+        self._console = Console(file=unwrapped(stream), highlight=False)
+        self._max_steps = max_steps
+        self._previous: dict[str, float] = {}
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        title = Text(step_title(step, self._max_steps), "bold")
+        if (change := self._change(metrics)) is not None:
+            title.append(f"  {change}", "green" if change.startswith("+") else "red")
+        columns = [_column(name, rows) for name, rows in grouped(metrics)]
+        self._console.print(Group(Rule(title, align="left"), Columns(columns, padding=(0, 4))))
+        self._previous |= metrics
+
+    def close(self, *, failed: bool) -> None:
+        pass
+
+    def _change(self, metrics: Mapping[str, float]) -> str | None:
+        """Return the change of the reward since the previous step; None if there is none."""
+        new, old = metrics.get("train/reward"), self._previous.get("train/reward")
+        return None if new is None or old is None or new == old else f"{new - old:+.4g} reward"
+
+
+def step_title(step: int, max_steps: int) -> str:
+    """Return `step 3/20`; without `max_steps`, `step 3`."""
+    return f"step {step}/{max_steps}" if max_steps else f"step {step}"
+
+
+def _column(title: str, rows: list[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_row(Text(title, "bold cyan"), "")
+    for name, value in rows:
+        table.add_row(Text(name, "dim"), Text(value))
+    return table
+
+
+_SHARES = (
+    *("train/correct_rate", "train/parse_err_rate", "train/clip_rate", "train/zero_variance_rate", "train/stale_rate"),
+    *("train/seq_too_long_rate", "train/ending/"),
+)
+NORMALLY_ZERO = (
+    *("train/skipped_groups", "train/zero_variance_rate", "train/failed_rollouts", "train/seq_too_long_rate"),
+    *("train/stale_rate", "train/staleness_mean", "train/policy_lag", "eval/failed_rollouts"),
+)
+"""Not shown in the terminal while they are 0."""
+_UPDATE = (
+    *("loss", "kl", "kl_initial", "entropy", "ratio_mean", "ratio_max", "clip_rate", "grad_norm"),
+    *("learning_rate", "parity_mean", "parity_max"),
+)
+
+
+def value_text(name: str, value: float) -> str:
+    """Format a metric's value: `38.2%`, `12 s`, `1,024` or `0.01234`."""
+    if name.startswith(_SHARES) or (name.startswith("eval/") and name.endswith(("_rate", "/accuracy"))):
+        return f"{value:.1%}"
+    if name.endswith("_s") and not name.endswith("per_s"):
+        return duration(value)
+    if name.startswith("train/ratio_"):
+        return f"{value:.6g}"  # differences from 1 matter
+    if value == round(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
+
+
+def short_name(name: str) -> str:
+    """Return the name of a metric without its prefix: `reward` for `train/reward`. Other prefixes than train and perf
+    stay.
+    """
+    return plain_line(name.removeprefix("train/").removeprefix("perf/"))
+
+
+def grouped(metrics: Mapping[str, float]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield the titles of groups, each with the short names and formatted values of its metrics.
+
+    What is 0 if nothing goes wrong, such as the number of failed rollouts, is left out if it is 0.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {
+        "reward": [],
+        "update": [],
+        "rollouts": [],
+        "time": [],
+        "evaluation": [],
+    }
+    for name, value in metrics.items():
+        if name in NORMALLY_ZERO and not value:
+            continue
+        groups[_group(name)].append((short_name(name).removeprefix("eval/"), value_text(name, value)))
+    yield from ((title, rows) for title, rows in groups.items() if rows)
+
+
+def _group(name: str) -> str:
+    kind, _, rest = name.partition("/")
+    if kind == "eval":
+        return "evaluation"
+    if kind == "perf":
+        return "time"
+    if rest in _UPDATE:
+        return "update"
+    return "reward" if rest.startswith("reward") or rest in ("correct_rate", "parse_err_rate") else "rollouts"

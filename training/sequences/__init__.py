@@ -1,1 +1,1 @@
-"""Turns a rollout's recorded tokens into sequences that a trainer can put through its model."""
+"""A rollout's recorded tokens as sequences that a trainer can put through its model."""

@@ -18,9 +18,9 @@ from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.rollouts.output_row import encode_line, parse_row
 from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.groups.member import GroupMember, member_of_failure, member_of_row
+from rollyard.training.groups import GroupMember, member_of_failure, member_of_row
 from rollyard.training.sequences.training_sequence import SequenceError, SequenceRules
-from rollyard.training.stack.training_stack import TrainingStack
+from rollyard.training.training_stack import TrainingStack
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from rollyard.training.run_paths import VersionNames
 from rollyard.training.trl.save_policy import gather_policy
 from rollyard.training.trl.stack_session import StackSession
-from rollyard.training.versions import VersionNames
 
 
 class PublishWeights(TrainerCallback):  # type: ignore[misc]  # transformers is not installed where mypy runs

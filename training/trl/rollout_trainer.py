@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,12 +15,10 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from rollyard.records.errors import RunError
-from rollyard.training.micro_batches import micro_batches
+from rollyard.training.sequences.training_sequence import TrainingSequence
 from rollyard.training.token_pairs import TokenPairs
-from rollyard.training.trl.micro_batch_inputs import Inputs, micro_batch_inputs
-from rollyard.training.trl.pair_recorder import PairRecorder
-from rollyard.training.trl.update_metrics import UpdateMetrics
-from rollyard.training.update import Update
+from rollyard.training.trl.update_metrics import PairRecorder, UpdateMetrics
+from rollyard.training.update import Update, micro_batches
 
 OF_LAST_ITERATION = ("ratio_mean", "ratio_max", "kl", "clip_rate")
 """Figures that show how far the iterations have moved the policy from the one that played."""
@@ -264,3 +262,41 @@ class _Updates:
 
 def _no_reward(**_: Any) -> list[float]:
     raise AssertionError("the rewards are those of the rollouts")
+
+
+Inputs = dict[str, torch.Tensor]
+
+
+def micro_batch_inputs(
+    sequences: Sequence[TrainingSequence], advantages: Sequence[float], *, pad_id: int, device: torch.device
+) -> Inputs:
+    """Return the tensors of a micro-batch of B sequences. Prompts are padded left to P tokens, completions right to T.
+
+        prompt_ids, prompt_mask            (B, P), the mask is 1 for tokens and 0 for padding
+        completion_ids, completion_mask    (B, T), likewise
+        tool_mask                          (B, T), 1 for tokens with a loss
+        advantages                         (B, T)
+        old_per_token_logps, reweighted    (B, T), the former is 0 for tokens without a loss: their ratios, which TRL
+                                           computes before it masks them, must be finite
+
+    Masks follow from lengths, never from ids: a model can generate its padding token, which often is its end of turn.
+    """
+    prompt = max(len(sequence.prompt_ids) for sequence in sequences)
+    completion = max(len(sequence.completion_ids) for sequence in sequences)
+
+    def left(values: Iterable[Sequence[int]], fill: int = 0) -> torch.Tensor:
+        return torch.tensor([[fill] * (prompt - len(row)) + [*row] for row in values], device=device)
+
+    def right(values: Iterable[Sequence[float]], fill: int = 0, dtype: torch.dtype = torch.long) -> torch.Tensor:
+        return torch.tensor([[*row] + [fill] * (completion - len(row)) for row in values], dtype=dtype, device=device)
+
+    return {
+        "prompt_ids": left((sequence.prompt_ids for sequence in sequences), pad_id),
+        "prompt_mask": left([1] * len(sequence.prompt_ids) for sequence in sequences),
+        "completion_ids": right((sequence.completion_ids for sequence in sequences), pad_id),
+        "completion_mask": right([1] * len(sequence.completion_ids) for sequence in sequences),
+        "tool_mask": right(sequence.loss_mask for sequence in sequences),
+        "advantages": torch.tensor(advantages, dtype=torch.float32, device=device)[:, None].repeat(1, completion),
+        "old_per_token_logps": right((sequence.loss_log_probs for sequence in sequences), dtype=torch.float32),
+        "reweighted": right((sequence.reweighted for sequence in sequences), dtype=torch.bool),
+    }

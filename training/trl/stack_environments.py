@@ -5,26 +5,23 @@ TRL generates, with its own engine, and calls the tools; the environment plays. 
 
 from __future__ import annotations
 
-import contextlib
+import inspect
 import itertools
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import orjson
 
-from rollyard.records.errors import Failure, OperatorError, RunError
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.records.io.json_values import items, mapping
-from rollyard.records.rollouts.rewards import EXPECTED, is_reward, mask_of
 from rollyard.records.types import Json
 from rollyard.services.datasets.prompts import messages_of, text_of, valid_rows
-from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER
-from rollyard.services.http.response_failures import raise_for_status
-from rollyard.services.http.session import Session
+from rollyard.services.interop.environment import tools_of
+from rollyard.services.interop.episode import Outcome, ServedEpisode
 from rollyard.training.trl.stack_session import StackSession
-from rollyard.training.trl.tool_methods import tool_method
 
+T = TypeVar("T")
 FAILED = "The environment has failed. The episode is over."
 
 
@@ -37,8 +34,9 @@ class StackEnvironments:
         Raises RunError if the stack has no such server, and OperatorError if its tools cannot be methods.
         """
         self._session, self._server, self._timeout_s = session, server, timeout_s
-        tools = session.run(self._tools())
-        methods = {str(tool.get("name")): tool_method(tool, StackEnvironment._call_tool) for tool in tools}
+        session.url(server)
+        tools = session.run(tools_of(session.stack.clients.client, server))
+        methods = {str(tool["name"]): tool_method(tool, StackEnvironment._call_tool) for tool in tools}
         self._type: type[StackEnvironment] = type("StackEnvironment", (StackEnvironment,), methods)
 
     def factory(self) -> StackEnvironment:
@@ -50,16 +48,6 @@ class StackEnvironments:
         pairs = zip(environments, completions, strict=True)
         return [environment._verdict_on(completion) for environment, completion in pairs]
 
-    async def _tools(self) -> list[Json]:
-        url, token = self._session.url(self._server), self._session.stack.token
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        transport = self._session.stack.clients.client.transport
-        response = await transport.send("GET", f"{url}/tools", b"", headers, self._timeout_s)
-        found = orjson.loads(raise_for_status(response, self._server).body)
-        if not isinstance(found, list):
-            raise RunError(f"{self._server} returned tools that are not a list: {str(found)[:100]}")
-        return [mapping(tool) for tool in found]
-
 
 class StackEnvironment:
     """One environment at a time, opened by `reset` with a row. Subclasses have a method for each tool.
@@ -69,9 +57,9 @@ class StackEnvironment:
 
     def __init__(self, session: StackSession, server: str, timeout_s: float) -> None:
         self._stack, self._server, self._timeout_s = session, server, timeout_s
-        self._episode: Session | None = None
-        self._row: Json = {}
-        self._failure: Failure | None = None
+        self._episode: ServedEpisode | None = None
+        self._verdict: Outcome | None = None
+        """The verdict of an episode that a tool has ended."""
 
     def reset(self, **columns: Any) -> str | None:
         """Open a session for the row in the column `row`, and return what the environment adds to the prompt.
@@ -82,61 +70,44 @@ class StackEnvironment:
         row = orjson.loads(columns["row"]) if isinstance(columns.get("row"), str) else columns.get("row")
         if not isinstance(row, dict) or not isinstance(row.get("responses_create_params"), dict):
             raise OperatorError("the dataset has no column `row`: make it with environment_rows(FILE)")
-        self._row, self._failure = row, None
-        headers = {SESSION_HEADER: uuid.uuid4().hex}
-        self._episode = Session(self._stack.stack.clients.client, self._server, "", headers)
-        seeded = self._post("/seed_session", row)
-        added = [*items(mapping(seeded.get("additions")).get("input")), *items(seeded.get("observation"))]
-        texts = [text_of(mapping(item).get("content")) for item in added]
-        return "\n\n" + "\n\n".join(texts) if texts else None
+        client = self._stack.stack.clients.client
+        self._episode = ServedEpisode(client, self._server, row, turn_based=False, timeout_s=self._timeout_s)
+        added = self._played(self._episode.open())
+        return "\n\n" + "\n\n".join(message["content"] for message in added) if added else None
 
     def _call_tool(self, name: str, arguments: Json) -> str:
         """Return the text for the model, also about its own mistakes. A failure ends the episode without a reward."""
-        if self._failure is not None or self._episode is None:
+        if self._episode is None:
             return FAILED
         given = {key: value for key, value in arguments.items() if value is not None}
-        try:
-            response = self._stack.run(self._episode.send(f"/{name}", orjson.dumps(given), self._timeout_s))
-            if response.status in (400, 404, 405, 413, 422) and "problem+json" not in response.headers.get(
-                "content-type", ""
-            ):
-                return response.body.decode("utf-8", "replace")  # another framework's answer to wrong arguments
-            return raise_for_status(response, self._server).body.decode("utf-8", "replace")
-        except Failure as failure:
-            self._failure = failure
+        if (outcome := self._played(self._episode.call(name, given))) is None:
             return FAILED
+        if outcome.done and not outcome.problem:
+            self._verdict = outcome
+        return outcome.text
 
     def _verdict_on(self, completion: Any) -> float | None:
         """Return the reward of the episode, and end it; None if a server has failed or masked it."""
-        if self._failure is not None or self._episode is None:
-            self._close()
-            return None
-        body = {**self._row, "response": {"id": "trl", "object": "response", "output": _output(completion)}}
-        verdict = self._post("/verify", body, {SESSION_END_HEADER: "1"})
-        self._episode = None
-        if self._failure is not None:
-            return None
-        reward: Any = verdict.get("reward")
-        if mask_of(verdict):
-            return None
-        if not is_reward(reward):
-            raise RunError(f"{self._server} returned the reward {reward!r:.100}; {EXPECTED}")
-        return float(reward)
+        verdict = self._verdict
+        if verdict is None and self._episode is not None:
+            verdict = self._played(self._episode.finish(_output(completion)))
+        self._close()
+        return None if verdict is None or verdict.mask else verdict.reward
 
-    def _post(self, path: str, body: Json, headers: Mapping[str, str] | None = None) -> Json:
-        assert self._episode is not None
+    def _played(self, call: Coroutine[Any, Any, T]) -> T | None:
+        """Return the result of a call; None if a server has failed, which ends the episode."""
         try:
-            call = self._episode.post(path, orjson.dumps(body), self._timeout_s, headers)
-            return mapping(orjson.loads(self._stack.run(call) or b"{}"))
+            return self._stack.run(call)
         except Failure as failure:
-            self._failure = failure
-            return {}
+            self._close()
+            if failure.kind is FailureKind.MALFORMED_ANSWER:  # every episode would fail
+                raise RunError(f"{self._server} cannot be trained on: {failure}") from failure
+            return None
 
     def _close(self) -> None:
-        episode, self._episode = self._episode, None
-        if episode is not None and episode.may_be_open:
-            with contextlib.suppress(Failure):  # the server closes idle sessions itself
-                self._stack.run(episode.post("/close", b"{}", self._timeout_s))
+        episode, self._episode, self._verdict = self._episode, None, None
+        if episode is not None:
+            self._stack.run(episode.close())
 
 
 def environment_rows(path: str | Path, limit: int | None = None) -> Any:
@@ -168,3 +139,67 @@ def _output(completion: Any) -> list[Json]:
             call_id = str(call.get("id") or "call")
             output.append({"type": "function_call", "call_id": call_id, "name": called.get("name"), "arguments": text})
     return output
+
+
+CallTool = Callable[[Any, str, Json], str]
+"""Called with the environment, the name of the tool and its arguments; returns the text for the model."""
+
+_TYPES: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "object": dict}
+
+
+def tool_method(schema: Mapping[str, Any], call: CallTool) -> Callable[..., str]:
+    """Return a method for a function tool of the Responses API. Raises OperatorError if it cannot be one.
+
+    Types that Python's annotations do not express, such as the bounds of a number, stay with the environment, which
+    answers an invalid call with a message for the model.
+    """
+    name, parameters = str(schema.get("name")), mapping(schema.get("parameters"))
+    properties, required = mapping(parameters.get("properties")), parameters.get("required") or []
+    if not name.isidentifier() or name.startswith("_") or name in ("reset", "get_reward"):
+        raise OperatorError(f"the tool {name!r} cannot be a method of a TRL environment: rename it")
+
+    def method(self: Any, **arguments: Any) -> str:
+        return call(self, name, arguments)
+
+    kinds = {argument: annotation_of(mapping(found)) for argument, found in properties.items()}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    signature = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    signature += [
+        inspect.Parameter(argument, keyword, annotation=kind)
+        if argument in required
+        else inspect.Parameter(argument, keyword, annotation=kind, default=mapping(properties[argument]).get("default"))
+        for argument, kind in kinds.items()
+    ]
+    method.__name__ = method.__qualname__ = name
+    method.__annotations__ = {**kinds, "return": str}
+    method.__signature__ = inspect.Signature(signature, return_annotation=str)  # type: ignore[attr-defined]
+    method.__doc__ = _docstring(str(schema.get("description") or name), properties)
+    return method
+
+
+def annotation_of(schema: Mapping[str, Any]) -> Any:
+    """Return the Python type of a JSON schema; Any if it has none."""
+    kind = schema.get("type")
+    if isinstance(values := schema.get("enum"), list) and values:
+        return Literal[tuple(values)]
+    if isinstance(kind, list) or "anyOf" in schema:
+        options = [{"type": each} for each in kind] if isinstance(kind, list) else schema["anyOf"]
+        found = [type(None) if each.get("type") == "null" else annotation_of(each) for each in options]
+        union: Any = found[0]
+        for each in found[1:]:
+            union = union | each
+        return union
+    if kind == "array":
+        return list[annotation_of(mapping(schema.get("items")))]  # type: ignore[misc]
+    return _TYPES.get(str(kind), Any)
+
+
+def _docstring(description: str, properties: Mapping[str, Any]) -> str:
+    # One line per argument: transformers parses Google's format.
+    lines = [f"{name}: {_line(mapping(found).get('description') or name)}" for name, found in properties.items()]
+    arguments = "\n\nArgs:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
+    return f"{_line(description)}{arguments}\n\nReturns:\n    The environment's answer."
+
+
+def _line(text: Any) -> str:
+    return " ".join(str(text).split())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
@@ -12,11 +14,8 @@ import rollyard
 from rollyard.records.errors import OperatorError
 from rollyard.services.rollouts.collection import agents_of
 from rollyard.services.runtime.running_stack import RunningStack
-from rollyard.training.stack.training_stack import TrainingStack
-from rollyard.training.trl.loop_thread import LoopThread
-from rollyard.training.weights.policy_client import PolicyClient
-from rollyard.training.weights.version_folders import VersionFolders
-from rollyard.training.weights.weight_publisher import WeightPublisher
+from rollyard.training.training_stack import TrainingStack
+from rollyard.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher
 
 T = TypeVar("T")
 Publish = Callable[[str, Callable[[Path], None]], None]
@@ -84,3 +83,40 @@ class StackSession:
     def _training_stack(connection: RunningStack, policy_server: str) -> TrainingStack:
         url = connection.url(policy_server)
         return TrainingStack(connection.access.clients, url, connection.token, frozenset({policy_server}))
+
+
+class LoopThread:
+    """Runs coroutines for synchronous callers, such as TRL, even if those are called from a running event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine. If the caller is interrupted, the coroutine is cancelled."""
+        future = self.submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self) -> None:
+        """Cancel what is running, and stop the loop. Idempotent."""
+        if not self._loop.is_closed():
+            self.run(_cancel_others())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

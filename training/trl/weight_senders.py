@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from rollyard.records.types import Json
-from rollyard.training.weights.weight_sender import TransferMethod
+from rollyard.training.transfer_publisher import TransferMethod
 
 Tensors = Callable[[], Iterable[tuple[str, torch.Tensor]]]
 """Returns the weights by their names in a checkpoint, always in the same order."""

@@ -26,10 +26,8 @@ from rollyard.records.io.own_command import own_command
 from rollyard.records.io.script import run_script
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.settings_file import dump_settings, load_settings
-from rollyard.training.rlvr.conversion import train_config
-from rollyard.training.rlvr.rlvr_config import RlvrConfig
-from rollyard.training.rlvr.rlvr_data import ENVIRONMENTS
-from rollyard.training.run.checkpoints import LATEST
+from rollyard.training.checkpoints import LATEST
+from rollyard.training.rlvr import ENVIRONMENTS, RlvrConfig, train_config
 from rollyard.training.run_paths import TrainingPaths
 
 PREPARE = {

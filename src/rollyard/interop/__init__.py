@@ -3,7 +3,6 @@
 nemo_gym/                                             the names that NeMo RL and verl import from nemo_gym
 skyrl.py, slime.py, areal.py, openrlhf.py, verl.py    rollouts for trainers, played on a running stack
 verl_advantages.py                                    verl's GRPO without rollouts that do not count
-episode_player.py, episodes_of_trainers.py            what the adapters share: playing, and rows of tokens
-sampling.py, group_rewards.py                         their sampling parameters; rewards of rollouts that do not count
+episode_player.py, episodes_of_trainers.py            what the adapters share: playing, rows of tokens and their rewards
 rows.py                                               `python -m rollyard.interop.rows`: datasets for these trainers
 """

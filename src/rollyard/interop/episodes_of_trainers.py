@@ -1,16 +1,20 @@
-"""Episode: a rollout in the form in which other projects' trainers take it, as sequences of tokens with one reward."""
+"""Rollouts in the form in which other projects' trainers take them: sequences of tokens with one reward (Episode), and
+rewards and advantages of groups, some of whose rollouts do not count.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from rollyard.records.errors import RunError
-from rollyard.training.groups.member import GroupMember
-from rollyard.training.sequences.training_sequence import TrainingSequence
-from rollyard.training.versions import updates_of
+from rollyard.training.groups import GroupMember
+from rollyard.training.run_paths import updates_of
+from rollyard.training.sequences.training_sequence import TrainingSequence, check_temperature
 
 SeveralSequences = Literal["all", "mask", "last", "refuse"]
 
@@ -72,7 +76,9 @@ def episode_of(member: GroupMember, rules: EpisodeRules, filler_id: int) -> Epis
         has_loss = rules.several_sequences == "last"
     if not has_loss:
         kept = tuple(replace(sequence, loss_mask=[0] * len(sequence.loss_mask)) for sequence in kept)
-    _check_temperatures(kept, rules.temperature)
+    for sequence in kept:
+        if rules.temperature is not None and sequence.loss_tokens:
+            check_temperature(sequence, rules.temperature, "the trainer only")
     return Episode(member, kept or (_filler(filler_id),))
 
 
@@ -94,14 +100,43 @@ def version_number(version: str) -> int | None:
         return None
 
 
-def _check_temperatures(sequences: Sequence[TrainingSequence], expected: float | None) -> None:
-    for sequence in sequences:
-        if expected is not None and sequence.loss_tokens and abs(sequence.temperature - expected) > 1e-6:
-            raise RunError(
-                f"a rollout was sampled at temperature {sequence.temperature:g}, but the trainer samples at "
-                f"{expected:g}. Set it in the trainer only, and start vLLM with --logprobs-mode processed_logprobs"
-            )
-
-
 def _filler(token: int) -> TrainingSequence:
     return TrainingSequence([token], [token], [0], [0.0], [0], [None], 1.0)
+
+
+def with_group_means(rewards: Sequence[float], groups: Sequence[Hashable]) -> list[float]:
+    """Replace each NaN with the mean of the other rewards of its group, so that the group's mean stays what it is.
+
+    For trainers that compute baselines from all rewards of a group. 0 if none of a group counts.
+    """
+    counted: dict[Hashable, list[float]] = defaultdict(list)
+    for reward, group in zip(rewards, groups, strict=True):
+        if not math.isnan(reward):
+            counted[group].append(reward)
+    means = {group: statistics.fmean(values) for group, values in counted.items()}
+    return [
+        means.get(group, 0.0) if math.isnan(reward) else reward for reward, group in zip(rewards, groups, strict=True)
+    ]
+
+
+def group_advantages(
+    rewards: Sequence[float], groups: Sequence[Hashable], rollouts: Sequence[Hashable], *, scaled: bool, epsilon: float
+) -> list[float]:
+    """Return (reward - mean of the group), divided by (its standard deviation + `epsilon`) if `scaled`.
+
+    `rewards`: one per sequence. Sequences with the same group and entry in `rollouts` belong to one rollout, which
+    counts once. NaN does not count, and its advantage is 0, as is that of a rollout that is alone.
+    """
+    counted: dict[Hashable, dict[Hashable, float]] = defaultdict(dict)
+    for reward, group, rollout in zip(rewards, groups, rollouts, strict=True):
+        if not math.isnan(reward):
+            counted[group][rollout] = reward
+    advantages = []
+    for reward, group in zip(rewards, groups, strict=True):
+        values = list(counted[group].values())
+        if math.isnan(reward) or len(values) < 2:
+            advantages.append(0.0)
+            continue
+        divisor = statistics.stdev(values) + epsilon if scaled else 1.0
+        advantages.append((reward - statistics.fmean(values)) / divisor)
+    return advantages

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollyard.interop.episode_player import EpisodePlayer, row_of
-from rollyard.interop.episodes_of_trainers import Episode, SeveralSequences
-from rollyard.interop.group_rewards import with_group_means
+from rollyard.interop.episodes_of_trainers import Episode, SeveralSequences, with_group_means
 
 
 class StackGenerator:

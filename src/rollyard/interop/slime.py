@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollyard.interop.episode_player import EpisodePlayer, row_of
-from rollyard.interop.episodes_of_trainers import Episode, SeveralSequences
-from rollyard.interop.group_rewards import group_advantages, with_group_means
+from rollyard.interop.episodes_of_trainers import Episode, SeveralSequences, group_advantages, with_group_means
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import FinishReason
 from rollyard.training.sequences.training_sequence import TrainingSequence

@@ -9,7 +9,7 @@ from typing import Any
 
 from verl.trainer.ppo.core_algos import register_adv_est
 
-from rollyard.interop.group_rewards import group_advantages
+from rollyard.interop.episodes_of_trainers import group_advantages
 from rollyard.interop.verl import ESTIMATOR
 
 

@@ -6,6 +6,7 @@ import logging
 import sys
 from pathlib import Path
 
+from rollyard.cli.train import TRACKERS
 from rollyard.training.metrics.metrics_log import MetricsLog
 from rollyard.training.metrics.sinks import sinks_of
 
@@ -13,7 +14,8 @@ from rollyard.training.metrics.sinks import sinks_of
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     for steps in ((1, 2, 3), (2, 3, 4)):
-        sinks = sinks_of(sys.argv[1], name="sokoban", config={"loss": {"algorithm": "grpo"}}, run_id="0123456789abcdef")
+        config = {"loss": {"algorithm": "grpo"}}
+        sinks = sinks_of(sys.argv[1], name="sokoban", config=config, run_id="0123456789abcdef", trackers=TRACKERS)
         log = MetricsLog(Path("metrics.jsonl"), sinks)
         log.drop_after(steps[0] - 1)
         for step in steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rollyard.training.stack.training_stack import TrainingStack
-from tests.external.training.engine_stacks import FORCED_CALLS, TOKEN, ServedStack, engine_config, served
+from tests.external.training.engine_stacks import ServedStack, engine_config, served
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.tiny_model import build
 from tests.support.smoke import pytest_ignore_collect
@@ -79,17 +78,3 @@ def start_stack(engine: Engine, tmp_path: Path) -> Iterator[StartStack]:
             return running.enter_context(served(engine_config(engine, folder, **options), folder))
 
         yield start
-
-
-@pytest.fixture
-async def sokoban_stack(start_stack: StartStack) -> AsyncIterator[TrainingStack]:
-    """Sokoban, its agent, and the engine, which is forced to make valid calls."""
-    async with start_stack(**FORCED_CALLS).connected() as stack:
-        yield stack
-
-
-@pytest.fixture
-def run_token(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The run token, which is also in the environment, as for commands that connect to a stack."""
-    monkeypatch.setenv("ROLLYARD_TOKEN", TOKEN)
-    return TOKEN

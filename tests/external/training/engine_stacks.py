@@ -19,7 +19,7 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.runtime.stack import Stack
-from rollyard.training.stack.training_stack import TrainingStack
+from rollyard.training.training_stack import TrainingStack
 from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import Engine
 from tests.support.background_loop import background_loop

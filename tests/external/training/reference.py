@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from rollyard.training.algorithms import Algorithm
-from rollyard.training.groups.advantages import Group
+from rollyard.training.groups import Group
+from rollyard.training.train_config import Algorithm
 
 
 def reference_loss(

@@ -14,15 +14,13 @@ import torch
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM
 
-from rollyard.training.batch import Batch
 from rollyard.training.endings import EndingRules
-from rollyard.training.groups.advantages import groups_of
-from rollyard.training.groups.member import member_of_row
-from rollyard.training.run.policy_trainer import Save
+from rollyard.training.groups import groups_of, member_of_row
+from rollyard.training.policy_trainer import Save
 from rollyard.training.run_paths import TrainingPaths
 from rollyard.training.sequences.training_sequence import SequenceRules
-from rollyard.training.weights.version_folders import VersionFolders
-from rollyard.training.weights.weight_publisher import PublishedWeights
+from rollyard.training.update import Batch
+from rollyard.training.weight_publisher import PublishedWeights, VersionFolders
 from tests.external.vllm.tiny_model import VOCABULARY
 from tests.unit.training.recorded_turns import row, turn
 

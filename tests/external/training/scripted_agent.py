@@ -13,7 +13,7 @@ from rollyard.records.types import Json
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollouts.collection import StackClients
-from rollyard.training.stack.training_stack import TrainingStack
+from rollyard.training.training_stack import TrainingStack
 from tests.unit.training.recorded_turns import row, turn
 
 Answer = Callable[[Json, int], Awaitable[Json]]

@@ -21,13 +21,9 @@ from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.training.trl.episodes import PlaySettings
-from rollyard.training.trl.loop_thread import LoopThread
-from rollyard.training.trl.rollout_worker import StackRolloutWorker
-from rollyard.training.trl.stack_session import Publish
-from rollyard.training.trl.weight_transfer import StackWeightTransfer
-from rollyard.training.weights.policy_client import PolicyClient
-from rollyard.training.weights.version_folders import VersionFolders
-from rollyard.training.weights.weight_publisher import WeightPublisher
+from rollyard.training.trl.rollout_worker import StackRolloutWorker, StackWeightTransfer
+from rollyard.training.trl.stack_session import LoopThread, Publish
+from rollyard.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, broken, stack_of
 from tests.external.training.tiny_policy import make_model, make_tokenizer
 from tests.support.waiting import deadline_s, eventually

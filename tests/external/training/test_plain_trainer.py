@@ -13,10 +13,10 @@ from transformers import Qwen3ForCausalLM
 
 from rollyard.records.io.search_path import INSTALLED
 from rollyard.services.http.transport import HttpTransport
+from rollyard.training.parity import ParityProbe
 from rollyard.training.train_config import WeightSettings
-from rollyard.training.trl.sequence_log_probs import sequence_log_probs
-from rollyard.training.weights.parity import ParityProbe
-from rollyard.training.weights.policy_client import PolicyClient
+from rollyard.training.trl.policy_trainer import sequence_log_probs
+from rollyard.training.weight_publisher import PolicyClient
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN
 from tests.external.training.train_command import training_s

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rollyard.records.types import Json
-from rollyard.training.micro_batches import micro_batches
+from rollyard.training.update import micro_batches
 from tests.external.training.sampled_stack import initial_model
 from tests.external.training.tiny_policy import make_model
 from tests.external.training.train_command import training_s

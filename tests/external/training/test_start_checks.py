@@ -1,21 +1,33 @@
-"""Checks of a training run that read the model, and start nothing."""
+"""Checks of a training run that read the model, and start nothing; the configs of the page pass them."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rollyard.cli.display.train_view import heading
 from rollyard.records.errors import OperatorError
 from rollyard.records.io.search_path import INSTALLED
-from rollyard.training.run.settings_check import settings_yaml
-from rollyard.training.run.start_checks import check
-from rollyard.training.run.train_plan import TrainPlan
+from rollyard.training.run_folder import settings_yaml
+from rollyard.training.start_checks import TrainPlan, check
 from rollyard.training.train_config import TrainConfig
+from tests.support.commands import in_this_process
+from tests.support.doc_pages import commands, page
 from tests.support.stacks import colocated, load_config
-from tests.unit.training.run.model_folder import model_folder
+
+
+def model_folder(folder: Path, *, tied: bool = False) -> Path:
+    folder.mkdir()
+    config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": tied}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(b"\0" * 1024)
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
 
 ROWS = INSTALLED / "resources_servers/gsm8k/data/example.jsonl"
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -39,10 +51,10 @@ async def refusal(folder: Path, environ: dict[str, str] | None = None, **keys: A
 async def test_the_plan_says_what_is_trained_on_what(tmp_path: Path) -> None:
     model_folder(tmp_path / "model")
     keys: dict[str, Any] = {"groups_per_step": 4, "evaluation": {"input_jsonl_fpath": str(ROWS), "limit": 2}}
-    heading = (await plan_of(tmp_path, **keys)).heading()
+    shown = heading(await plan_of(tmp_path, **keys))
     for text in ("model      model, trained on a CPU", "agent      gsm8k_agent", "4 tasks x 8 = 32 rollouts each"):
-        assert text in heading
-    assert "2 tasks" in heading and "10 steps" in heading
+        assert text in shown
+    assert "2 tasks" in shown and "10 steps" in shown
     assert not (tmp_path / "out").exists()
 
 
@@ -105,3 +117,31 @@ async def test_a_head_that_is_not_there_or_whose_policy_cannot_be_trained_is_ref
         error = await refusal(tmp_path, environ, head=head, policy_server="policy", **keys)
         assert "did you mean 'policy_model'" in error
     assert "remove environments" in await refusal(tmp_path, head="127.0.0.1:1")
+
+
+LINES = [words for words in commands(page("training.md")) if words[0] == "ng_train"]
+
+
+@pytest.mark.parametrize("words", [words for words in LINES if "--head" not in words], ids=" ".join)
+def test_every_documented_line_passes_a_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "sokoban_policy").mkdir(parents=True)
+    for name, environment in (
+        ("gsm8k_train", "gsm8k"),
+        ("gsm8k_test", "gsm8k"),
+        ("sokoban_policy/train", "grl_sokoban"),
+        ("sokoban_policy/test", "grl_sokoban"),
+    ):
+        shutil.copy(
+            INSTALLED / "resources_servers" / environment / "data" / "example.jsonl",
+            tmp_path / "results" / f"{name}.jsonl",
+        )
+    # Stands in for the models that the configs name, one of which is on the hub.
+    model_folder(tmp_path / "model")
+    given = [word for word in words if word != "--dry-run"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    checked = in_this_process(*given, "model=model", "+dry_run=true", capsys=capsys)
+    assert checked.status == 0, checked.err
+    assert "nothing was started" in checked.out and not (tmp_path / "results" / "train_sokoban").exists()

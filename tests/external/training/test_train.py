@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import anyio.from_thread
@@ -11,9 +12,10 @@ import yaml
 
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.training.run.run_folder import RunFolder
-from rollyard.training.run.train import MainProcess, train
+from rollyard.training.run_folder import RunFolder
+from rollyard.training.train import MainProcess, train
 from rollyard.training.train_config import TrainConfig
+from rollyard.training.trl.policy_trainer import TrlPolicyTrainer
 from tests.external.training.conftest import StartStack
 from tests.support.fixtures import make_folder
 from tests.support.stacks import read_rows
@@ -75,7 +77,8 @@ def test_a_training_plays_learns_publishes_evaluates_and_resumes(
             portal.wrap_async_context_manager(served.connected()) as stack,
         ):
             main = MainProcess(folder, portal, stack, tasks, evaluation_tasks=tasks)
-            return train(config, main, print_line=lines.append)
+            trainer = partial(TrlPolicyTrainer, config, tmp_path / "run" / "trl")
+            return train(config, main, trainer, print_line=lines.append)
 
     assert run(2) == "complete", lines
     assert run(3) == "complete", lines

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rollyard.training.train_config import LoraSettings
-from rollyard.training.trl.grpo_settings import lora_config
+from rollyard.training.trl.policy_trainer import lora_config
 from rollyard.training.trl.weight_senders import IpcSender, NcclSender, model_tensors
 from tests.external.training.tiny_policy import make_model
 

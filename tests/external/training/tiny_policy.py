@@ -9,8 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.groups.advantages import Group, Scale, groups_of
-from rollyard.training.groups.member import GroupMember, member_of_failure, member_of_row
+from rollyard.training.groups import Group, GroupMember, Scale, groups_of, member_of_failure, member_of_row
 from rollyard.training.sequences.training_sequence import SequenceRules
 from tests.external.vllm.tiny_model import VOCABULARY, tokenizer
 from tests.unit.training.recorded_turns import row, turn

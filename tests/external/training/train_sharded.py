@@ -18,7 +18,7 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
 from rollyard.training.train_config import LoraSettings
-from rollyard.training.trl.grpo_settings import lora_config
+from rollyard.training.trl.policy_trainer import lora_config
 from rollyard.training.trl.rollout_trainer import RolloutTrainer
 from rollyard.training.trl.save_policy import save_policy
 from tests.external.training.tiny_policy import make_model

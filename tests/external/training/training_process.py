@@ -22,12 +22,11 @@ from anyio.from_thread import start_blocking_portal
 
 from rollyard.records.io import jsonl
 from rollyard.records.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED, exit_status
-from rollyard.training.run import checkpoints
-from rollyard.training.run.policy_trainer import PolicyTrainer, TrainerHooks
-from rollyard.training.run.run_folder import RunFolder
-from rollyard.training.run.run_training import run_other_process, run_training
-from rollyard.training.run.stack_parts import StackParts
-from rollyard.training.run.train import is_main_process
+from rollyard.training import checkpoints
+from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
+from rollyard.training.run_folder import RunFolder
+from rollyard.training.step_runner import StackParts
+from rollyard.training.train import is_main_process, run_other_process, run_training
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.trl.policy_trainer import TrlPolicyTrainer
 from tests.external.training.sampled_stack import Reached, SampledStack
@@ -105,7 +104,7 @@ def _work(config: TrainConfig, reached: Reached, steps: int) -> int:
         def make_trainer(hooks: TrainerHooks) -> PolicyTrainer:
             return _Watched(config, folder.paths.root / "trl", hooks, reached)
 
-        end = run_training(folder, portal, make_parts, make_trainer, print_line=print_line)
+        end = run_training(folder, portal, make_parts, make_trainer, {}, print_line=print_line)
     return EXIT_DONE if end == "complete" else EXIT_INTERRUPTED
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rollyard.training.train_config import TrainConfig
-from rollyard.training.trl.grpo_settings import grpo_config
+from rollyard.training.trl.policy_trainer import grpo_config
 from rollyard.training.trl.rollout_trainer import RolloutTrainer
 from rollyard.training.update import Update, update_of
 from tests.external.training.tiny_policy import make_groups, make_tokenizer

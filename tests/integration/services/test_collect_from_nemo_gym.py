@@ -20,11 +20,10 @@ from rollyard.errors import OperatorError, RunError
 from rollyard.records.rollouts.rewards import is_masked_line
 from rollyard.records.types import Json
 from rollyard.resources_servers.aggregate_metrics import aggregate
-from rollyard.services.interop.nemo_gym.head import NemoGymHead
-from rollyard.services.interop.nemo_gym.snapshot import fetch_nemo_gym_snapshot
+from rollyard.services.interop.nemo_gym import NemoGymHead, fetch_nemo_gym_snapshot
 from rollyard.services.rollouts.collection import CollectionPlan
 from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.run.evaluator import evaluation_metrics
+from rollyard.training.evaluator import evaluation_metrics
 from tests.support.fixtures import http_transport
 from tests.support.nemo_gym_stack import NemoGymStack, graded, nemo_gym_stack
 from tests.support.stacks import keys_of, read_rows

@@ -12,7 +12,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.training.sequences.training_sequence import SequenceRules
 from rollyard.training.trl.episodes import PlaySettings
-from rollyard.training.trl.loop_thread import LoopThread
+from rollyard.training.trl.stack_session import LoopThread
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, stack_of
 from tests.unit.training.recorded_turns import row, turn
 

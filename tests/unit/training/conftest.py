@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.unit.training.play.training_stack import SHARED
+from tests.unit.training.scripted_training import SHARED
 
 
 @pytest_asyncio.fixture(scope="session", autouse=True)

@@ -9,10 +9,8 @@ import orjson
 from rollyard.analysis.viewer.tokens.token_place import token_place
 from rollyard.analysis.viewer.training.pair_file import read_pairs
 from rollyard.records.types import Json
-from rollyard.training.batch import Batch
 from rollyard.training.endings import EndingRules
-from rollyard.training.groups.advantages import groups_of
-from rollyard.training.groups.member import member_of_row
+from rollyard.training.groups import groups_of, member_of_row
 from rollyard.training.sequences.training_sequence import SequenceRules
 from rollyard.training.token_pairs import (
     LOG_RATIO_EDGES,
@@ -22,7 +20,7 @@ from rollyard.training.token_pairs import (
     largest_of,
     write_pairs,
 )
-from rollyard.training.update import Update, update_of
+from rollyard.training.update import Batch, Update, update_of
 from tests.unit.training.recorded_turns import row, turn
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from rollyard.records.errors import OperatorError
-from rollyard.training.algorithms import ALGORITHMS, NO_CLIPPING
-from rollyard.training.train_config import LossSettings, TrainConfig
+from rollyard.training.endings import DEFAULTS, EndingRules
+from rollyard.training.run_folder import MAY_CHANGE
+from rollyard.training.train_config import ALGORITHMS, NO_CLIPPING, LossSettings, TrainConfig
+from tests.support.doc_pages import page, sections
 
 
 def make(**settings: Any) -> TrainConfig:
@@ -36,6 +39,8 @@ def test_an_unknown_algorithm_is_an_operator_error() -> None:
     [
         ({"optimizer": {"max_seq_len": 100, "micro_token_budget": 99}}, "sequence"),
         ({"group_size": 2, "min_group_members": 3}, "every group"),
+        ({"loss": {"constrained_turns": "reweight"}, "optimizer": {"num_iterations": 2}}, "num_iterations is 2"),
+        ({"trainer_num_gpus": 1}, "ray_head_node_address"),
         ({"input_jsonl_fpath": "a", "data": "b"}, "use one of them"),
         ({"group_sizes": 2}, "group_sizes"),
     ],
@@ -50,3 +55,21 @@ def test_every_key_has_a_description() -> None:
     for model in models:
         for name, field in getattr(model, "model_fields", {}).items():
             assert field.description, f"{model.__name__}.{name}"
+
+
+PAGE = page("training.md")
+
+
+def test_the_page_lists_what_each_way_to_end_means() -> None:
+    rows = re.findall(r"^- `(\w+)`: .*: `(\w+)`$", sections(PAGE)["How rollouts end"], re.MULTILINE)
+    assert dict(rows) == {str(reason): str(treatment) for reason, treatment in DEFAULTS.items()}
+    rules = EndingRules()
+    for name, treatment in (("model_timeout", rules.model_timeout), ("server_timeout", rules.server_timeout)):
+        assert f"(`endings.{name}`): `{treatment}`" in PAGE
+
+
+def test_settings_that_may_change_exist() -> None:
+    for name in MAY_CHANGE:
+        top, _, below = name.partition(".")
+        field = TrainConfig.model_fields[top]
+        assert not below or below in field.annotation.model_fields, name  # type: ignore[union-attr]

@@ -5,14 +5,14 @@ PYTHONPATH=$(python -m rollyard.interop.nemo_gym) python train.py
 
 from __future__ import annotations
 
-from rollyard.services.interop.nemo_gym.path_entry import path_entry
-from rollyard.services.interop.nemo_gym.trainer.collection_helper import RolloutCollectionHelper
-from rollyard.services.interop.nemo_gym.trainer.names import (
+from rollyard.interop.nemo_gym.collection_helper import (
     HEAD_SERVER_KEY_NAME,
     BaseServerConfig,
     GlobalConfigDictParserConfig,
+    RolloutCollectionHelper,
 )
-from rollyard.services.interop.nemo_gym.trainer.run_helper import RunHelper
+from rollyard.interop.nemo_gym.path_entry import path_entry
+from rollyard.interop.nemo_gym.run_helper import RunHelper
 
 __all__ = [
     "HEAD_SERVER_KEY_NAME",

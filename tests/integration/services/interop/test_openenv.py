@@ -237,7 +237,7 @@ async def test_a_page_of_another_site_cannot_open_a_socket(sokoban: Served) -> N
 
 
 async def test_the_connection_after_the_limit_is_refused_with_a_code(tmp_path: Path) -> None:
-    from rollyard.services.interop.openenv.app import openenv_app
+    from rollyard.services.interop.openenv import openenv_app
 
     async with (
         served("gsm8k", lambda environment: openenv_app(environment, max_sessions=1, idle_s=60.0), tmp_path) as found,

@@ -130,7 +130,7 @@ async def test_a_request_without_a_session_id_is_refused(sokoban: Served) -> Non
 
 
 async def test_an_idle_session_is_closed(tmp_path_factory: pytest.TempPathFactory) -> None:
-    from rollyard.services.interop.ors.app import ors_app
+    from rollyard.services.interop.ors import ors_app
 
     def quick(environment: Any) -> Any:
         return ors_app(environment, version="1", max_sessions=10, idle_s=0.2)

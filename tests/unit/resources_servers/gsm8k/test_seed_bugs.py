@@ -15,19 +15,17 @@ from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.evaluate import main as evaluate
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
 from rollyard.resources_servers.gsm8k.reducers import reduce_rollouts
-from rollyard.resources_servers.gsm8k.train import train_config
-from rollyard.resources_servers.gsm8k.train_options import training_parser
+from rollyard.resources_servers.gsm8k.train_options import train_settings, training_parser
 from rollyard.services.http.transport import HttpResponse
+from rollyard.training.checkpoints import Checkpoints
 from rollyard.training.endings import Treatment
-from rollyard.training.groups.advantages import groups_of
-from rollyard.training.metrics.staleness import staleness_of
-from rollyard.training.metrics.step_metrics import step_metrics
-from rollyard.training.play.task_order import TaskOrder
-from rollyard.training.run.checkpoints import Checkpoints
+from rollyard.training.groups import groups_of
+from rollyard.training.step_metrics import staleness_of, step_metrics
+from rollyard.training.task_order import TaskOrder
 from rollyard.training.train_config import TrainConfig
-from rollyard.training.weights.policy_client import PolicyClient
+from rollyard.training.weight_publisher import PolicyClient
 from tests.unit.resources_servers.answers.grading import in_process_server, verification_of
-from tests.unit.training.metrics.batches import TIMES, batch, failed, played
+from tests.unit.training.batches import TIMES, batch, failed, played
 from tests.unit.training.recorded_turns import turn
 
 DROP_IN = INSTALLED / "examples" / "drop_in"
@@ -36,7 +34,8 @@ LUDIC = {"score": "strict", "format_reward": 0.1, "format_penalty": 1.0}
 
 
 def config(*arguments: str) -> TrainConfig:
-    return train_config(training_parser(None).parse_args(arguments), Path("/train.jsonl"), Path("/eval.jsonl"), "m")
+    options = training_parser(None).parse_args(arguments)
+    return TrainConfig.model_validate(train_settings(options, Path("/train.jsonl"), Path("/eval.jsonl"), "m"))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rollyard.analysis.metrics.run_plan import read_run_plan
 from rollyard.records.io.rollout_paths import RolloutPaths
 from rollyard.records.types import FailureRow, Json
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.training.play.step_files import StepFiles
+from rollyard.training.step_files import StepFiles
 from tests.support.rollout_files import grid, write
 
 TURN: Json = {

@@ -1,1 +1,0 @@
-"""Serves an environment over OpenEnv's protocol."""

@@ -1,1 +1,0 @@
-"""Serves an environment over ORS, the Open Reward Standard."""

@@ -1,0 +1,201 @@
+"""What the apps of OpenEnv and ORS share: the listener and who may use it, the routes that list tasks, the JSON objects
+of clients, and errors as responses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import socket
+from collections.abc import AsyncIterator, MutableMapping
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.optional import load
+from rollyard.records.types import Json
+from rollyard.services.http.access.hosts import KnownHosts, is_loopback
+from rollyard.services.http.access.request_checks import Access
+from rollyard.services.http.app_listener import listening
+from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
+from rollyard.services.interop.session_store import SessionLimit
+
+
+@contextlib.asynccontextmanager
+async def listening_to_clients(app: FastAPI, sock: socket.socket, host: str, token: str | None) -> AsyncIterator[None]:
+    """Serve the app on the socket while the block runs. Raises RunError if the app cannot start."""
+    load("websockets", "openenv", "serving an environment to other programs")
+    hosts = KnownHosts([host], any_address=not is_loopback(host))
+    access = Access(hosts, command="ng_serve", other_users=token is not None)
+    protected_app = AccessMiddleware(app, access, token=token)
+    async with listening(
+        protected_app,
+        sock,
+        ws="websockets-sansio",
+        ws_max_size=MAX_BODY,
+        lifespan="on",
+        backlog=4096,
+        timeout_graceful_shutdown=3,
+    ):
+        yield
+
+
+class AccessMiddleware:
+    """Checks the origin of a request (`Access`), or its token if one is configured."""
+
+    def __init__(self, app: ASGIApp, access: Access, *, token: str | None = None) -> None:
+        self._app = app
+        self._access = access
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or (failure := self._refusal(scope)) is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await JSONResponse({"detail": failure.problem.detail}, failure.problem.status)(scope, receive, send)
+        else:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": failure.problem.detail[:120]})
+
+    def _refusal(self, scope: MutableMapping[str, Any]) -> Failure | None:
+        if self._token is None:
+            # A WebSocket opens with a GET request, but its scope has no method.
+            return self._access.refusal({"method": "GET", **scope})
+        given = {name: value for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")}
+        expected = self._token.encode()
+        for value in given.values():
+            if hmac.compare_digest(value.removeprefix(b"Bearer "), expected):
+                return None
+        detail = "the token is missing or wrong; expected the header Authorization: Bearer <token>, or X-API-Key"
+        return Failure(FailureKind.UNAUTHORIZED, detail)
+
+
+def add_task_routes(app: FastAPI, environment: ServedEnvironment) -> None:
+    """Add the routes of one environment."""
+    tasks = environment.tasks
+
+    @app.get("/list_environments")
+    async def list_environments() -> list[str]:
+        return [environment.name]
+
+    @app.get("/{env_name}/splits")
+    async def splits(env_name: str) -> list[Json]:
+        check_name(environment, env_name)
+        return [{"name": tasks.split, "type": tasks.split}]
+
+    @app.post("/{env_name}/tasks")
+    async def list_tasks(env_name: str, request: Request) -> Json:
+        await _asked(environment, env_name, request)
+        return {"tasks": [_task(tasks.split, index) for index in range(len(tasks))], "env_name": environment.name}
+
+    @app.post("/{env_name}/num_tasks")
+    async def num_tasks(env_name: str, request: Request) -> Json:
+        await _asked(environment, env_name, request)
+        return {"num_tasks": len(tasks)}
+
+    @app.post("/{env_name}/task")
+    async def task(env_name: str, request: Request) -> Json:
+        index = (await _asked(environment, env_name, request)).get("index")
+        tasks.row(index)
+        return {"task": _task(tasks.split, index), "env_name": environment.name}
+
+    @app.post("/{env_name}/task_range")
+    async def task_range(env_name: str, request: Request) -> Json:
+        asked = await _asked(environment, env_name, request)
+        indices = tasks.between(asked.get("start"), asked.get("stop"))
+        return {"tasks": [_task(tasks.split, index) for index in indices], "env_name": environment.name}
+
+
+def check_name(environment: ServedEnvironment, name: str) -> None:
+    """Raise HTTPException (404) unless this is the environment's name, in any case."""
+    if name.lower() != environment.name.lower():
+        raise HTTPException(404, f"there is no environment {name[:100]!r}; this server has {environment.name!r}")
+
+
+async def _asked(environment: ServedEnvironment, name: str, request: Request) -> Json:
+    check_name(environment, name)
+    asked = await read_object(request)
+    environment.tasks.check_split(asked.get("split"))
+    return asked
+
+
+def _task(split: str, index: object) -> Json:
+    return {"split": split, "index": index}
+
+
+MAX_BODY = 16 * 1024 * 1024
+"""Maximum size of a request body or WebSocket message, in bytes."""
+
+
+class InvalidBody(ValueError):
+    """The client's message is unusable. The text says what was found and what was expected."""
+
+    def __init__(self, text: str, *, is_json: bool = True) -> None:
+        super().__init__(text)
+        self.is_json = is_json
+
+
+def parse_object(text: bytes | str) -> Json:
+    """Parse a JSON object. Raises InvalidBody."""
+    try:
+        value: Any = orjson.loads(text)
+    except (orjson.JSONDecodeError, UnicodeEncodeError) as error:
+        raise InvalidBody(f"the message is not JSON: {error}", is_json=False) from error
+    if not isinstance(value, dict):
+        raise InvalidBody(f"the message is a JSON {type(value).__name__}; expected an object")
+    return value
+
+
+async def read_object(request: Request) -> Json:
+    """Read the body of a request as a JSON object; an empty body is an empty object. Raises InvalidBody."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise InvalidBody(f"the body exceeds {MAX_BODY} bytes")
+    return parse_object(bytes(body)) if body.strip() else {}
+
+
+def object_in(message: Json, name: str) -> Json:
+    """Return the object in a field; an absent field is an empty object. Raises InvalidBody."""
+    value = message.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidBody(f"{name} is a JSON {type(value).__name__}; expected an object")
+    return value
+
+
+def text_in(message: Json, name: str) -> str:
+    """Return the non-empty string in a field. Raises InvalidBody."""
+    value = message.get(name)
+    if not isinstance(value, str) or not value:
+        raise InvalidBody(f"{name} is {value!r:.100}; expected a non-empty string")
+    return value
+
+
+def handle_errors(app: FastAPI, *, invalid_status: int) -> None:
+    """Install the handlers. `invalid_status`: the protocol's status for a request that is not valid."""
+
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, invalid_status)
+
+    async def full(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 503)
+
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, Failure)
+        return JSONResponse({"detail": error.problem.detail}, error.problem.status)
+
+    async def internal(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": "internal error; the server's log has the details"}, 500)
+
+    app.add_exception_handler(InvalidBody, invalid)
+    app.add_exception_handler(UnknownTask, invalid)
+    app.add_exception_handler(SessionLimit, full)
+    app.add_exception_handler(Failure, failed)
+    app.add_exception_handler(Exception, internal)

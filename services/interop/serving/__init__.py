@@ -1,1 +1,0 @@
-"""What all protocols share: the environment, its tasks, its episodes, and the listener."""

@@ -1,0 +1,362 @@
+"""StackBatchSource: plays the episodes of a training run on a stack, with the collector, and returns them as batches.
+
+StepPlayer plays the episodes of one step, or finds them on disk, and makes a batch of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rollyard.records.errors import Failure, RunError
+from rollyard.records.rollouts.manifest import ChangedCode, ChangedParameters
+from rollyard.records.rollouts.rollout_keys import task_key
+from rollyard.records.types import Json
+from rollyard.services.datasets.tasks import Rollout, Tasks
+from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
+from rollyard.services.rollouts.collector import Limits
+from rollyard.training.groups import Group, groups_of
+from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.sequences.training_sequence import SequenceRules
+from rollyard.training.step_files import (
+    STALE,
+    MemberRules,
+    OtherWeights,
+    StepFiles,
+    StepMembers,
+    StepRecord,
+    played_steps,
+    read_members,
+    recorded_steps,
+)
+from rollyard.training.task_order import Draw, OrderPosition, Sampling, StepTasks, TaskOrder, rows_at
+from rollyard.training.train_config import TrainConfig
+from rollyard.training.training_stack import TrainingStack
+from rollyard.training.update import Batch, BatchSource
+
+
+class StackBatchSource(BatchSource):
+    """The batches of consecutive steps.
+
+    When the trainer asks for a step, steps up to `max_staleness` later may be played, one after the other, while it
+    trains. Their rollouts are therefore at most `max_staleness` updates old when they are used.
+    """
+
+    def __init__(
+        self,
+        stack: TrainingStack,
+        tasks: Tasks,
+        config: TrainConfig,
+        paths: TrainingPaths,
+        position: Mapping[str, int],
+        *,
+        seeded: bool = False,
+        print_line: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`tasks`: the dataset, with `limit` applied. `position`: `Batch.position` of the last step that was trained
+        on; empty at the start of a run. `seeded`: send a sampling seed with each rollout, so that engines whose
+        sampling is deterministic play the same episodes in every run; model servers with trainer endpoints refuse it if
+        an engine runs on a CPU. `print_line` receives lines for the user.
+
+        Raises RunError if the position does not belong to the dataset.
+        """
+        order = TaskOrder(
+            tasks.count,
+            seed=config.seed,
+            shuffle=config.shuffle,
+            epochs=None if config.max_steps else config.epochs,
+        )
+        self._position = order.position(position)
+        self._player = StepPlayer(stack, tasks, config, paths, order, seeded=seeded, print_line=print_line)
+        self._ahead = config.max_staleness
+        self._last = config.max_steps
+        self._requested = 0
+        self._request = asyncio.Event()
+        self._played: asyncio.Queue[PlayedStep | Exception | None] = asyncio.Queue()
+        self._producer: asyncio.Task[None] | None = None
+
+    async def next_batch(self, step: int) -> Batch | None:
+        """Return the batch of a step, which is the one after the step of the previous call; None after the last one.
+
+        Raises RunError as described in `BatchSource`, and OperatorError if the stack does not have the agents of the
+        tasks. The step can then be requested again, as it can be after the call was cancelled.
+        """
+        started = time.monotonic()
+        if self._producer is not None and self._producer.cancelling():
+            await self.close()
+        self._requested = step
+        if self._producer is None:
+            self._played = asyncio.Queue()
+            self._producer = asyncio.create_task(self._produce(step, self._position, self._played))
+        self._request.set()
+        try:
+            played = await self._played.get()
+        except asyncio.CancelledError:
+            # Not awaited: whoever cancels this call may cancel every `await` in it. `close` waits for the end.
+            self._producer.cancel()
+            raise
+        if not isinstance(played, PlayedStep):
+            await self.close()
+            if played is not None:
+                raise played
+            return None
+        if played.batch.step != step:
+            raise ValueError(
+                f"step {step} was requested after step {played.batch.step - 1}; expected consecutive steps"
+            )
+        self._position = played.position
+        return replace(played.batch, wait_s=time.monotonic() - started)
+
+    async def close(self) -> None:
+        """Stop playing. Episodes in flight are abandoned, and those that have ended stay on disk."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            if not producer.cancelling():
+                producer.cancel()
+            await asyncio.gather(producer, return_exceptions=True)
+
+    async def _produce(
+        self, step: int, position: OrderPosition, played_steps: asyncio.Queue[PlayedStep | Exception | None]
+    ) -> None:
+        while not self._last or step <= self._last:
+            while step > self._requested + self._ahead:
+                self._request.clear()
+                await self._request.wait()
+            try:
+                played = await self._player.play(step, position)
+            except Exception as error:
+                played_steps.put_nowait(error)
+                return
+            except asyncio.CancelledError:
+                played_steps.put_nowait(RunError(f"step {step} was stopped while it was played"))
+                raise
+            played_steps.put_nowait(played)
+            if played is None:
+                return
+            position = played.position
+            step += 1
+        played_steps.put_nowait(None)
+
+
+MAX_EXTRA = 3
+"""With `resample`, a step plays at most this many times its number of groups in addition."""
+MAX_RETURNS = 2
+"""How often a row goes back into the order because its rollouts failed."""
+_SETTINGS = (
+    *("model", "seed", "shuffle", "groups_per_step", "group_size", "min_group_members", "resample", "max_staleness"),
+    *("endings", "loss", "optimizer", "policy_server"),
+)
+"""Keys of the config that determine the rollouts of a step or the weights that play them, besides those in the
+manifest of its collection."""
+_NOT_SETTINGS = ("micro_token_budget", "gradient_checkpointing", "accelerate_config")
+"""Keys of the optimizer that change only how an update is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedStep:
+    """A batch, and the position in the data after it."""
+
+    batch: Batch
+    position: OrderPosition
+
+
+class StepPlayer:
+    """Plays steps one after the other."""
+
+    def __init__(
+        self,
+        stack: TrainingStack,
+        data: Tasks,
+        config: TrainConfig,
+        paths: TrainingPaths,
+        order: TaskOrder,
+        *,
+        seeded: bool,
+        print_line: Callable[[str], None],
+    ) -> None:
+        self._stack = stack
+        self._data = data
+        self._config = config
+        self._paths = paths
+        self._order = order
+        self._print_line = print_line
+        loss = config.loss
+        sequences = SequenceRules(loss.constrained_turns, loss.assumed_temperature)
+        self._rules = MemberRules(sequences, config.endings, stack.policy_servers, config.max_staleness)
+        self._params = dict(config.responses_create_params)
+        self._sampling = Sampling(config.seed, self._params.pop("metadata", None)) if seeded else None
+        settings = config.model_dump(mode="json", include=set(_SETTINGS), exclude={"optimizer": set(_NOT_SETTINGS)})
+        self._settings: Json = {**settings, "seeded": seeded}
+        self._begun = 0
+        """The last step of which this process played episodes."""
+
+    async def play(self, step: int, start: OrderPosition) -> PlayedStep | None:
+        """Return the batch of a step; None if the data is exhausted. Files of the step are used again if this run would
+        have written them, and otherwise renamed.
+
+        Raises RunError if too many rollouts fail, a rollout cannot be trained on, or the stack cannot be reached;
+        OperatorError if it does not have the agents of the tasks.
+        """
+        files = StepFiles(self._paths.rollouts(step))
+        if files.exist:
+            try:
+                return await self._resumed(files, step, start)
+            except OtherWeights as error:
+                self._set_aside(files, str(error))
+            except (ChangedParameters, ChangedCode) as error:
+                # The last line is advice for ng_collect_rollouts.
+                self._set_aside(files, str(error).rpartition("\n")[0])
+        draws, _ = self._order.take(start, self._config.groups_per_step)
+        if not draws:
+            return None
+        return await self._play(files, step, start, self._new_record(start, draws))
+
+    def _new_record(self, start: OrderPosition, draws: Sequence[Draw]) -> StepRecord:
+        rows = [draw.row for draw in draws]
+        return StepRecord(settings=self._settings, start=start.record(self._order.rows), rows=rows)
+
+    async def _resumed(self, files: StepFiles, step: int, start: OrderPosition) -> PlayedStep:
+        record = files.record()
+        problem = self._why_not(record, step, start)
+        if problem or record is None:
+            raise OtherWeights(problem)
+        return await self._play(files, step, start, record)
+
+    def _why_not(self, record: StepRecord | None, step: int, start: OrderPosition) -> str:
+        """Return why rollouts on disk are not those of this run; empty if they are."""
+        if record is None:
+            return "there is no record of its tasks"
+        draws, _ = self._order.take(start, len(record.rows))
+        if record.settings != self._settings:
+            changed = sorted(name for name in self._settings if record.settings.get(name) != self._settings[name])
+            return f"it was played with other settings ({', '.join(changed)})"
+        if self._new_record(start, draws).rows != record.rows or record.start != start.record(self._order.rows):
+            return "it has other tasks"
+        if not record.complete and self._config.max_staleness and self._begun != step:
+            return "it is incomplete, and the weights that began it no longer exist"
+        return ""
+
+    async def _play(self, files: StepFiles, step: int, start: OrderPosition, record: StepRecord) -> PlayedStep:
+        """Play the tasks of the record that have not been played, and with `resample` others for skipped groups."""
+        config = self._config
+        limit = config.groups_per_step * (1 + MAX_EXTRA if config.resample else 1)
+        while True:
+            draws, position = self._order.take(start, len(record.rows))
+            rows = await asyncio.to_thread(self._rows, draws)
+            tasks = StepTasks(self._data, draws, rows, first=record.played, sampling=self._sampling)
+            await self._collect(files, step, tasks, record)
+            members = await self._members(files, step, rows)
+            if not record.complete:
+                self._check(files, step, members)
+            if record.played < len(draws):
+                record = record.model_copy(update={"played": len(draws)})
+                files.write(record)
+            groups = self._groups(members)
+            missing = config.groups_per_step - sum(group.skipped is None for group in groups)
+            missing = min(missing, limit - len(draws))
+            more, _ = self._order.take(start, len(draws) + missing) if missing > 0 else (draws, position)
+            if record.complete or len(more) == len(draws):
+                break
+            self._print_line(f"step {step}: {len(more) - len(draws)} more tasks in place of skipped groups")
+            record = record.model_copy(update={"rows": [draw.row for draw in more]})
+        if not record.complete:
+            files.write(record.model_copy(update={"complete": True}))
+        again = [draws[index] for index in sorted(members.retryable) if groups[index].skipped == "too_few_members"]
+        position = self._order.put_back(position, again, MAX_RETURNS)
+        stale = Counter({STALE: members.stale} if members.stale else {})
+        batch = Batch(step, tuple(groups), position.record(self._order.rows), failures=members.failures + stale)
+        return PlayedStep(batch, position)
+
+    def _rows(self, draws: Sequence[Draw]) -> list[Rollout]:
+        found = rows_at(self._data, {draw.row for draw in draws})
+        return [found[draw.row] for draw in draws]
+
+    async def _collect(self, files: StepFiles, step: int, tasks: StepTasks, record: StepRecord) -> None:
+        """Play what is missing; of a step that is complete, only check that the files are those of this collection."""
+        if record.played < tasks.count:
+            self._set_aside_later(step)
+            files.write(record)
+        config, agents = self._config, self._data.agents
+        plan = CollectionPlan(
+            files.paths.output,
+            config.agent_name,
+            config.group_size,
+            params=self._params,
+            limits=Limits(
+                config.num_samples_in_parallel, config.max_attempts, config.rollout_timeout_s, config.max_failure_rate
+            ),
+            is_final=lambda kind, server: self._rules.is_final(kind, server, agents),
+        )
+        try:
+            async with OpenCollection.opened(plan, tasks, self._stack.clients) as opened:
+                for note in opened.notes:
+                    self._print_line(note)
+                if record.played == tasks.count:
+                    return
+                await opened.run(print_line=self._print_line)
+        except Failure as failure:
+            raise RunError(f"step {step}: the head of the stack cannot be reached: {failure}") from failure
+        if opened.stopped_because:
+            raise RunError(
+                f"step {step}: {opened.stopped_because}. Failures are in {files.paths.failures}. Once the cause is "
+                "fixed, the same training continues: rollouts that have ended are kept, unless code has changed"
+            )
+
+    async def _members(self, files: StepFiles, step: int, rows: Sequence[Rollout]) -> StepMembers:
+        keys = _group_keys([task_key(row.row) for row in rows])
+        return await asyncio.to_thread(read_members, files, keys, self._config.group_size, step, self._rules)
+
+    def _groups(self, members: StepMembers) -> list[Group]:
+        scale = self._config.loss.resolved.scale
+        return groups_of(members.members, scale=scale, min_members=self._config.min_group_members)
+
+    def _check(self, files: StepFiles, step: int, members: StepMembers) -> None:
+        """Raise RunError if too many rollouts failed, OtherWeights if all others have old weights."""
+        count, failed = len(members.members), members.failures.total()
+        if failed > self._config.max_failure_rate * count:
+            [(kind, _)] = members.failures.most_common(1)
+            last = members.last_failure or {}
+            raise RunError(
+                f"step {step}: {failed} of {count} rollouts failed, more than max_failure_rate="
+                f"{self._config.max_failure_rate:g}; most frequent kind: {kind}; the last failure: "
+                f"{last.get('server')}: {last.get('detail')!s:.300}. All are in {files.paths.failures}. Once the cause "
+                "is fixed, the same command plays only the failed ones again"
+            )
+        if members.stale and members.stale == count - failed:
+            raise OtherWeights(
+                f"step {step}: all rollouts were sampled with weights that are more than {self._config.max_staleness} "
+                "updates old: the engines do not have the current weights (see GET /weights of the policy's model "
+                "server)"
+            )
+
+    def _set_aside_later(self, step: int) -> None:
+        """Rename the files of later steps, and the evaluations from this step on: the weights that played them will not
+        exist again.
+        """
+        self._begun = step
+        reason = "the weights that played it no longer exist"
+        recorded = recorded_steps(self._paths.rollouts(step).parent)
+        # The last first: if this process ends in between, no step is missing before one that remains.
+        for later in reversed([number for number in recorded if number > step]):
+            self._set_aside(StepFiles(self._paths.rollouts(later)), reason)
+        for number in played_steps(self._paths.evaluation(step).parent):
+            if number >= step:
+                self._set_aside(StepFiles(self._paths.evaluation(number)), reason)
+
+    def _set_aside(self, files: StepFiles, reason: str) -> None:
+        renamed, output = files.set_aside(), files.paths.output
+        kind = "evaluation " if output.parent == self._paths.evaluation(0).parent else ""
+        self._print_line(f"{kind}{output.name} is not used: {reason}. Its files were renamed ({renamed[-1].name}, ...)")
+
+
+def _group_keys(keys: Sequence[str]) -> list[str]:
+    """Return a key for each task of a step. A task that occurs more than once has a group for each time."""
+    seen = Counter[str]()
+    unique = []
+    for key in keys:
+        seen[key] += 1
+        unique.append(key if seen[key] == 1 else f"{key}#{seen[key]}")
+    return unique

@@ -1,0 +1,162 @@
+"""Groups: the rollouts of one task in one update, and how much better each was than the others (its advantage)."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rollyard.records.io.json_values import is_number, items, mapping, number, whole_number
+from rollyard.records.rollouts.rewards import EXPECTED, is_reward
+from rollyard.records.types import FinishReason, Json
+from rollyard.training.endings import EndingRules, Treatment
+from rollyard.training.sequences.training_sequence import (
+    SequenceError,
+    SequenceRules,
+    TrainingSequence,
+    training_sequences,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A measured or permanently failed rollout."""
+
+    task_key: str
+    """Identifies the group: members with the same key are rollouts of the same task."""
+    repeat: int
+    """Index of the rollout in its group."""
+    ending: str
+    """Finish reason, or the failure kind of a failed rollout."""
+    treatment: Treatment
+    reward: float = 0.0
+    """Meaningless if `treatment` is left_out."""
+    sequences: tuple[TrainingSequence, ...] = ()
+    """Empty unless `treatment` is played or masked."""
+    components: dict[str, float] = field(default_factory=dict)
+    """Parts of the reward by name."""
+    success: bool | None = None
+    """Whether the task was solved; None if the environment does not report it."""
+    completion_tokens: int = 0
+    """Number of tokens that the policy generated in the whole rollout, also those without a loss."""
+    task_index: int = -1
+    """Index of the task in the step's rollout file; -1 if unknown."""
+    parse_error: bool = False
+    """True if the environment found no answer in the response, or the engine could not parse a tool call."""
+
+    @property
+    def counts(self) -> bool:
+        """True if the reward counts in the group's mean and standard deviation."""
+        return self.treatment is not Treatment.LEFT_OUT
+
+    @property
+    def has_loss(self) -> bool:
+        """True if at least one token has a loss."""
+        return self.treatment is Treatment.PLAYED and any(sequence.loss_tokens for sequence in self.sequences)
+
+
+def member_of_row(row: Json, task_key: str, rules: SequenceRules, endings: EndingRules) -> GroupMember:
+    """Return a measured rollout as a group member. Raises SequenceError if its tokens or its reward cannot be used."""
+    ending, treatment = endings.of_row(row)
+    if treatment is not Treatment.LEFT_OUT and not is_reward(row.get("reward")):
+        raise SequenceError(f"the rollout has reward {row.get('reward')!r:.100}; {EXPECTED}")
+    has_tokens = treatment in (Treatment.PLAYED, Treatment.MASKED)
+    return GroupMember(
+        task_key=task_key,
+        repeat=int(row.get("_ng_rollout_index", 0)),
+        ending=ending,
+        treatment=treatment,
+        reward=number(row.get("reward"), 0.0),
+        sequences=tuple(training_sequences(row, rules)) if has_tokens else (),
+        components={name: value for name, value in mapping(row.get("reward_components")).items() if is_number(value)},
+        success=success if isinstance(success := row.get("success"), bool) else None,
+        completion_tokens=completion_tokens(row),
+        task_index=-1 if (index := whole_number(row.get("_ng_task_index"))) is None else index,
+        parse_error=has_parse_error(row),
+    )
+
+
+def member_of_failure(task_key: str, repeat: int, kind: str, treatment: Treatment) -> GroupMember:
+    """Return a permanently failed rollout as a group member; its treatment is that of `EndingRules.of_failure`."""
+    return GroupMember(task_key=task_key, repeat=repeat, ending=kind, treatment=treatment)
+
+
+def has_parse_error(row: Json) -> bool:
+    """Return whether there is no answer in the response, or the engine could not parse a tool call.
+
+    An environment may read an answer that its score does not accept, and then says so itself (`parse_error`).
+    """
+    if row.get("finish_reason") == FinishReason.UNREADABLE_CALL:
+        return True
+    return bool(row.get("parse_error", row.get("extracted_answer", "") is None))
+
+
+def completion_tokens(row: Json) -> int:
+    """Return the number of tokens that the policy generated, or else the one that the endpoint reported."""
+    response = mapping(row.get("response"))
+    found = [mapping(item).get("generation_token_ids") for item in items(response.get("output"))]
+    if any(ids is not None for ids in found):
+        return sum(len(ids or ()) for ids in found)
+    return whole_number(mapping(response.get("usage")).get("output_tokens")) or 0
+
+
+Scale = Literal["group", "batch", "none"]
+"""By which standard deviation advantages are divided: that of the group, of all rewards of the batch, or none."""
+SkipReason = Literal["too_few_members", "zero_variance", "no_loss"]
+"""Why a group is skipped. `no_loss`: no token of it has a loss."""
+
+_EPSILON = 1e-4
+"""TRL (1.16) adds it to the standard deviation."""
+_MIN_DEVIATION = 1e-6
+"""Standard deviations below count as zero: rewards that differ by less are equal but for rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rollouts of one task. `advantages` has a number for each member, 0 for those that are left out."""
+
+    task_key: str
+    members: tuple[GroupMember, ...]
+    advantages: tuple[float, ...]
+    skipped: SkipReason | None = None
+    """Why the group does not take part in the update; None if it does. Its advantages are then 0."""
+
+
+def groups_of(members: Iterable[GroupMember], *, scale: Scale, min_members: int = 2) -> list[Group]:
+    """Group rollouts by task, in the order of each task's first member, and compute their advantages.
+
+    An advantage is (reward - mean of the group) / (standard deviation + 1e-4), as in TRL's GRPOTrainer: mean and
+    standard deviation are over the members that count, and the latter is the sample's (divisor n - 1). A group with
+    fewer than `min_members` members that count, with equal rewards or without a token to train on is skipped. Rewards
+    of skipped groups count in the standard deviation of the batch.
+    """
+    by_task: dict[str, list[GroupMember]] = defaultdict(list)
+    for member in members:
+        by_task[member.task_key].append(member)
+    batch = _deviation([member.reward for found in by_task.values() for member in found if member.counts])
+    return [_group(key, found, scale, batch, min_members) for key, found in by_task.items()]
+
+
+def _group(key: str, members: Sequence[GroupMember], scale: Scale, batch: float, min_members: int) -> Group:
+    rewards = [member.reward for member in members if member.counts]
+    skipped = _skip_reason(members, rewards, min_members)
+    advantages = (0.0,) * len(members)
+    if skipped is None:
+        mean = statistics.fmean(rewards)
+        divisor = {"group": _deviation(rewards) + _EPSILON, "batch": batch + _EPSILON, "none": 1.0}[scale]
+        advantages = tuple((member.reward - mean) / divisor if member.counts else 0.0 for member in members)
+    return Group(key, tuple(members), advantages, skipped)
+
+
+def _skip_reason(members: Sequence[GroupMember], rewards: Sequence[float], min_members: int) -> SkipReason | None:
+    if len(rewards) < max(2, min_members):
+        return "too_few_members"
+    if _deviation(rewards) < _MIN_DEVIATION:
+        return "zero_variance"
+    return None if any(member.has_loss for member in members) else "no_loss"
+
+
+def _deviation(rewards: Sequence[float]) -> float:
+    return statistics.stdev(rewards) if len(rewards) > 1 else 0.0

@@ -1,1 +1,0 @@
-"""Groups: the rollouts of one task in one update, which are compared with each other."""

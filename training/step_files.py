@@ -1,0 +1,216 @@
+"""StepFiles: the rollouts of a step on disk, a record of which tasks were played, and the group members in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+from pydantic import ValidationError
+
+from rollyard.records.errors import RunError
+from rollyard.records.io.jsonl import replace
+from rollyard.records.io.locked_files import unused
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.partial_records import PARTIAL_MEMBER
+from rollyard.records.rollouts.rollout_file import Rollouts
+from rollyard.records.rollouts.rollout_keys import Key, key_of
+from rollyard.records.types import Json, Record
+from rollyard.training.endings import EndingRules, Treatment
+from rollyard.training.groups import GroupMember, member_of_failure, member_of_row
+from rollyard.training.run_paths import updates_of
+from rollyard.training.sequences.training_sequence import SequenceError, SequenceRules, TrainingSequence
+
+_RECORD = re.compile(r"step_(\d{6,})_tasks\.json")
+_OUTPUT = re.compile(r"step_(\d{6,})\.jsonl")
+
+
+class StepRecord(Record):
+    """The contents of `step_000012_tasks.json`."""
+
+    settings: Json
+    """What determines the rollouts besides what the manifest contains. Only a run with the same uses them again."""
+    start: dict[str, int]
+    """Position in the data before the step."""
+    rows: list[int]
+    """The dataset row of each task."""
+    played: int = 0
+    """Number of tasks, from the first, whose rollouts have all ended."""
+    complete: bool = False
+    """Whether the step became a batch. Its failed rollouts are then not played again."""
+
+
+def recorded_steps(folder: Path) -> list[int]:
+    """Return the numbers of the steps that have a record in a folder, sorted."""
+    return _numbers(folder, _RECORD)
+
+
+def played_steps(folder: Path) -> list[int]:
+    """Return the numbers of the steps that have rollouts in a folder, sorted."""
+    return _numbers(folder, _OUTPUT)
+
+
+def _numbers(folder: Path, name: re.Pattern[str]) -> list[int]:
+    return sorted(int(found[1]) for path in folder.glob("step_*") if (found := name.fullmatch(path.name)))
+
+
+class StepFiles:
+    """The files of one step."""
+
+    def __init__(self, output: Path) -> None:
+        self.paths = RolloutPaths(output)
+        self._record = self.paths.sidecar("tasks.json")
+
+    def record(self) -> StepRecord | None:
+        """Return the record, or None if there is none that can be read."""
+        try:
+            return StepRecord.model_validate_json(self._record.read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def write(self, record: StepRecord) -> None:
+        """Replace the record. Raises RunError if it cannot be written."""
+        self.paths.output.parent.mkdir(parents=True, exist_ok=True)
+        replace(self._record, orjson.dumps(record.model_dump(), option=orjson.OPT_INDENT_2))
+
+    def rows(self) -> dict[Key, Json]:
+        """Return the measured rollouts. Raises RunError if a line is not a JSON object."""
+        if not self.paths.output.is_file():
+            return {}
+        return {key_of(row): dict(row) for row in Rollouts(self.paths.output)}
+
+    def failures(self) -> dict[Key, Json]:
+        """Return the last failed attempt of each rollout. Raises RunError if a line is not a JSON object."""
+        if not self.paths.failures.is_file():
+            return {}
+        # Nothing is trained on what had been said in a failed attempt, and it would take up memory.
+        return {
+            key_of(row): {name: value for name, value in row.items() if name != PARTIAL_MEMBER}
+            for row in Rollouts(self.paths.failures)
+        }
+
+    def set_aside(self) -> list[Path]:
+        """Rename all files, so that the step is played from the start. Return the new paths."""
+        stamp, renamed = time.strftime("%Y%m%d-%H%M%S"), []
+        # The record first: without it, a run that ends in between does not use the other files.
+        for path in (self._record, *self.paths.sidecars(), self.paths.output):
+            if os.path.lexists(path):
+                aside = unused(path.with_name(f"{path.name}.{stamp}"))
+                path.rename(aside)
+                renamed.append(aside)
+        return renamed
+
+    @property
+    def exist(self) -> bool:
+        """Whether the step has rollouts or a record."""
+        return self._record.exists() or self.paths.output.exists()
+
+
+STALE = "stale"
+"""Ending of a rollout that is left out because its weights are too old."""
+
+
+class OtherWeights(RunError):
+    """Rollouts were sampled with weights other than those that this step plays with."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRules:
+    """The settings by which rollouts become group members."""
+
+    sequences: SequenceRules
+    endings: EndingRules
+    policy_servers: frozenset[str]
+    max_staleness: int
+
+    def is_final(self, kind: str, server: str, agents: Collection[str]) -> bool:
+        """Return whether a rollout that failed in this way is never retried."""
+        return self.endings.is_final(kind, server, agents, self.policy_servers)
+
+
+@dataclass(frozen=True, slots=True)
+class StepMembers:
+    """The members of a step's groups, by task and then by repeat."""
+
+    members: tuple[GroupMember, ...]
+    failures: Counter[str]
+    """Number of permanently failed rollouts by failure kind."""
+    retryable: frozenset[int]
+    """Index of each task with a rollout that failed although another attempt might succeed."""
+    last_failure: Json | None
+    """The record of one of the failed attempts."""
+
+    @property
+    def stale(self) -> int:
+        """Number of rollouts that are left out because their weights are too old."""
+        return sum(member.ending == STALE for member in self.members)
+
+
+def read_members(files: StepFiles, keys: Sequence[str], repeats: int, step: int, rules: MemberRules) -> StepMembers:
+    """Return the members of a step whose rollouts have all ended; `keys`: the group of each task.
+
+    Raises RunError if a rollout is missing or cannot be trained on, and OtherWeights.
+    """
+    rows, failed = files.rows(), files.failures()
+    members, kinds, retryable, last = list[GroupMember](), Counter[str](), set[int](), None
+    for index, group in enumerate(keys):
+        for repeat in range(repeats):
+            if (row := rows.get((index, repeat))) is not None:
+                members.append(_measured(row, group, (index, repeat), step, rules, files))
+                continue
+            if (failure := failed.get((index, repeat))) is None:
+                raise RunError(
+                    f"{files.paths.output} lacks task {index}, repeat {repeat}, which it had: restore the file, or "
+                    "move it away to play the step again"
+                )
+            kind, server = str(failure.get("failure_kind")), str(failure.get("server"))
+            treatment = rules.endings.of_failure(kind, server, rules.policy_servers)
+            members.append(member_of_failure(group, repeat, kind, treatment))
+            kinds[kind] += 1
+            last = failure
+            if not failure.get("terminal"):
+                retryable.add(index)
+    return StepMembers(tuple(members), kinds, frozenset(retryable), last)
+
+
+def _measured(row: Json, group: str, key: Key, step: int, rules: MemberRules, files: StepFiles) -> GroupMember:
+    where = f"{files.paths.output}: task {key[0]}, repeat {key[1]}"
+    try:
+        member = member_of_row(row, group, rules.sequences, rules.endings)
+        age = policy_age(member.sequences)
+    except (SequenceError, RunError) as error:
+        raise RunError(f"{where}: {error}") from error
+    if age is None:
+        return member
+    oldest, newest = age
+    if newest >= step:
+        raise OtherWeights(
+            f"{where} was sampled with weights after {newest} updates, but step {step} plays with those after "
+            f"{step - 1}: another trainer uses the same engines, or the rollouts belong to another run"
+        )
+    if step - 1 - oldest > rules.max_staleness:
+        return dataclasses.replace(member, ending=STALE, treatment=Treatment.LEFT_OUT, sequences=())
+    return member
+
+
+def policy_age(sequences: Iterable[TrainingSequence]) -> tuple[int, int] | None:
+    """Return the updates of the oldest and of the newest weights that sampled tokens with a loss; None without
+    such tokens.
+
+    Raises RunError if the weights of a token are unknown. To count them as some version would let rollouts of any age
+    pass.
+    """
+    names = {
+        version
+        for sequence in sequences
+        for version, has_loss in zip(sequence.versions, sequence.loss_mask, strict=True)
+        if has_loss
+    }
+    steps = sorted(map(updates_of, names))
+    return (steps[0], steps[-1]) if steps else None

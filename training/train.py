@@ -1,0 +1,377 @@
+"""train: everything from a running stack and a config to a finished run folder.
+
+TrainingLoop has the order of updates, publishing, metrics, evaluations and checkpoints, in every process. What the main
+process does between two updates is in step_runner.py; how the trainer updates the policy, in trl/policy_trainer.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Literal
+
+from anyio.from_thread import BlockingPortal
+
+from rollyard.records.errors import Failure, RunError
+from rollyard.records.io.jsonl import iter_jsonl, skip
+from rollyard.services.datasets.tasks import Tasks
+from rollyard.training.batch_source import StackBatchSource
+from rollyard.training.checkpoints import Checkpoint, Checkpoints
+from rollyard.training.evaluator import Evaluator
+from rollyard.training.metrics.metrics_log import MetricsLog, MetricsSink
+from rollyard.training.metrics.sinks import MakeTracker, sinks_of
+from rollyard.training.parity import ParityProbe
+from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
+from rollyard.training.run_folder import RunFolder
+from rollyard.training.run_paths import TrainingPaths, version_of_step
+from rollyard.training.step_runner import MeasureParity, Schedule, StackCalls, StackParts, StepRunner
+from rollyard.training.traces import Traces
+from rollyard.training.train_config import TrainConfig
+from rollyard.training.training_stack import TrainingStack
+from rollyard.training.transfer_publisher import TransferPublisher
+from rollyard.training.update import Update
+from rollyard.training.weight_publisher import (
+    PolicyClient,
+    Publisher,
+    VersionFolders,
+    WeightPublisher,
+    resolved_method,
+)
+
+TrainingEnd = Literal["complete", "interrupted"]
+MakeTrainer = Callable[[TrainerHooks], PolicyTrainer]
+"""Creates the trainer of this process."""
+MakeParts = Callable[[Mapping[str, int], PolicyTrainer], StackParts]
+"""Creates the parts that call the stack, for a position in the data."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_STATUS_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class MainProcess:
+    """What only the main process of a training has."""
+
+    folder: RunFolder
+    portal: BlockingPortal
+    """Runs coroutines in the event loop of the stack's clients."""
+    stack: TrainingStack
+    tasks: Tasks
+    """The dataset to train on."""
+    evaluation_tasks: Tasks | None = None
+    """The dataset to evaluate on; None: no evaluation."""
+    seeded: bool = False
+    """Send a sampling seed with each rollout, for engines whose sampling is deterministic."""
+    trackers: Mapping[str, MakeTracker] = field(default_factory=dict)
+    """What starts the runs of the loggers `wandb` and `mlflow`."""
+
+
+def is_main_process(environ: Mapping[str, str]) -> bool:
+    """Return whether this process of `accelerate launch` or `torchrun` is the main one."""
+    return environ.get("RANK", "0") == "0"
+
+
+def train(
+    config: TrainConfig, main: MainProcess | None, make_trainer: MakeTrainer, *, print_line: Callable[[str], None]
+) -> TrainingEnd:
+    """Train until the last step, the end of the data, or a signal. Must be called in the main thread.
+
+    `main` is None in all processes but the main one. SIGINT and SIGTERM end training after the current update, with a
+    checkpoint; the result is then `interrupted`. The same command resumes it.
+
+    Raises OperatorError if the model or a setting is wrong, and RunError if training cannot continue; there is a
+    checkpoint of the last complete update then.
+    """
+    if main is None:
+        return run_other_process(config, make_trainer, print_line=print_line)
+    evaluated = main.evaluation_tasks
+    main.folder.check_data(main.tasks.identity, evaluated.identity if evaluated is not None else None)
+    make_parts = partial(_make_parts, config, main, print_line)
+    return run_training(main.folder, main.portal, make_parts, make_trainer, main.trackers, print_line=print_line)
+
+
+def run_training(
+    folder: RunFolder,
+    portal: BlockingPortal,
+    make_parts: MakeParts,
+    make_trainer: MakeTrainer,
+    trackers: Mapping[str, MakeTracker],
+    *,
+    print_line: Callable[[str], None],
+) -> TrainingEnd:
+    """Train in the main process until the last step, the end of the data, or a signal.
+
+    Raises what `train` raises.
+    """
+    config, paths = folder.config, folder.paths
+    checkpoints = _checkpoints(config, paths, print_line)
+    found = checkpoints.newest()
+    step = found.step if found else 0
+    MetricsLog(paths.metrics).drop_after(step)
+    _print_start(found, config, folder, print_line)
+    metrics = MetricsLog(paths.metrics, _sinks(folder, trackers))
+    calls = StackCalls(portal)
+    traces = Traces(paths.traces, folder.starts)
+    schedule = Schedule(config, _evaluated_steps(paths.metrics))
+    version = _version_names(folder)
+
+    def stop(signal: str) -> None:
+        calls.stop()
+        print_line(f"{signal}: saving a checkpoint of the last complete update; a second signal ends at once")
+
+    def make_main(trainer: PolicyTrainer) -> StepRunner:
+        position: Mapping[str, int] = found.position if found else {}
+        parts = make_parts(position, trainer)
+        return StepRunner(
+            config, calls, parts, metrics, traces, schedule, position, version=version, print_line=print_line
+        )
+
+    state = "failed"
+    try:
+        with _stop_on_signals(stop):
+            loop = TrainingLoop(make_trainer, make_main, checkpoints, schedule, traces, version=version)
+            try:
+                loop.run(found)
+            finally:
+                step = loop.step
+        state = "complete" if loop.is_complete else "interrupted"
+    finally:
+        metrics.close(failed=state == "failed")
+        folder.record_end(state, step)
+    print_line(f"training is {state} after {step} updates")
+    return "complete" if state == "complete" else "interrupted"
+
+
+class TrainingLoop:
+    """Runs in every process. Only the main one has a StepRunner and traces: it calls the stack and writes the folder.
+
+    Saving weights and checkpoints needs all processes, so whether it happens depends only on what all of them know.
+    """
+
+    def __init__(
+        self,
+        make_trainer: Callable[[TrainerHooks], PolicyTrainer],
+        make_main: Callable[[PolicyTrainer], StepRunner] | None,
+        checkpoints: Checkpoints,
+        schedule: Schedule,
+        traces: Traces | None,
+        *,
+        version: Callable[[int], str],
+    ) -> None:
+        self._trainer = make_trainer(self)
+        self._checkpoints = checkpoints
+        self._schedule = schedule
+        self._main = make_main(self._trainer) if make_main is not None else None
+        self._traces = traces
+        self._version = version
+        self._saved = -1
+
+    def run(self, checkpoint: Checkpoint | None) -> None:
+        """Train from a checkpoint until training ends. The last complete update has a checkpoint then.
+
+        Raises the main process's error.
+        """
+        try:
+            self._run(checkpoint)
+        finally:
+            if self._main is not None:
+                self._main.close()
+
+    def _run(self, checkpoint: Checkpoint | None) -> None:
+        folder = self._trainer.share(str(checkpoint.folder) if checkpoint else None)
+        self._trainer.run(Path(folder) if folder else None)
+        # Without an update, the next start begins with the initial model again.
+        if self._trainer.step not in (0, self._saved):
+            self._save()
+        if self._main is not None and self._main.error is not None:
+            raise self._main.error
+
+    def started(self) -> None:
+        self._saved = self._trainer.step
+        save = self._trainer.weights()
+        if self._main is not None:
+            self._main.started(self._trainer.step, save)
+
+    def next_update(self, step: int) -> Update | None:
+        assert self._main is not None, "only the main process plays"
+        return self._main.next_update(step)
+
+    def updated(self) -> None:
+        step, save = self._trainer.step, self._trainer.weights()
+        if self._main is not None:
+            self._main.updated(step, self._trainer.metrics, save, self._trainer.token_pairs)
+        if self._schedule.saves(step):
+            self._save()
+
+    @property
+    def step(self) -> int:
+        """Number of updates so far."""
+        return self._trainer.step
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last update is done and evaluated. Only the main process knows."""
+        return self._main is not None and self._main.is_complete
+
+    def _save(self) -> None:
+        step = self._trainer.step
+        if self._main is None:
+            self._trainer.wait()
+            self._trainer.save_state(self._checkpoints.partial(step))
+            self._trainer.wait()
+        else:
+            assert self._traces is not None, "the main process has traces"
+            with self._traces.span("checkpoint", step):
+                folder = self._checkpoints.begin(step)
+                self._trainer.wait()
+                self._trainer.save_state(folder)
+                self._trainer.wait()
+                self._checkpoints.commit(step, self._version(step), self._main.position)
+        self._saved = step
+
+
+def run_other_process(
+    config: TrainConfig, make_trainer: MakeTrainer, *, print_line: Callable[[str], None]
+) -> TrainingEnd:
+    """Train in a process that is not the main one."""
+    checkpoints = _checkpoints(config, TrainingPaths(config.output_dir), print_line)
+    # The main process ends training for all, and its launcher signals every process.
+    with _stop_on_signals(lambda signal: None):
+        TrainingLoop(make_trainer, None, checkpoints, Schedule(config), None, version=version_of_step).run(None)
+    return "complete"
+
+
+def _evaluated_steps(metrics: Path) -> set[int]:
+    """Return the steps whose evaluations are in metrics.jsonl."""
+    lines = iter_jsonl(metrics, skip) if metrics.exists() else ()
+    return {line.value["step"] for line in lines if any(name.startswith("eval/") for name in line.value)}
+
+
+def _version_names(folder: RunFolder) -> Callable[[int], str]:
+    """Return the function that names the weights after so many updates. Each start has names of its own, because the
+    engines may still have those of an earlier one. Those of a running stack may have been trained by other runs, too.
+    """
+    suffix = f"-{folder.run_id}" if folder.config.head is not None else ""
+    suffix += f"-r{folder.starts - 1}" if folder.starts > 1 else ""
+    return lambda step: version_of_step(step) + suffix
+
+
+def _checkpoints(config: TrainConfig, paths: TrainingPaths, print_line: Callable[[str], None]) -> Checkpoints:
+    return Checkpoints(paths.checkpoints, keep=config.keep_checkpoints, print_line=print_line)
+
+
+def _sinks(folder: RunFolder, trackers: Mapping[str, MakeTracker]) -> list[MetricsSink]:
+    config = folder.config
+    return sinks_of(
+        config.loggers,
+        name=folder.name,
+        config=config.model_dump(mode="json"),
+        run_id=folder.run_id,
+        trackers=trackers,
+        max_steps=config.max_steps,
+    )
+
+
+def _print_start(
+    found: Checkpoint | None, config: TrainConfig, folder: RunFolder, print_line: Callable[[str], None]
+) -> None:
+    if found is not None:
+        print_line(f"resuming after {found.step} updates, from {found.folder}")
+    elif folder.starts > 1:
+        print_line(f"{folder.paths.checkpoints} has no checkpoint: starting again with {config.model}")
+
+
+def _make_parts(
+    config: TrainConfig,
+    main: MainProcess,
+    print_line: Callable[[str], None],
+    position: Mapping[str, int],
+    trainer: PolicyTrainer,
+) -> StackParts:
+    stack, paths = main.stack, main.folder.paths
+    client = PolicyClient(stack.clients.client.transport, stack.policy_url, stack.token, config.policy_server)
+    evaluate = None
+    if main.evaluation_tasks is not None:
+        evaluator = Evaluator(stack.clients, main.evaluation_tasks, config, paths, print_line=print_line)
+        evaluate = evaluator.evaluate
+    source = StackBatchSource(stack, main.tasks, config, paths, position, seeded=main.seeded, print_line=print_line)
+    publisher = _publisher(config, paths, client, trainer, main.portal)
+
+    async def close() -> None:
+        await source.close()
+        if isinstance(publisher, TransferPublisher):
+            await publisher.close()
+
+    return StackParts(
+        source=source,
+        publisher=publisher,
+        evaluate=evaluate,
+        measure_parity=_parity(client, trainer, config) if trainer.has_whole_model else None,
+        close=close,
+    )
+
+
+def _parity(client: PolicyClient, trainer: PolicyTrainer, config: TrainConfig) -> MeasureParity:
+    probe = ParityProbe(client, trainer.log_probs, config.weights, dtype=config.optimizer.dtype)
+
+    async def measure(updates: int, version: str, sequences: Sequence[Sequence[int]]) -> Mapping[str, float]:
+        if not await probe.is_due(updates):
+            return {}
+        found = await probe.measure(version, sequences)
+        return {"mean": found.mean, "max": found.max}
+
+    return measure
+
+
+def _publisher(
+    config: TrainConfig, paths: TrainingPaths, client: PolicyClient, trainer: PolicyTrainer, portal: BlockingPortal
+) -> Publisher:
+    """Return the publisher for `weights.method`. Raises RunError if the method is impossible."""
+    settings, has_adapters = config.weights, config.optimizer.lora is not None
+    try:
+        status = portal.call(client.status, _STATUS_S)
+    except Failure as failure:
+        raise RunError(f"the policy's model server does not describe its engines: {failure}") from failure
+    method = resolved_method(
+        settings,
+        trainer_has_gpu=trainer.has_gpu,
+        engines_on_cpu=bool(status.get("on_cpu")),
+        has_adapters=has_adapters,
+        processes=1 if trainer.has_whole_model else 2,
+    )
+    if method == "files":
+        folders = VersionFolders(paths.weights, keep=settings.keep)
+        return WeightPublisher(
+            client, folders, timeout_s=settings.timeout_s, kind="adapter" if has_adapters else "weights"
+        )
+    return TransferPublisher(client, trainer.sender(method), timeout_s=settings.timeout_s)
+
+
+@contextlib.contextmanager
+def _stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
+    """Call `stop` with the name of the first signal. The second one raises KeyboardInterrupt, and the third one ends
+    the process. Must be used in the main thread.
+    """
+    count = 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal count
+        count += 1
+        if count == 1:
+            stop(signal.Signals(number).name)
+            return
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            with contextlib.suppress(TypeError):  # a handler that was not installed from Python cannot be restored
+                signal.signal(number, handler)

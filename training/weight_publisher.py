@@ -1,0 +1,279 @@
+"""Brings new weights to the engines of the policy.
+
+WeightPublisher saves a version into a folder of its own and has every engine load it, through PolicyClient, the weight
+endpoints of the model server. transfer_publisher.py sends versions between GPUs instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import orjson
+
+from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.records.io.locked_files import sync_folder, sync_tree
+from rollyard.records.types import Json
+from rollyard.services.backoff import Backoff
+from rollyard.services.http.response_failures import raise_for_status
+from rollyard.services.http.transport import Transport
+from rollyard.training.train_config import WeightSettings
+
+STATUS_S = 10.0
+PAUSES = Backoff(first_pause_s=0.5, longest_pause_s=10.0)
+REFUSALS = (FailureKind.BAD_REQUEST, FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER)
+"""Failures of a call that would fail again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedWeights:
+    """A version that all engines have loaded."""
+
+    version: str
+    folder: Path | None
+    """None if the weights were sent without files."""
+    seconds: float
+    """Duration of saving and loading."""
+    warnings: tuple[str, ...] = ()
+    """What the model server could not check."""
+
+
+class Publisher(Protocol):
+    """Brings versions of the weights to the engines, one at a time: WeightPublisher or TransferPublisher."""
+
+    async def publish(self, version: str, save: Callable[[Path], None]) -> PublishedWeights:
+        """Have every engine use the trainer's current weights as this version. Raises RunError."""
+        ...
+
+    async def repair(self) -> PublishedWeights | None:
+        """Publish the latest version again if an engine has lost it; None if all have it. Raises RunError."""
+        ...
+
+
+class WeightPublisher:
+    """Publishes versions one at a time. The trainer waits meanwhile, and so do the policy's model calls."""
+
+    def __init__(
+        self, client: PolicyClient, folders: VersionFolders, *, timeout_s: float, kind: WeightKind = "weights"
+    ) -> None:
+        """`kind`: `adapter` if the folders contain LoRA adapters, which the engines add to the weights that they were
+        started with.
+        """
+        self._client = client
+        self._folders = folders
+        self._timeout_s = timeout_s
+        self._kind = kind
+
+    async def publish(self, version: str, save: Callable[[Path], None]) -> PublishedWeights:
+        """Save a version with `save`, which writes a folder of weights, and load it into the engines.
+
+        While an engine or the model server restarts, the update is repeated, up to `timeout_s` seconds in total. Raises
+        RunError if the weights are refused or not loaded in time; the engines then have one version in common, the old
+        or the new one, or refuse model calls.
+        """
+        started = time.monotonic()
+        folder = await asyncio.to_thread(self._folders.write, version, save)
+        answer = await self._load(folder, version, time.monotonic() + self._timeout_s)
+        await asyncio.to_thread(self._folders.prune, {folder})
+        return PublishedWeights(
+            version=version,
+            folder=folder,
+            seconds=time.monotonic() - started,
+            warnings=tuple(map(str, answer.get("warnings") or ())),
+        )
+
+    async def repair(self) -> PublishedWeights | None:
+        """Return None: an engine that restarts loads the files again by itself."""
+        return None
+
+    async def _load(self, folder: Path, version: str, until: float) -> Json:
+        failures = 0
+        while True:
+            try:
+                return await self._client.update(folder, version, max(0.1, until - time.monotonic()), self._kind)
+            except Failure as failure:
+                if failure.kind in REFUSALS:
+                    raise RunError(f"the policy refuses the weights of {version}: {failure}") from failure
+                # The response may have been lost, but not the update.
+                if await self._has(version, folder):
+                    return {}
+                failures += 1
+                pause = PAUSES.pause_s(failures)
+                if time.monotonic() + pause >= until:
+                    raise RunError(
+                        f"the engines did not load version {version} within {self._timeout_s:g} s: {failure}"
+                    ) from failure
+            await asyncio.sleep(pause)
+
+    async def _has(self, version: str, folder: Path) -> bool:
+        try:
+            status = await self._client.status(STATUS_S)
+        except Failure:
+            return False
+        # An engine may know the folder by another path, if `folder` contains a link.
+        same = status.get("version") == version and Path(str(status.get("path"))).name == folder.name
+        return same and not status.get("difference") and not status.get("waits_for")
+
+
+_PARTIAL = ".partial"
+
+
+class VersionFolders:
+    """Folders in `root`, named after their versions. A folder never changes once it has its name, because engines that
+    restart read it again.
+    """
+
+    def __init__(self, root: Path, *, keep: int) -> None:
+        self._root = root.absolute()  # engines may have another working directory
+        self._keep = keep
+
+    def write(self, version: str, save: Callable[[Path], None]) -> Path:
+        """Have `save` write the files of a version into an empty folder, and return that folder under its final name.
+
+        Raises RunError if the version exists or the files cannot be written. What `save` raises is passed on.
+        """
+        folder, partial = self._root / version, self._root / f".{version}{_PARTIAL}"
+        if folder.exists():
+            raise RunError(
+                f"{folder} already exists: each version needs its own name, because engines may be reading it"
+            )
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            save(partial)
+            sync_tree(partial)
+            partial.rename(folder)
+            sync_folder(self._root)
+        except OSError as error:
+            raise RunError(f"cannot write {folder}: {error.strerror}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return folder
+
+    def prune(self, in_use: Collection[Path]) -> None:
+        """Remove all versions except the newest `keep` and those in use, and what a killed trainer left behind."""
+        if not self._root.is_dir():
+            return
+        found = [entry for entry in self._root.iterdir() if entry.is_dir() and not entry.is_symlink()]
+        partial = [entry for entry in found if entry.name.endswith(_PARTIAL)]
+        versions = sorted(set(found) - set(partial), key=lambda entry: (entry.stat().st_mtime_ns, entry.name))
+        for folder in [*partial, *versions[: -self._keep]]:
+            if folder not in in_use:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+Method = Literal["files", "nccl", "ipc"]
+
+
+def resolved_method(
+    settings: WeightSettings, *, trainer_has_gpu: bool, engines_on_cpu: bool, has_adapters: bool, processes: int = 1
+) -> Method:
+    """Return the method for `auto`: nccl between GPUs if one trainer process has all the weights, otherwise files.
+
+    `has_adapters`: whether adapters are trained. Raises RunError if the chosen method is impossible.
+    """
+    obstacle = (
+        "adapters are published as files" if has_adapters
+        else "the weights are divided among several processes" if processes > 1
+        else "the trainer has no GPU" if not trainer_has_gpu
+        else "the engines run on a CPU" if engines_on_cpu
+        else ""
+    )  # fmt: skip
+    if settings.method == "auto":
+        return "files" if obstacle else "nccl"
+    if settings.method != "files" and obstacle:
+        raise RunError(f"weights.method is {settings.method}, but {obstacle}: set weights.method: files")
+    return settings.method
+
+
+WeightKind = Literal["weights", "adapter"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSequence:
+    """Token ids, and the log-probabilities of the last of them at temperature 1."""
+
+    ids: Sequence[int]
+    log_probs: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLogProbs:
+    """What the engines compute with one version of the weights."""
+
+    version: str
+    engines: Mapping[str, Sequence[ScoredSequence]]
+    """URL of an engine -> sequences: those that were sent, or continuations of them that the engine has sampled."""
+
+
+class PolicyClient:
+    """Calls a model server whose `trainer_endpoints` are enabled."""
+
+    def __init__(self, transport: Transport, url: str, token: str | None, name: str = "policy_model") -> None:
+        """`url`: address of the model server, without a path. `token`: the run token."""
+        self._transport = transport
+        self._url = url.rstrip("/")
+        self._name = name
+        self._headers = {"content-type": "application/json"}
+        if token:
+            self._headers["authorization"] = f"Bearer {token}"
+
+    async def update(self, folder: Path, version: str, timeout_s: float, kind: WeightKind = "weights") -> Json:
+        """Have all engines load the weights, or the LoRA adapter, in `folder`.
+
+        Returns the response of `POST /weights/update`. Raises Failure: bad_request if the model server refuses the
+        weights, other kinds if they were not loaded or the outcome is unknown.
+        """
+        body = orjson.dumps({"path": str(folder), "version": version, "kind": kind})
+        return await self._call("POST", "/weights/update", body, timeout_s)
+
+    async def status(self, timeout_s: float) -> Json:
+        """Return the response of `GET /weights`: the version, its folder, the engines. Raises Failure."""
+        return await self._call("GET", "/weights", b"", timeout_s)
+
+    async def control(self, path: str, body: Json | None, timeout_s: float) -> Json:
+        """Send one of vLLM's control calls to every engine. Raises Failure if one of them fails."""
+        return await self._call("POST", path, b"" if body is None else orjson.dumps(body), timeout_s)
+
+    async def read(self, path: str, timeout_s: float) -> Json:
+        """Send one of vLLM's queries to every engine. Raises Failure if one of them fails."""
+        return await self._call("GET", path, b"", timeout_s)
+
+    async def log_probs(self, sequences: Sequence[Sequence[int]], timeout_s: float) -> EngineLogProbs:
+        """Return the log-probabilities that every engine computes for these token ids, or for continuations of them.
+
+        Raises Failure if an engine does not respond, or if the weights changed in the meantime.
+        """
+        answer = await self._call("POST", "/weights/log_probs", orjson.dumps({"sequences": sequences}), timeout_s)
+        try:
+            engines = {
+                str(one["url"]): [ScoredSequence(row["ids"], row["log_probs"]) for row in one["sequences"]]
+                for one in answer["engines"]
+            }
+            return EngineLogProbs(str(answer["version"]), engines)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Failure(FailureKind.MALFORMED_ANSWER, f"/weights/log_probs answered {str(answer)[:200]}") from error
+
+    async def _call(self, method: str, path: str, body: bytes, timeout_s: float) -> Json:
+        response = await self._transport.send(method, f"{self._url}{path}", body, self._headers, timeout_s)
+        if 400 <= response.status < 500 and "problem" not in response.headers.get("content-type", ""):
+            # Of a single engine, whose response the model server passes on unchanged.
+            raise Failure(FailureKind.BAD_REQUEST, f"{path} answered {response.status}: {_excerpt(response.body)}")
+        raise_for_status(response, self._name)
+        try:
+            answer = orjson.loads(response.body)
+        except orjson.JSONDecodeError:
+            answer = None
+        if not isinstance(answer, dict):
+            detail = f"{path} answered {_excerpt(response.body)!r}; expected a JSON object"
+            raise Failure(FailureKind.MALFORMED_ANSWER, detail)
+        return answer
+
+
+def _excerpt(body: bytes) -> str:
+    return body[:300].decode("utf-8", "replace")
