@@ -15,8 +15,7 @@ from rollyard.services.cli.arguments.positional import folder_names, rollout_fil
 from rollyard.services.cli.display.gate_view import print_verdict
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.evaluation.gate.decision import decide
-from rollyard.services.evaluation.gate.rules import DEFAULT_MAX_DROP, GateRule, checked, read_rules
+from rollyard.services.evaluation.gate import DEFAULT_MAX_DROP, GateRule, checked, decide, read_rules
 from rollyard.services.io.jsonl import replace
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.paired.bootstrap import RESAMPLES

@@ -16,7 +16,7 @@ import pytest
 from statsmodels.stats.contingency_tables import mcnemar
 
 from rollyard.resources_servers.gsm8k.app import server
-from rollyard.services.evaluation.gate.rules import read_rules
+from rollyard.services.evaluation.gate import read_rules
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import Json
 from tests.support.commands import Finished, in_this_process

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.evaluation.gate.records import GateVerdict, RuleResult
+from rollyard.services.evaluation.gate import GateVerdict, RuleResult
 from rollyard.services.io.terminal import plain_line
 from rollyard.services.report.comparison_report import change, tasks_listed, value
 from rollyard.services.report.formatting import measured

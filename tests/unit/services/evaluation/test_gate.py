@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.gate.decision import decide
-from rollyard.services.evaluation.gate.records import Decision, GateVerdict
-from rollyard.services.evaluation.gate.rules import GateRule, read_rules
+from rollyard.services.evaluation.gate import Decision, GateRule, GateVerdict, decide, read_rules
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.paired.difference import Level
 from rollyard.services.metrics.profile import Run
