@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from rollyard.services.cli.eval_launcher import run
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.nemo_rl.config import load_tree
+from rollyard.services.evaluation.nemo_rl_config import load_tree
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.launchers.slurm.job_types import JobSpec
 from tests.support.doc_pages import commands, page

@@ -18,8 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from rollyard.services.config.yaml_files import describe_error
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.nemo_rl.config import NemoRlConfig, Section, is_nemo_rl, load_tree, parse
-from rollyard.services.evaluation.nemo_rl.datasets import find_source
+from rollyard.services.evaluation.nemo_rl_config import NemoRlConfig, Section, is_nemo_rl, load_tree, parse
+from rollyard.services.evaluation.nemo_rl_run import find_source
 from rollyard.services.launchers.slurm.launch.dotted_keys import Setting, find_value, has_key, set_value
 from rollyard.services.launchers.slurm.launch.yaml_values import dump_yaml
 from rollyard.services.server.settings import parse_settings

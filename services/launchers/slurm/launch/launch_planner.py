@@ -14,7 +14,7 @@ from typing import Any
 
 from rollyard.services.config.overrides import shown
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.nemo_rl.config import is_nemo_rl
+from rollyard.services.evaluation.nemo_rl_config import is_nemo_rl
 from rollyard.services.io.json_values import text_of
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.launchers.slurm.launch.dotted_keys import (

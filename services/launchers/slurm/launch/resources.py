@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.nemo_rl.config import is_nemo_rl
+from rollyard.services.evaluation.nemo_rl_config import is_nemo_rl
 from rollyard.services.launchers.slurm.launch.dotted_keys import find_value
 from rollyard.services.launchers.slurm.launch.launch_options import LaunchOptions
 from rollyard.services.types import Json, Record

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.nemo_rl.config import load_tree
+from rollyard.services.evaluation.nemo_rl_config import load_tree
 from rollyard.services.launchers.slurm.launch.dotted_keys import Setting
 from rollyard.services.launchers.slurm.launch.eval_tree import as_yaml, merge, read_config, validate
 from tests.support.launches import CONFIG

@@ -8,7 +8,7 @@ import pytest
 
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.nemo_rl.run import NemoRlRun, read_nemo_rl
+from rollyard.services.evaluation.nemo_rl_run import NemoRlRun, read_nemo_rl
 from rollyard.services.evaluation.pipeline.config_file import dump_eval_config
 
 TEXT = """

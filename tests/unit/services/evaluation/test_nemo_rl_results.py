@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.evaluation.nemo_rl.config import NemoRlConfig, parse
-from rollyard.services.evaluation.nemo_rl.results import save, summary
+from rollyard.services.evaluation.nemo_rl_config import NemoRlConfig, parse
+from rollyard.services.evaluation.nemo_rl_run import save, summary
 
 
 def config(tmp_path: Path, **evaluation: Any) -> NemoRlConfig:

@@ -9,11 +9,10 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.nemo_rl.config import is_nemo_rl, load_tree, parse
-from rollyard.services.evaluation.nemo_rl.datasets import prepare_rows
-from rollyard.services.evaluation.nemo_rl.eval_config import to_eval_config
+from rollyard.services.evaluation.nemo_rl_config import is_nemo_rl, load_tree, parse
+from rollyard.services.evaluation.nemo_rl_run import prepare_rows, to_eval_config
 
-DATA = Path(__file__).resolve().parents[6] / "shared" / "data"
+DATA = Path(__file__).resolve().parents[5] / "shared" / "data"
 
 
 def tree(**sections: dict[str, Any]) -> dict[str, Any]:
