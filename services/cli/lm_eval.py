@@ -18,12 +18,17 @@ from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError, did_you_mean
 from rollyard.services.evaluation.checkpoints.checkpoint_sources import LocalSource, S3Source, Source
-from rollyard.services.evaluation.lm_eval.benchmarks import QWEN3_1_7B_BASE, USUAL, Baseline, Benchmark
-from rollyard.services.evaluation.lm_eval.evaluator import Evaluator
-from rollyard.services.evaluation.lm_eval.lm_eval_process import Harness, Model
-from rollyard.services.evaluation.lm_eval.lm_eval_results import as_markdown
-from rollyard.services.evaluation.lm_eval.results_store import MAX_ATTEMPTS, Entry, ResultsStore
-from rollyard.services.evaluation.lm_eval.task_names import check_task_names
+from rollyard.services.evaluation.lm_eval_process import Evaluator, Harness, Model, check_task_names
+from rollyard.services.evaluation.lm_eval_results import (
+    MAX_ATTEMPTS,
+    QWEN3_1_7B_BASE,
+    USUAL,
+    Baseline,
+    Benchmark,
+    Entry,
+    ResultsStore,
+    as_markdown,
+)
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.transport import HttpTransport

@@ -39,7 +39,7 @@ from rollyard.services.cli.viewer import ViewerOptions
 from rollyard.services.config.load import load
 from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.lm_eval.benchmarks import Benchmark
+from rollyard.services.evaluation.lm_eval_results import Benchmark
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.services.rollouts.collection import CREATE_PARAMS

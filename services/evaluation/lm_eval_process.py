@@ -1,4 +1,8 @@
-"""Runs lm_eval as a separate process, writes its output to a log and reports its errors."""
+"""Evaluates checkpoints with EleutherAI's lm_eval.
+
+An Evaluator runs each benchmark once on each checkpoint and retries what failed; a Harness runs one of them as a
+process, writes its output to a log and reports its errors.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,96 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.evaluation.lm_eval.benchmarks import Benchmark
+from rollyard.services.errors import OperatorError, RunError, did_you_mean
+from rollyard.services.evaluation.checkpoints.checkpoint_files import step_of
+from rollyard.services.evaluation.checkpoints.checkpoint_sources import Source
+from rollyard.services.evaluation.checkpoints.checkpoint_watch import CheckpointWatch
+from rollyard.services.evaluation.lm_eval_results import Baseline, Benchmark, ResultsStore, Score, newest, read_scores
 from rollyard.services.types import Json
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Runs lm_eval and stores its scores."""
+
+    harness: Harness
+    results_store: ResultsStore
+    benchmarks: Sequence[Benchmark]
+    environment: Mapping[str, str]
+    baselines: Sequence[Baseline] = ()
+    print_line: Callable[[str], None] = lambda text: None
+    """Called with progress messages."""
+    show: Callable[[str], None] = lambda text: None
+    """Called with each line of lm_eval's output."""
+
+    def evaluate(self, checkpoint: str, model: Model) -> None:
+        """Run all pending benchmarks on `checkpoint`. If one fails, the failure is recorded and the others still run.
+
+        Raises OperatorError at the end if a failure is permanent.
+        """
+        permanent_error: OperatorError | None = None
+        for benchmark in self.benchmarks:
+            measured = self.harness.measured(benchmark, model)
+            if not self.results_store.is_pending(checkpoint, benchmark, measured):
+                self.print_line(f"{checkpoint}: {benchmark.title} is already recorded in {self.results_store.folder}")
+                continue
+            self.print_line(f"{checkpoint}: {benchmark.title} ...")
+            try:
+                scores = self._scores(checkpoint, model, benchmark)
+            except RunError as error:
+                self.results_store.fail(checkpoint, benchmark, str(error), measured)
+                self.print_line(f"{checkpoint}: {benchmark.title} failed: {error}")
+            except OperatorError as error:
+                permanent_error = permanent_error or error
+            else:
+                self.results_store.record(checkpoint, benchmark, scores, measured)
+                for score in scores:
+                    base = "" if score.baseline is None else f" (baseline {score.baseline:.4f})"
+                    self.print_line(f"{checkpoint}: {score.task} {score.metric} {score.value:.4f}{base}")
+        if permanent_error is not None:
+            raise permanent_error
+
+    def watch(self, source: Source, model: Model, poll_s: float, stopped: Event, *, once: bool) -> None:
+        """Evaluate complete checkpoints as they appear, until `stopped` is set.
+
+        With `once`, evaluate the existing ones and return. Raises OperatorError if the checkpoints cannot be listed at
+        the first attempt.
+        """
+
+        def located(name: str) -> Model:
+            return replace(model, origin=source.address(name))
+
+        def is_pending(name: str) -> bool:
+            there = located(name)
+            return any(
+                self.results_store.is_pending(name, one, self.harness.measured(one, there)) for one in self.benchmarks
+            )
+
+        CheckpointWatch(
+            source,
+            self.results_store.folder / "staged",
+            is_pending,
+            lambda name, folder: self.evaluate(name, replace(located(name), name=str(folder))),
+            self.print_line,
+        ).run(poll_s, stopped, once=once)
+
+    def _scores(self, checkpoint: str, model: Model, benchmark: Benchmark) -> list[Score]:
+        folder = self.results_store.folder
+        output = folder / "raw" / checkpoint / benchmark.title
+        log = folder / "logs" / f"{checkpoint}_{benchmark.title}.log"
+        before = newest(output)
+        self.harness.run(benchmark, model, output, log, self.environment, self.show)
+        results = newest(output)
+        if results is None or results == before:
+            raise RunError(f"lm_eval succeeded but wrote no results_*.json under {output} (log: {log})")
+        return read_scores(results, benchmark, checkpoint, step_of(checkpoint), self.baselines)
+
 
 _GRACE_S = 20.0
 """How long an interrupted lm_eval has to stop its engine."""
@@ -208,3 +294,52 @@ def _pairs(arguments: Mapping[str, Any]) -> str:
         if "," in str(value) or "," in key:
             raise OperatorError(f"{key}={value}: lm_eval does not support commas in argument values")
     return ",".join(f"{key}={value}" for key, value in arguments.items())
+
+
+_TIMEOUT_S = 600.0
+"""lm_eval reads thousands of files for the check, which takes 6 s of CPU time, and minutes if the disk is slow."""
+_NOT_FOUND = re.compile(r"Tasks not found: (.+)")
+_LISTED = re.compile(r"^\|\s*([\w./-]+)\s*\|", re.MULTILINE)
+
+
+def check_task_names(
+    command: Sequence[str],
+    tasks: Iterable[str],
+    include_path: Path | None,
+    environment: Mapping[str, str],
+    print_line: Callable[[str], None],
+) -> None:
+    """Raise OperatorError if a task is unknown. The message suggests the most similar existing name.
+
+    lm_eval before 0.4.10 does not support this check. `print_line` then receives a message, and a mistyped task fails
+    only when it runs.
+    """
+    named = [
+        task for task in dict.fromkeys(tasks) if not Path(task).is_file()
+    ]  # lm_eval also accepts the path of a task file
+    own = ["--include_path", str(include_path)] if include_path is not None else []
+
+    def run_lm_eval(*arguments: str) -> subprocess.CompletedProcess[str]:
+        full_command = [*command, *arguments, *own]
+        return subprocess.run(
+            full_command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
+        )
+
+    if not named:
+        return
+    try:
+        found = run_lm_eval("validate", "--tasks", ",".join(named))
+        if found.returncode == 0:
+            return
+        missing = _NOT_FOUND.search(found.stdout)
+        if missing is None:
+            last = (found.stderr or found.stdout).strip().rpartition("\n")[2]
+            print_line(f"lm_eval could not check the task names in advance ({last or f'status {found.returncode}'})")
+            return
+        known = _LISTED.findall(run_lm_eval("ls", "tasks").stdout)
+    except subprocess.TimeoutExpired:
+        print_line(f"lm_eval did not finish checking the task names within {_TIMEOUT_S:.0f} s")
+        return
+    wrong = [task.strip() for task in missing[1].split(",")]
+    hints = "; ".join(f"{task!r}{did_you_mean(task, known)}" for task in wrong)
+    raise OperatorError(f"lm_eval has no task {hints} (to list all tasks: {shlex.join(command)} ls tasks)")

@@ -15,7 +15,7 @@ import pytest
 
 from rollyard.services.cli.lm_eval import run
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.lm_eval.results_store import ResultsStore
+from rollyard.services.evaluation.lm_eval_results import ResultsStore
 from tests.support.commands import BIN, Finished, command_environ, in_this_process
 from tests.support.waiting import deadline_s, eventually
 from tests.unit.services.evaluation.checkpoints.checkpoint_files import checkpoint

@@ -11,8 +11,15 @@ import orjson
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.evaluation.lm_eval.benchmarks import QWEN3_1_7B_BASE, Benchmark
-from rollyard.services.evaluation.lm_eval.lm_eval_results import Score, as_csv, as_markdown, newest, read_scores
+from rollyard.services.evaluation.lm_eval_results import (
+    QWEN3_1_7B_BASE,
+    Benchmark,
+    Score,
+    as_csv,
+    as_markdown,
+    newest,
+    read_scores,
+)
 
 GSM8K = {
     "alias": "gsm8k",

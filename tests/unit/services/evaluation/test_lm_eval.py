@@ -15,10 +15,8 @@ import pytest
 
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.evaluation.checkpoints.checkpoint_sources import LocalSource
-from rollyard.services.evaluation.lm_eval.benchmarks import Benchmark
-from rollyard.services.evaluation.lm_eval.evaluator import Evaluator
-from rollyard.services.evaluation.lm_eval.lm_eval_process import Harness, Model
-from rollyard.services.evaluation.lm_eval.results_store import MAX_ATTEMPTS, ResultsStore
+from rollyard.services.evaluation.lm_eval_process import Evaluator, Harness, Model
+from rollyard.services.evaluation.lm_eval_results import MAX_ATTEMPTS, Benchmark, ResultsStore
 from tests.support.waiting import deadline_s
 from tests.unit.services.evaluation.checkpoints.checkpoint_files import checkpoint
 from tests.unit.services.processes import wait_for_end

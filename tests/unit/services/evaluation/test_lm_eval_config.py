@@ -7,7 +7,7 @@ import pytest
 from rollyard.services.cli.lm_eval import LmEvalOptions
 from rollyard.services.cli.options import read_options
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.lm_eval.benchmark_config import BenchmarkConfig
+from rollyard.services.evaluation.lm_eval_config import BenchmarkConfig
 
 
 def config(**values: object) -> BenchmarkConfig:
