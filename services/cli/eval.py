@@ -21,13 +21,6 @@ from rollyard.services.cli.arguments.eval_arguments import EvalArguments, EvalOp
 from rollyard.services.cli.display.eval_view import EvalDisplay, heading, print_result, print_status
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.evaluation.checkpoints.eval_watch import EvalWatch, open_source
-from rollyard.services.evaluation.checkpoints.watch_control import WatchControl
-from rollyard.services.evaluation.checkpoints.watch_identity import (
-    check_watch_identity,
-    identity_of_watch,
-    write_watch_identity,
-)
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_folder import EvalFolder
 from rollyard.services.evaluation.pipeline.checks import check
@@ -38,6 +31,14 @@ from rollyard.services.evaluation.pipeline.eval_state import EvalState
 from rollyard.services.evaluation.pipeline.evaluate import evaluate
 from rollyard.services.evaluation.pipeline.plan import EvalPlan
 from rollyard.services.evaluation.pipeline.stages.running_stages import EvaluationEnding
+from rollyard.services.evaluation.watch import (
+    EvalWatch,
+    WatchControl,
+    check_watch_identity,
+    identity_of_watch,
+    open_source,
+    write_watch_identity,
+)
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 
 EXAMPLE = (

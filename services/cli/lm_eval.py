@@ -17,7 +17,7 @@ from pydantic import Field
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError, did_you_mean
-from rollyard.services.evaluation.checkpoints.checkpoint_sources import LocalSource, S3Source, Source
+from rollyard.services.evaluation.checkpoints import LocalSource, S3Source, Source
 from rollyard.services.evaluation.lm_eval_process import Evaluator, Harness, Model, check_task_names
 from rollyard.services.evaluation.lm_eval_results import (
     MAX_ATTEMPTS,

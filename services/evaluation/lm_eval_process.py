@@ -21,9 +21,7 @@ from threading import Event
 from typing import Any
 
 from rollyard.services.errors import OperatorError, RunError, did_you_mean
-from rollyard.services.evaluation.checkpoints.checkpoint_files import step_of
-from rollyard.services.evaluation.checkpoints.checkpoint_sources import Source
-from rollyard.services.evaluation.checkpoints.checkpoint_watch import CheckpointWatch
+from rollyard.services.evaluation.checkpoints import CheckpointWatch, Source, step_of
 from rollyard.services.evaluation.lm_eval_results import Baseline, Benchmark, ResultsStore, Score, newest, read_scores
 from rollyard.services.types import Json
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.checkpoints.checkpoint_files import step_of
+from rollyard.services.evaluation.checkpoints import step_of
 from rollyard.services.metrics.run_plan import manifest_model
 
 _PARENTS = 2

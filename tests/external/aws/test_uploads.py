@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.evaluation.checkpoints.checkpoint_sources import S3Source
+from rollyard.services.evaluation.checkpoints import S3Source
 from rollyard.services.launchers.sagemaker.container.multipart import S3Uploader
 from rollyard.services.launchers.sagemaker.container.s3_cache import S3Cache
 from rollyard.services.launchers.sagemaker.container.uploader import RunUploader

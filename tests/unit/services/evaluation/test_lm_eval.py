@@ -14,11 +14,11 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.evaluation.checkpoints.checkpoint_sources import LocalSource
+from rollyard.services.evaluation.checkpoints import LocalSource
 from rollyard.services.evaluation.lm_eval_process import Evaluator, Harness, Model
 from rollyard.services.evaluation.lm_eval_results import MAX_ATTEMPTS, Benchmark, ResultsStore
 from tests.support.waiting import deadline_s
-from tests.unit.services.evaluation.checkpoints.checkpoint_files import checkpoint
+from tests.unit.services.evaluation.checkpoint_files import checkpoint
 from tests.unit.services.processes import wait_for_end
 
 FAKE = (sys.executable, "-S", str(Path(__file__).with_name("fake_lm_eval.py")))

@@ -18,7 +18,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.lm_eval_results import ResultsStore
 from tests.support.commands import BIN, Finished, command_environ, in_this_process
 from tests.support.waiting import deadline_s, eventually
-from tests.unit.services.evaluation.checkpoints.checkpoint_files import checkpoint
+from tests.unit.services.evaluation.checkpoint_files import checkpoint
 from tests.unit.services.processes import wait_for_end
 
 FAKE = f"+lm_eval_command=[{sys.executable},-S,{Path(__file__).with_name('fake_lm_eval.py')}]"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.checkpoints.watch_identity import (
+from rollyard.services.evaluation.eval_config import EvalConfig
+from rollyard.services.evaluation.watch import (
     check_watch_identity,
     identity_of_watch,
     write_watch_identity,
 )
-from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.types import Json
 
 

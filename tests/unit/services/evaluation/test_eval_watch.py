@@ -11,11 +11,10 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.evaluation.checkpoints.checkpoint_table import CheckpointTable, EvaluatedCheckpoint
-from rollyard.services.evaluation.checkpoints.eval_watch import EvalWatch, open_source
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.headline import Headline
-from tests.unit.services.evaluation.checkpoints.checkpoint_files import checkpoint
+from rollyard.services.evaluation.watch import CheckpointTable, EvaluatedCheckpoint, EvalWatch, open_source
+from tests.unit.services.evaluation.checkpoint_files import checkpoint
 
 
 def collected(config: EvalConfig, rewards: tuple[float, ...] = (1.0, 0.0), expected: int = 2) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.evaluation.checkpoints.checkpoint_files import find_missing_part, stage, step_of
-from rollyard.services.evaluation.checkpoints.checkpoint_sources import LocalSource
-from tests.unit.services.evaluation.checkpoints.checkpoint_files import checkpoint, safetensors
+from rollyard.services.evaluation.checkpoints import LocalSource, find_missing_part, stage, step_of
+from tests.unit.services.evaluation.checkpoint_files import checkpoint, safetensors
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.evaluation.checkpoints.checkpoint_sources import S3Source
+from rollyard.services.evaluation.checkpoints import S3Source
 from rollyard.services.io.s3 import read_text
 from tests.support.fake_stores import store
-from tests.unit.services.evaluation.checkpoints.checkpoint_files import safetensors
+from tests.unit.services.evaluation.checkpoint_files import safetensors
 
 
 @pytest.fixture(autouse=True)
