@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from rollyard.responses_api_models.chat_engine.model import ChatEngineModel
 from rollyard.responses_api_models.local_vllm_model.engine import Engine
-from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments, visible_gpus
+from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments
 from rollyard.responses_api_models.local_vllm_model.hub_cache import snapshot
 from rollyard.responses_api_models.local_vllm_model.orphaned_processes import end_orphans, remove_folders
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
@@ -25,6 +25,9 @@ from rollyard.responses_api_models.local_vllm_model.startup import StartPlan
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.ray_address import check_ray_address
+from rollyard.services.io.gpus import visible_gpus
+from rollyard.services.runtime.hosting import bind
+from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.server.app import Context
 
 log = logging.getLogger(__name__)
@@ -37,7 +40,8 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
     """Serves vLLM engines that it starts itself."""
 
     def __init__(self, settings: LocalVllmModelSettings, context: Context) -> None:
-        self._engine_key = secrets.token_urlsafe(32)
+        given = settings.api_key
+        self._engine_key = secrets.token_urlsafe(32) if given is None else given.get_secret_value()
         self._engines: list[Engine] = []
         replicas = Replicas(wait_s=settings.total_timeout_s, why_none=lambda: self.phase)
         super().__init__(settings, context, replicas, SecretStr(self._engine_key))
@@ -58,7 +62,8 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         if self.settings.ray_address:
             await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
         _check_command(self.settings.vllm_command[0])
-        gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, dict(os.environ)))
+        _check_port(self.settings)
+        gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, os.environ) or ())
 
     async def start(self) -> None:
         """Start all engines. Raises RunError or OperatorError if one does not start."""
@@ -69,7 +74,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
             log.warning("killed orphaned engine processes whose servers have died: %s", ended)
         await asyncio.to_thread(remove_folders, Path(tempfile.gettempdir()))
         environ = dict(os.environ)
-        gpus = gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, environ))
+        gpus = gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, environ) or ())
         await self.trainer.started_with(self.settings.model)
         folder = self._log_folder()
         for number, share in enumerate(gpus):
@@ -80,7 +85,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
                 gpus=share,
                 key=self._engine_key,
                 environ=environ,
-                log_file=folder / f"{self.name}-engine-{number}.log",
+                log_file=self.settings.engine_log or folder / f"{self.name}-engine-{number}.log",
                 transport=self.client.transport,
             )
             log.info("%s is starting; log: %s", plan.title, plan.log_file)
@@ -124,6 +129,20 @@ def _check_model(model: str) -> None:
         raise OperatorError(
             f"model: found {model!r}, which is not a local folder; expected a folder or the name of a hub model"
         )
+
+
+def _check_port(settings: LocalVllmModelSettings) -> None:
+    """Fail fast if another program listens on the engine's port, such as the vLLM of an earlier run."""
+    if settings.engine_port is None:
+        return
+    try:
+        bind(settings.engine_host, settings.engine_port).close()
+    except OSError as error:
+        raise OperatorError(
+            f"engine_port: port {settings.engine_port} cannot be used{owner_of_port(settings.engine_port)}: "
+            f"{error.strerror}. If a model is already served there, use it as an endpoint (policy_base_url); otherwise "
+            "choose another port, or none for a free one"
+        ) from error
 
 
 def _check_command(program: str) -> None:

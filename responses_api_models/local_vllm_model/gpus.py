@@ -1,31 +1,11 @@
-"""Finds the visible GPUs and assigns them to engines."""
+"""Assigns the visible GPUs to engines."""
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.services.errors import OperatorError
-
-_LISTING_S = 30.0
-"""Timeout for nvidia-smi, which takes seconds if the driver is not loaded yet."""
-
-
-def visible_gpus(environ: Mapping[str, str]) -> list[str]:
-    """Return the GPUs that a process with this environment can use, named as in CUDA_VISIBLE_DEVICES."""
-    if (named := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [gpu.strip() for gpu in named.split(",") if gpu.strip() not in ("", "-1")]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_LISTING_S, check=True)
-        return gpu_indices(listed.stdout)
-    return []
-
-
-def gpu_indices(listing: str) -> list[str]:
-    """Parse the GPU indices from the output of `nvidia-smi -L`."""
-    return [line.split()[1].rstrip(":") for line in listing.splitlines() if line.startswith("GPU ")]
 
 
 def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str]) -> list[list[str]]:

@@ -168,7 +168,8 @@ def _server_overrides(config: NemoRlConfig) -> tuple[str, ...]:
     """Return overrides for what is not a parameter of the Responses API."""
     if config.generation.model_name == "builtin":
         return ()
-    body = "++policy_model.responses_api_models.vllm_model.extra_body"
+    server = "vllm_model" if config.generation.base_url else "local_vllm_model"
+    body = f"++policy_model.responses_api_models.{server}.extra_body"
     found = []
     if config.generation.top_k is not None and config.generation.top_k > 0:
         found.append(f"{body}.top_k={config.generation.top_k}")

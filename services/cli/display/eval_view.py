@@ -89,7 +89,7 @@ def heading(plan: EvalPlan) -> str:
     """Return what the evaluation does, in a few lines."""
     config = plan.config
     where = {
-        "served": f"served by vLLM ({plan.vllm_command[0] if plan.vllm_command else ''})",
+        "served": f"served by vLLM ({plan.served['vllm_command'][0] if plan.served else ''})",
         "endpoint": f"at {plan.source.base_url}",
         "builtin": "the built-in policy",
         "configs": "",

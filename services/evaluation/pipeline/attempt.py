@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.evaluation.pipeline.control.control_requests import ControlRequests
 from rollyard.services.evaluation.pipeline.identity import check_weights
 from rollyard.services.evaluation.pipeline.plan import EvalPlan
@@ -14,7 +15,6 @@ from rollyard.services.evaluation.pipeline.stages.collection_stage import Collec
 from rollyard.services.evaluation.pipeline.stages.ray_stage import start_ray
 from rollyard.services.evaluation.pipeline.stages.running_stages import RunningStages
 from rollyard.services.evaluation.pipeline.stages.servers_stage import start_servers
-from rollyard.services.evaluation.pipeline.stages.vllm_stage import VllmStage
 from rollyard.services.evaluation.pipeline.tracker import EvalTracker
 from rollyard.services.io.durations import duration
 from rollyard.services.run_types import HeadFile
@@ -50,22 +50,19 @@ class Attempt:
         if plan.ray_command:
             self._starting("ray", "Ray", plan.folder.ray_log)
             ray = await stages.until_done(start_ray(plan, self.environ, stages))
-        base_url, key = source.base_url, source.api_key
-        if source.kind == "served":
-            self._starting("vllm", "vLLM", plan.folder.vllm_log)
-            started = time.monotonic()
-            starting = VllmStage.start(
-                *(plan, self.environ, stages, ray, self.tracker.print_line),
-                has_worked=self.tracker.state.measured > 0,
-            )
-            vllm = await stages.until_done(starting)
-            stages.monitor(vllm.until_unhealthy(plan.config.vllm.health_timeout_s))
-            await asyncio.to_thread(check_weights, plan.config, plan.identity, plan.here)
-            self._ready("vLLM", started, vllm.base_url)
-            base_url, key = vllm.base_url, vllm.key
+        if plan.served:
+            self.tracker.print_line(f"  {'vLLM':<10} starts with the servers, log: {plan.folder.vllm_log}")
         self._starting("servers", "servers", plan.folder.servers_log)
         started = time.monotonic()
-        head = await stages.until_done(start_servers(plan, self.environ, stages, base_url, key, ray))
+        try:
+            starting = start_servers(plan, self.environ, stages, ray, self.tracker.print_line)
+            head = await stages.until_done(starting)
+        except OperatorError as error:
+            if plan.served and self.tracker.state.measured:  # it has worked with these settings, so any error may pass
+                raise RunError(str(error)) from error
+            raise
+        if plan.served:
+            await asyncio.to_thread(check_weights, plan.config, plan.identity, plan.here)
         self._ready("servers", started, head.url)
         self.tracker.print_line(f"  {'rollouts':<10} collecting, log: {plan.folder.collection_log}")
         return head

@@ -20,29 +20,31 @@ from rollyard.services.errors import Failure, OperatorError, RunError, did_you_m
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_folder import EvalFolder
 from rollyard.services.evaluation.pipeline import commands
-from rollyard.services.evaluation.pipeline.identity import check_identity, identity_of
-from rollyard.services.evaluation.pipeline.model_source import ModelSource, find_model
+from rollyard.services.evaluation.pipeline.identity import check_identity, comparable_settings, identity_of
+from rollyard.services.evaluation.pipeline.model_source import (
+    ModelSource,
+    check_served,
+    find_model,
+    find_vllm,
+    local_vllm_model,
+)
 from rollyard.services.evaluation.pipeline.plan import (
     EvalPlan,
     choose_data,
     config_paths_of,
     tasks_of_folder,
 )
-from rollyard.services.evaluation.pipeline.vllm_command import check_vllm, find_vllm
 from rollyard.services.http.transport import endpoint_transport
 from rollyard.services.io.json_differences import differences
 from rollyard.services.io.writable import check_writable
 from rollyard.services.rollouts.collection import CollectionPlan
 from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.rollouts.sampling import check_sampling
-from rollyard.services.runtime.hosting import bind
-from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.ray_launcher import check_cluster
 from rollyard.services.runtime.stack import new_keys
+from rollyard.services.types import Json
 
-_UNKNOWN_URL = "http://127.0.0.1:1/v1"
-"""Placeholder for the address of a model that is not served yet."""
 ENDPOINT_TIMEOUT_S = 30.0
 
 
@@ -54,7 +56,8 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
     check_sampling(config.responses_create_params)
     refuse_secrets(config.overrides)
     check_writable(folder.own, f"output_dir={folder.root}")
-    vllm_command, ray_command, notes = _check_engine(config, source, environ, here)
+    served, ray_command = _check_engine(config, source, environ, folder, here)
+    notes: list[str] = []
     paths = config_paths_of(config, source)
     run_config = None
     if source.kind == "running":
@@ -62,7 +65,7 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
         agent = config.agent_name
         input_path, data = choose_data(config, ())
     else:
-        run_config = _load(config, source, paths, environ, here)
+        run_config = _load(config, source, served, paths, environ, here)
         agents = agents_in(run_config)
         agent = choose_agent(config.agent_name, [spec.name for spec in agents])
         input_path, data = choose_data(config, agents, run_config.servers)
@@ -74,11 +77,11 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
     identity = identity_of(config, source, here)
     plan = EvalPlan(
         *(config, folder, source, here, paths, run_config, agent, input_path, data, tasks, identity),
-        vllm_command=vllm_command,
+        served=served,
         ray_command=ray_command,
         notes=notes,
     )
-    commands.run_command(plan, source.base_url)
+    commands.run_command(plan)
     commands.collect_command(plan, "127.0.0.1:1")  # raises if a value cannot be passed on
     commands.report_command(plan)
     check_identity(folder, identity)
@@ -91,29 +94,24 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
 
 
 def _check_engine(
-    config: EvalConfig, source: ModelSource, environ: Mapping[str, str], here: Path
-) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
+    config: EvalConfig, source: ModelSource, environ: Mapping[str, str], folder: EvalFolder, here: Path
+) -> tuple[Json, tuple[str, ...]]:
+    """Return the settings of the model's local_vllm_model, whose own checks follow, and the program that starts Ray."""
     if source.kind != "served":
-        return (), (), []
+        return {}, ()
     vllm = find_vllm(config.vllm, environ)
-    notes = check_vllm(config, here, environ)
-    if config.vllm.port is not None:
-        try:
-            bind(config.vllm.host, config.vllm.port).close()
-        except OSError as error:
-            owner = owner_of_port(config.vllm.port)
-            raise OperatorError(
-                f"vllm.port={config.vllm.port} cannot be used{owner}: {error.strerror}. If a model is already served "
-                "there, use it with --policy-base-url ...; otherwise choose another port, or none for a free one"
-            ) from error
+    check_served(config, here)
+    served = local_vllm_model(
+        config, source, here, command=vllm, log=folder.vllm_log.absolute(), ray=config.ray_head_node_address
+    )
     several = config.vllm.tensor_parallel_size * config.vllm.pipeline_parallel_size > 1
     if not (config.start_ray and several and config.ray_head_node_address is None):
-        return vllm, (), notes
+        return served, ()
     beside = Path(vllm[0]).with_name("ray"), Path(sys.executable).with_name("ray")
     ray = next((str(path) for path in beside if path.is_file()), shutil.which("ray", path=environ.get("PATH")))
     if ray is None:
         raise OperatorError("start_ray=true needs the package ray in vLLM's environment: pip install ray")
-    return vllm, (ray,), notes
+    return served, (ray,)
 
 
 def _refuse_unused(config: EvalConfig) -> None:
@@ -123,15 +121,21 @@ def _refuse_unused(config: EvalConfig) -> None:
 
 
 def _load(
-    config: EvalConfig, source: ModelSource, paths: tuple[str, ...], environ: Mapping[str, str], here: Path
+    config: EvalConfig,
+    source: ModelSource,
+    served: Json,
+    paths: tuple[str, ...],
+    environ: Mapping[str, str],
+    here: Path,
 ) -> RunConfig:
     if not paths or paths == source.config_paths:
         raise OperatorError("no environment given; expected --environments grl_sokoban or --config-paths [...]")
-    overrides = commands.model_overrides(source, source.base_url or _UNKNOWN_URL)
+    overrides = commands.model_overrides(source, served)
     # The key itself, because the environment variable is set only for the servers.
     given = [text for text in overrides if not text.startswith("+policy_api_key=")]
     key = Override("+policy_api_key=...", "policy_api_key", source.api_key, adds=True)
-    parsed = [*parse_overrides(given), *([key] if overrides else []), *parse_overrides(config.overrides)]
+    servers = commands.server_overrides(config.overrides, source)
+    parsed = [*parse_overrides(given), *([key] if source.kind == "endpoint" else []), *parse_overrides(servers)]
     return load(list(paths), parsed, search_roots(here), environ)
 
 
@@ -155,6 +159,8 @@ def _check_manifest(plan: EvalPlan) -> None:
     before = {name: value for name, value in manifest.identity.items() if name in now}
     # The manifest has the settings of the servers that the rows use.
     now["settings"] = {name: value for name, value in now["settings"].items() if name in before.get("settings", {})}
+    if plan.served:
+        before, now = comparable_settings(before), comparable_settings(now)
     if plan.run_config is None:
         before.pop("settings", None)
     changed = list(differences(before, {name: now[name] for name in before}))

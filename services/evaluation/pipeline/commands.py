@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rollyard.services.config.overrides.command_line import as_override
-from rollyard.services.evaluation.pipeline.model_source import ModelSource
+from rollyard.services.evaluation.pipeline.model_source import KEY_VARIABLE, ModelSource
 from rollyard.services.evaluation.pipeline.plan import EvalPlan
 from rollyard.services.io.own_command import own_command
+from rollyard.services.types import Json
 
-KEY_VARIABLE = "ROLLYARD_EVAL_POLICY_KEY"
-"""Environment variable for the model's API key, which must not be visible in the list of processes."""
+_LOCAL = "policy_model.responses_api_models.local_vllm_model."
+_EARLIER = "policy_model.responses_api_models.vllm_model."
+"""How overrides of a served model began when `ng_eval` started vLLM itself."""
 
 
-def run_command(plan: EvalPlan, base_url: str, *, head_port: int = 0) -> list[str]:
-    """Return the `ng_run` that starts the servers for a model at `base_url`."""
+def run_command(plan: EvalPlan, ray: str | None = None) -> list[str]:
+    """Return the `ng_run` that starts the servers, on the Ray cluster at `ray` if there is one."""
     config = plan.config
-    options = (f"+head_port={head_port}", "+private=true")
+    options = ("+head_port=0", "+private=true")
     command = own_command("ng_run", as_override("config_paths", list(plan.config_paths)), *options)
     if config.colocate:
         command.append("+colocate=true")
     command.append(f"+ready_timeout_s={config.ready_timeout_s:g}")
-    command += model_overrides(plan.source, base_url)
-    return [*command, *config.overrides]
+    if ray is not None:
+        command.append(as_override("ray_head_node_address", ray))
+    served = {**plan.served, "ray_address": ray} if plan.served and ray is not None else plan.served
+    command += model_overrides(plan.source, served)
+    return [*command, *server_overrides(config.overrides, plan.source)]
 
 
-def model_overrides(source: ModelSource, base_url: str) -> list[str]:
-    """Return the overrides that name the model. On the command line, they take precedence over an env.yaml."""
-    if source.kind not in ("served", "endpoint"):
+def server_overrides(given: Sequence[str], source: ModelSource) -> list[str]:
+    """Return the overrides of the servers' settings, also those that an earlier version wrote for a served model."""
+    return [text.replace(_EARLIER, _LOCAL, 1) for text in given] if source.kind == "served" else list(given)
+
+
+def model_overrides(source: ModelSource, served: Json) -> list[str]:
+    """Return the overrides that name the model. On the command line, they take precedence over an env.yaml.
+
+    `served`: the settings of its local_vllm_model.
+    """
+    if source.kind == "served":
+        return [as_override("policy_model", {"responses_api_models": {"local_vllm_model": served}})]
+    if source.kind != "endpoint":
         return []
     return [
-        as_override("policy_base_url", base_url),
+        as_override("policy_base_url", source.base_url),
         as_override("policy_model_name", source.name),
         f"+policy_api_key=${{oc.env:{KEY_VARIABLE}}}",
     ]

@@ -35,7 +35,7 @@ class EvalState(Record):
     """Start time of the process in clock ticks since boot, which tells it from a later process with the same id."""
     state: Phase = "running"
     stage: str = "checks"
-    """What it is doing: checks, ray, vllm, servers, collection, report, pause or done."""
+    """What it is doing: checks, ray, servers, collection, report, pause or done."""
     attempt: int = 0
     max_attempts: int = 1
     measured: int = 0

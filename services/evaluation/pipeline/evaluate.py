@@ -16,7 +16,7 @@ from rollyard.services.evaluation.pipeline.control.control_requests import Contr
 from rollyard.services.evaluation.pipeline.control.control_server import ControlServer
 from rollyard.services.evaluation.pipeline.eval_lock import locked
 from rollyard.services.evaluation.pipeline.eval_state import EvalState, Phase, new_state
-from rollyard.services.evaluation.pipeline.identity import check_identity, write_identity
+from rollyard.services.evaluation.pipeline.identity import check_identity, update_manifest, write_identity
 from rollyard.services.evaluation.pipeline.leftover_processes import MARK, end_leftovers
 from rollyard.services.evaluation.pipeline.plan import EvalPlan
 from rollyard.services.evaluation.pipeline.stages.collection_stage import PermanentFailure, TooManyFailures
@@ -93,6 +93,8 @@ async def evaluate(
             # Not from the status file, which is older than the last rollouts if the collector was killed.
             tracker.update(address=control.address, expected=plan.expected, measured=plan.existing())
             write_identity(folder, plan.identity)
+            if plan.served and plan.run_config is not None:
+                update_manifest(folder, plan.run_config.identity())
             _write_config(plan, original)
             on_start(plan, tracker.state)
             variables = {**environ, MARK: state.id}

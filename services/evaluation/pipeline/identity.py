@@ -14,14 +14,20 @@ import orjson
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_folder import EvalFolder
-from rollyard.services.evaluation.pipeline.model_source import ModelSource
-from rollyard.services.evaluation.pipeline.vllm_command import model_of
+from rollyard.services.evaluation.pipeline.model_source import ModelSource, model_of
 from rollyard.services.io.json_differences import differences
 from rollyard.services.io.jsonl import replace
+from rollyard.services.rollouts.manifest import encode_manifest
+from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.types import Json
 
 ENGINE = ("dtype", "max_model_len", "tool_call_parser", "trust_remote_code", "args")
 """Settings of vLLM that change what the model answers."""
+_SERVED = (
+    *("implementation", "entrypoint", "model", "dtype", "max_model_len", "tool_call_parser", "extra_flags"),
+    *("logprobs_mode", "return_token_id_information", "uses_reasoning_parser"),
+)
+"""Settings of a served model's server in the manifest that follow from those of vLLM, or are always the same."""
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 _TRAINER_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "training_args", "trainer_state")
 """Beginnings of the names of files that trainers save next to the weights, often after them."""
@@ -74,6 +80,31 @@ def check_identity(folder: EvalFolder, identity: Json) -> None:
 
 def write_identity(folder: EvalFolder, identity: Json) -> None:
     replace(folder.identity, orjson.dumps(identity, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def comparable_settings(identity: Json) -> Json:
+    """Return a manifest's identity without what `eval_identity.json` holds about a served model."""
+    settings = dict(identity.get("settings") or {})
+    if isinstance(policy := settings.get("policy_model"), dict):
+        settings["policy_model"] = {key: value for key, value in policy.items() if key not in _SERVED}
+    return {**identity, "settings": settings}
+
+
+def update_manifest(folder: EvalFolder, settings: Json) -> None:
+    """Write the settings of a served model's server into the manifest, after `check_identity` has compared the model.
+
+    `ng_eval` once started vLLM itself, so its manifests have those of a vllm_model. `settings`: of all servers.
+    """
+    path = folder.rollouts.manifest
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return  # absent, or the collector explains what is wrong with it
+    known = manifest.identity.get("settings") or {}
+    if "policy_model" in known and known["policy_model"] != settings["policy_model"]:
+        known = {**known, "policy_model": settings["policy_model"]}
+        changed = manifest.model_copy(update={"identity": {**manifest.identity, "settings": known}})
+        replace(path, encode_manifest(changed))
 
 
 def fingerprint(folder: Path) -> str:

@@ -1,19 +1,28 @@
-"""ModelSource: where the model of an evaluation comes from, by its shorthand in `model`."""
+"""ModelSource: where the model of an evaluation comes from, by its shorthand in `model`, and how vLLM serves it."""
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from rollyard.services.errors import OperatorError, did_you_mean
-from rollyard.services.evaluation.eval_config import EvalConfig
+from rollyard.services.evaluation.eval_config import EvalConfig, VllmSettings
 from rollyard.services.evaluation.pipeline.providers import PROVIDERS, PolicyApi
+from rollyard.services.types import Json
 
 NO_KEY = "EMPTY"
 """API key for endpoints that require none, as in vLLM's documentation."""
+KEY_VARIABLE = "ROLLYARD_EVAL_POLICY_KEY"
+"""Environment variable for the model's API key, which must not be visible in the list of processes."""
 SERVED = "vllm/"
 BUILTIN = "builtin"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 _CONFIGS = {
     "chat": "responses_api_models/vllm_model/configs/vllm_model.yaml",
@@ -27,7 +36,7 @@ class ModelSource:
     """The model to evaluate."""
 
     kind: Literal["served", "endpoint", "builtin", "configs", "running"]
-    """`served`: by vLLM, which the evaluation starts; `configs`: config_paths define the model server; `running`: a
+    """`served`: by the vLLM of a local_vllm_model; `configs`: config_paths define the model server; `running`: a
     running stack has one."""
     name: str = ""
     """The model's name in requests."""
@@ -43,7 +52,7 @@ class ModelSource:
         """The config file of the model server."""
         if self.kind == "builtin":
             return (_BUILTIN_CONFIG,)
-        return (_CONFIGS[self.api],) if self.kind in ("served", "endpoint") else ()
+        return (_CONFIGS[self.api],) if self.kind == "endpoint" else ()
 
 
 def find_model(config: EvalConfig, environ: Mapping[str, str]) -> ModelSource:
@@ -69,7 +78,8 @@ def find_model(config: EvalConfig, environ: Mapping[str, str]) -> ModelSource:
     if model.startswith(SERVED):
         if not name:
             raise OperatorError("model='vllm/' names no model; expected vllm/<hub name or folder>")
-        return ModelSource("served", config.vllm.served_model_name or name, api_key=config.policy_api_key or "")
+        key = config.policy_api_key or environ.get("VLLM_API_KEY", "")
+        return ModelSource("served", config.vllm.served_model_name or name, api_key=key)
     if slash and name and provider in PROVIDERS:
         return _hosted(config, provider, name, environ)
     raise OperatorError(_unknown(model, provider))
@@ -109,3 +119,83 @@ def _unknown(model: str, provider: str) -> str:
         f"model={model!r} does not say where the model runs{hint}: write vllm/{model} to serve it with vLLM, or add "
         f"policy_base_url=http://HOST:PORT/v1 if it is already served (known providers: {known}){own}"
     )
+
+
+def model_of(config: EvalConfig) -> str:
+    """Return the folder or hub name to serve."""
+    return str(config.model).removeprefix(SERVED)
+
+
+def find_vllm(settings: VllmSettings, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the program. Raises OperatorError if vLLM is not installed."""
+    if settings.command:
+        if shutil.which(settings.command[0], path=environ.get("PATH")) is None:
+            raise OperatorError(f"--vllm.command {settings.command[0]} was not found or is not executable")
+        return settings.command
+    beside = Path(sys.executable).with_name("vllm")
+    found = str(beside) if beside.is_file() else shutil.which("vllm", path=environ.get("PATH"))
+    if found is None:
+        raise OperatorError(
+            "--model vllm/... needs vLLM, which is not installed: pip install vllm, or set "
+            "--vllm.command /path/to/env/bin/vllm to one in a different environment"
+        )
+    return (found,)
+
+
+def check_served(config: EvalConfig, here: Path) -> None:
+    """Raise OperatorError for a model that vLLM cannot serve, or a flag that is a setting of `ng_eval`."""
+    for argument in config.vllm.args:
+        flag = argument.partition("=")[0]
+        if flag in ("--api-key", "--hf-token"):
+            raise OperatorError(
+                f"vllm.args contains {flag}, and a command line is visible to all users: use "
+                f"{'policy_api_key' if flag == '--api-key' else 'the variable HF_TOKEN'} instead"
+            )
+        if flag in ("--port", "--host", "--served-model-name", "--model"):
+            raise OperatorError(f"vllm.args contains {flag}: use the setting vllm.{flag[2:].replace('-', '_')} instead")
+    model = model_of(config)
+    folder = here / Path(model).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise OperatorError(f"{folder} contains no config.json, so it is not a model that vLLM can serve")
+    elif model.startswith(("/", ".", "~")) or not _HUB_NAME.fullmatch(model):
+        raise OperatorError(f"model=vllm/{model}: {model!r} is neither a folder nor a hub name such as Qwen/Qwen3-4B")
+
+
+def local_vllm_model(
+    config: EvalConfig, source: ModelSource, here: Path, *, command: tuple[str, ...], log: Path, ray: str | None
+) -> Json:
+    """Return the settings of the local_vllm_model that serves the model.
+
+    A port that the user has chosen is meant for other programs too, which do not know a random key.
+    """
+    settings = config.vllm
+    folder = here / Path(model_of(config)).expanduser()
+    key = f"${{oc.env:{KEY_VARIABLE},null}}" if source.api_key else None
+    if key is None and settings.port is not None and settings.host in _LOOPBACK:
+        key = ""
+    given: Json = {
+        "model": str(folder) if folder.is_dir() else model_of(config),
+        "served_model_name": source.name,
+        "vllm_command": list(command),
+        "engine_host": settings.host,
+        "engine_port": settings.port,
+        "engine_log": str(log),
+        "api_key": key,
+        "dtype": settings.dtype,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "pipeline_parallel_size": settings.pipeline_parallel_size,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "max_model_len": settings.max_model_len,
+        "tool_call_parser": settings.tool_call_parser,
+        "extra_flags": [*(["--trust-remote-code"] if settings.trust_remote_code else []), *settings.args],
+        "ray_address": ray,
+        "start_timeout_s": settings.ready_timeout_s,
+        "health_timeout_s": settings.health_timeout_s,
+    }
+    # Only trainers need the last two, and a vLLM that is older does not have them.
+    return {
+        **{name: value for name, value in given.items() if value is not None},
+        "enable_scale_out": False,
+        "logprobs_mode": None,
+    }

@@ -37,7 +37,8 @@ class EvalPlan:
     tasks: Tasks
     identity: Json
     """What must not change when the evaluation is resumed, in addition to the collection's own identity."""
-    vllm_command: tuple[str, ...] = ()
+    served: Json = field(default_factory=dict)
+    """Settings of the local_vllm_model that serves the model; empty if another program does."""
     ray_command: tuple[str, ...] = ()
     """Program that starts a Ray cluster; empty if none is started."""
     notes: Sequence[str] = field(default_factory=tuple)

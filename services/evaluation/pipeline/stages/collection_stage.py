@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Literal
 from rollyard.services.config.overrides.command_line import title
 from rollyard.services.errors import FailureKind, RunError
 from rollyard.services.evaluation.pipeline import commands
+from rollyard.services.evaluation.pipeline.identity import check_weights
 from rollyard.services.evaluation.pipeline.plan import EvalPlan
 from rollyard.services.evaluation.pipeline.stages.running_stages import EvaluationEnding, RunningStages
 from rollyard.services.evaluation.pipeline.tracker import EvalTracker
@@ -59,6 +61,8 @@ class CollectionStage:
             process = await self._collect()
             self._show_failure(process)
             status, found = process.ended.result(), self._status()
+            if self._plan.served and found is not None and found.failed_attempts:  # vLLM may have been restarted
+                await asyncio.to_thread(check_weights, self._plan.config, self._plan.identity, self._plan.here)
             if status == EXIT_DONE:
                 return "complete"
             if self._requests.ending:

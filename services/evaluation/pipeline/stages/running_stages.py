@@ -24,28 +24,23 @@ class RunningStages:
     def __init__(self, requests: ControlRequests) -> None:
         self.requests = requests
         self._stages: list[Program] = []
-        self._monitors: list[asyncio.Task[str]] = []
 
     def add(self, stage: Program) -> None:
         self._stages.append(stage)
-
-    def monitor(self, work: Coroutine[Any, Any, str]) -> None:
-        """Run `work`, which returns why a stage must be considered dead."""
-        self._monitors.append(asyncio.create_task(work))
 
     def failure(self, count: int | None = None) -> str:
         """Return why the attempt cannot continue; empty if all stages are running. `count`: only the first stages."""
         for stage in self._stages[:count]:
             if not stage.running:
                 return ended_badly(stage)
-        return next((task.result() for task in self._monitors if task.done()), "")
+        return ""
 
     async def wait(
         self, *others: asyncio.Future[Any], timeout_s: float | None = None, count: int | None = None
     ) -> None:
         """Wait until one of `others` is done, a stage ends, a request arrives, or `timeout_s` has passed."""
         changed = asyncio.create_task(self.requests.changed())
-        waited = {*others, *(stage.ended for stage in self._stages[:count]), *self._monitors, changed}
+        waited = {*others, *(stage.ended for stage in self._stages[:count]), changed}
         try:
             await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -72,8 +67,5 @@ class RunningStages:
 
     async def stop(self) -> None:
         """Stop all stages, the last one first."""
-        for monitor in self._monitors:
-            monitor.cancel()
-        await asyncio.gather(*self._monitors, return_exceptions=True)
         for stage in reversed(self._stages):
             await stage.stop(1.0 if self.requests.now else STOP_S)

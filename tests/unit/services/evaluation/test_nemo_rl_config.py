@@ -113,7 +113,7 @@ def test_the_settings_reach_the_evaluation(tmp_path: Path) -> None:
     assert found.environments == ("gsm8k",)
     assert found.num_repeats == 16
     assert found.responses_create_params == {"temperature": 0.6, "top_p": 0.95, "max_output_tokens": 512}
-    assert found.overrides == ("++policy_model.responses_api_models.vllm_model.extra_body.top_k=20",)
+    assert found.overrides == ("++policy_model.responses_api_models.local_vllm_model.extra_body.top_k=20",)
     assert (found.vllm.tensor_parallel_size, found.vllm.dtype) == (4, "bfloat16")
     assert found.vllm.args == ("--seed", "7", "--enforce-eager")
 
