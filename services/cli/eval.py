@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import orjson
 import uvloop
@@ -21,12 +21,10 @@ from rollyard.services.cli.arguments.eval_arguments import EvalArguments, EvalOp
 from rollyard.services.cli.display.eval_view import EvalDisplay, heading, print_result, print_status
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.evaluation.control import Action, ControlRequests, FoundEval, Started, detached, find_eval
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_folder import EvalFolder
 from rollyard.services.evaluation.pipeline.checks import check
-from rollyard.services.evaluation.pipeline.control.control_client import FoundEval, find_eval
-from rollyard.services.evaluation.pipeline.control.control_requests import ControlRequests
-from rollyard.services.evaluation.pipeline.control.detach import Started, detached
 from rollyard.services.evaluation.pipeline.eval_state import EvalState
 from rollyard.services.evaluation.pipeline.evaluate import evaluate
 from rollyard.services.evaluation.pipeline.plan import EvalPlan
@@ -46,7 +44,7 @@ EXAMPLE = (
     "  ng_eval --model vllm/Qwen/Qwen3-4B --environments gsm8k --output-dir results/gsm8k --detach\n"
     "  ng_eval status"
 )
-ACTIONS = ("status", "pause", "resume", "stop")
+ACTIONS: tuple[Literal["status"] | Action, ...] = ("status", "pause", "resume", "stop")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -69,8 +67,8 @@ def run(arguments: Sequence[str]) -> int:
     `ng_eval status|pause|resume|stop [ID or folder]` control it. With --watch DIR, it evaluates each checkpoint that
     appears in a folder or at an S3 URL.
     """
-    if arguments and arguments[0] in ACTIONS:
-        return _control(arguments[0], arguments[1:])
+    if (action := next((one for one in ACTIONS if arguments[:1] == [one]), None)) is not None:
+        return _control(action, arguments[1:])
     here = Path.cwd()
     given = read_arguments(arguments, here)
     if given.options.dry_run:
@@ -206,11 +204,11 @@ def _end_on_signals(
         asyncio.get_running_loop().add_signal_handler(number, interrupt)
 
 
-def _control(action: str, arguments: Sequence[str]) -> int:
+def _control(action: Literal["status"] | Action, arguments: Sequence[str]) -> int:
     options, _ = read_options(ControlOptions, arguments)
     found = find_eval(Path.cwd(), options.name)
     if action != "status" and found.is_running():
-        found.call("POST", f"/{action}")
+        found.request(action)
         _wait(found, action)
     elif action in ("pause", "resume"):
         raise RunError(f"the evaluation in {found.folder.own} is not running: repeat its command to continue it")

@@ -65,9 +65,9 @@ class EvalFolder:
         return self.own / ".ng_eval.lock"
 
     @property
-    def control(self) -> Path:
-        """Address and token of the control server, readable only by the user."""
-        return self.own / ".ng_eval_control.json"
+    def request(self) -> Path:
+        """What `ng_eval pause|resume|stop` asks of the running evaluation, which removes the file."""
+        return self.own / ".ng_eval_request"
 
     @property
     def identity(self) -> Path:

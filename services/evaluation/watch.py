@@ -21,11 +21,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.evaluation.checkpoints import CheckpointWatch, LocalSource, S3Source, Source, step_of
+from rollyard.services.evaluation.control import ControlRequests
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_folder import EvalFolder
 from rollyard.services.evaluation.headline import Headline, formatted, headline
-from rollyard.services.evaluation.pipeline.control.control_requests import ControlRequests
-from rollyard.services.evaluation.pipeline.control.control_server import ControlServer
 from rollyard.services.evaluation.pipeline.eval_lock import locked
 from rollyard.services.evaluation.pipeline.eval_state import FINAL, EvalState, new_state, read_state
 from rollyard.services.evaluation.pipeline.identity import ENGINE
@@ -131,10 +130,10 @@ class WatchControl:
         folder, requests = EvalFolder(output_dir), ControlRequests()
         with locked(folder):
             state = new_state(secrets.token_hex(4), folder.root, None, 1)
-            tracker = EvalTracker(state.model_copy(update={"stage": "watch"}), folder.state, observer)
+            tracker = EvalTracker(state, folder.state, observer)
             control = cls(folder, tracker, requests)
-            async with ControlServer(requests, lambda: tracker.state, folder, here) as server:
-                tracker.update(address=server.address)
+            async with requests.follow(folder, state, here):
+                tracker.update(stage="watch")
                 on_start(control, tracker.state)
                 following = asyncio.create_task(control._follow())
                 message = ""
@@ -166,9 +165,9 @@ class WatchControl:
         found = read_state(folder.state) if name else None
         if found is None or found.state in FINAL:
             state = "draining" if self.requests.ending else "paused" if self.requests.paused else "running"
-            return {"state": state, "stage": "watch", "message": ""}
-        counts = {"attempt": found.attempt, "max_attempts": found.max_attempts, "message": found.message}
-        counts |= {"measured": found.measured, "expected": found.expected, "failed": found.failed}
+            return {"state": state, "stage": "watch", "message": "", "address": None}
+        names = ("attempt", "max_attempts", "message", "address", "measured", "expected", "failed")
+        counts = {one: getattr(found, one) for one in names}
         return {"state": found.state, "stage": f"{name}: {found.stage}", **counts}
 
 

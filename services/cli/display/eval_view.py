@@ -13,7 +13,7 @@ from rich.table import Column
 from rollyard.services.charts.labels import pluralize
 from rollyard.services.cli.display.console import console, is_terminal
 from rollyard.services.cli.display.progress_bar import BAR_MAX_WIDTH, BAR_MIN_WIDTH, PLAIN_EVERY_S
-from rollyard.services.evaluation.pipeline.control.control_client import FoundEval
+from rollyard.services.evaluation.control import FoundEval
 from rollyard.services.evaluation.pipeline.eval_state import FINAL, EvalState
 from rollyard.services.evaluation.pipeline.evaluate import EvalResult
 from rollyard.services.evaluation.pipeline.plan import EvalPlan
@@ -141,6 +141,8 @@ def print_status(found: FoundEval) -> None:
     print(f"  stage      {state.stage}, attempt {state.attempt} of {state.max_attempts}")
     failed = f", {state.failed} failed" if state.failed else ""
     print(f"  rollouts   {state.measured} of {state.expected}{failed}")
+    if state.address and found.is_running():
+        print(f"  servers    ng_status --head {state.address.removeprefix('http://')}")
     if state.message:
         print(f"  message    {plain_line(state.message)}")
     if state.state != "complete" and not found.is_running():

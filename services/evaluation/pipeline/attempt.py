@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.evaluation.pipeline.control.control_requests import ControlRequests
+from rollyard.services.evaluation.control import ControlRequests
 from rollyard.services.evaluation.pipeline.identity import check_weights
 from rollyard.services.evaluation.pipeline.plan import EvalPlan
 from rollyard.services.evaluation.pipeline.stages.collection_stage import CollectionStage, Outcome
@@ -41,6 +41,7 @@ class Attempt:
             return await CollectionStage(self.plan, self.environ, stages, self.tracker, head).run()
         finally:
             await stages.stop()
+            self.tracker.update(address=None)
 
     async def _start(self, stages: RunningStages) -> HeadFile:
         plan, source = self.plan, self.plan.source
@@ -63,6 +64,7 @@ class Attempt:
             raise
         if plan.served:
             await asyncio.to_thread(check_weights, plan.config, plan.identity, plan.here)
+        self.tracker.update(address=head.url)
         self._ready("servers", started, head.url)
         self.tracker.print_line(f"  {'rollouts':<10} collecting, log: {plan.folder.collection_log}")
         return head

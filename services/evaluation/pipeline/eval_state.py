@@ -42,7 +42,7 @@ class EvalState(Record):
     expected: int = 0
     failed: int = 0
     address: str | None = None
-    """URL of the control server while the evaluation is running."""
+    """URL of the head while the servers are running: `ng_status --head ...` shows more."""
     message: str = ""
     """Why it ended, or what went wrong last."""
     started: float

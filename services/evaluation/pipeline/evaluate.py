@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rollyard.services.errors import Failure, OperatorError, RollyardError, RunError
+from rollyard.services.evaluation.control import ControlRequests
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.pipeline.attempt import Attempt
 from rollyard.services.evaluation.pipeline.checks import check
 from rollyard.services.evaluation.pipeline.config_file import dump_eval_config
-from rollyard.services.evaluation.pipeline.control.control_requests import ControlRequests
-from rollyard.services.evaluation.pipeline.control.control_server import ControlServer
 from rollyard.services.evaluation.pipeline.eval_lock import locked
 from rollyard.services.evaluation.pipeline.eval_state import EvalState, Phase, new_state
 from rollyard.services.evaluation.pipeline.identity import check_identity, update_manifest, write_identity
@@ -89,9 +88,9 @@ async def evaluate(
             await end_leftovers(before.id)
         state = new_state(secrets.token_hex(_MARK_LENGTH // 2), folder.root, config.worker, config.max_attempts)
         tracker = EvalTracker(state, folder.state, observer)
-        async with ControlServer(requests, lambda: tracker.state, folder, here) as control:
+        async with requests.follow(folder, state, here):
             # Not from the status file, which is older than the last rollouts if the collector was killed.
-            tracker.update(address=control.address, expected=plan.expected, measured=plan.existing())
+            tracker.update(expected=plan.expected, measured=plan.existing())
             write_identity(folder, plan.identity)
             if plan.served and plan.run_config is not None:
                 update_manifest(folder, plan.run_config.identity())

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from rollyard.services.errors import RunError
-from rollyard.services.evaluation.pipeline.control.control_requests import ControlRequests
+from rollyard.services.evaluation.control import ControlRequests
 from rollyard.services.runtime.programs.program import STOP_S, Program
 from rollyard.services.runtime.programs.program_errors import ended_badly
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -9,11 +10,11 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.evaluation.control import POLL_S, RECORDS, ControlRequests, FoundEval, find_eval
 from rollyard.services.evaluation.eval_folder import EvalFolder
-from rollyard.services.evaluation.pipeline.control.control_client import find_eval
-from rollyard.services.evaluation.pipeline.control.control_server import RECORDS, ControlRecord
 from rollyard.services.evaluation.pipeline.eval_lock import locked
 from rollyard.services.evaluation.pipeline.eval_state import EvalState, is_alive, new_state, read_state, write_state
+from tests.support.waiting import until
 
 
 def evaluation(here: Path, run_id: str, started: str, worker: str | None = None) -> EvalFolder:
@@ -21,10 +22,9 @@ def evaluation(here: Path, run_id: str, started: str, worker: str | None = None)
     folder = EvalFolder(here / f"out-{run_id}", worker)
     folder.own.mkdir(parents=True)
     write_state(folder.state, new_state(run_id, folder.root, worker, 1))
-    record = ControlRecord(id=run_id, folder=str(folder.root), worker=worker, address="http://127.0.0.1:1", token="t")
+    record = {"id": run_id, "folder": str(folder.root), "worker": worker, "token": "of an earlier version"}
     (here / RECORDS).mkdir(parents=True, exist_ok=True)
-    for path in (here / RECORDS / f"{started}-{run_id}.json", folder.control):
-        path.write_bytes(orjson.dumps(record.model_dump()))
+    (here / RECORDS / f"{started}-{run_id}.json").write_bytes(orjson.dumps(record))
     return folder
 
 
@@ -56,7 +56,7 @@ def test_an_evaluation_is_found_by_its_folder_and_from_within_it(tmp_path: Path)
     old.logs.mkdir()
     assert find_eval(tmp_path, "out-old").folder == old
     assert find_eval(old.logs, None).folder == old
-    assert find_eval(old.root, None).record is not None
+    assert find_eval(old.root, None).folder == old
 
 
 def test_the_folder_of_a_worker_is_an_evaluation_of_its_own(tmp_path: Path) -> None:
@@ -103,3 +103,33 @@ def test_a_state_file_holds_one_whole_record(tmp_path: Path) -> None:
     state = new_state("a", tmp_path, "w", 3)
     write_state(tmp_path / "s.json", state)
     assert EvalState.model_validate_json((tmp_path / "s.json").read_bytes()) == state
+
+
+async def test_a_request_in_the_folder_is_followed_once_and_an_old_one_is_not(tmp_path: Path) -> None:
+    folder, requests = EvalFolder(tmp_path), ControlRequests()
+    found = FoundEval(folder)
+    found.request("stop")
+    async with requests.follow(folder, new_state("a", tmp_path, None, 1), tmp_path):
+        for action, done in (
+            ("pause", lambda: requests.paused),
+            ("resume", lambda: not requests.paused),
+            ("stop", lambda: requests.ending == "stopped"),
+        ):
+            assert not requests.ending
+            found.request(action)
+            await until(done)
+        assert not folder.request.exists()
+    assert find_eval(tmp_path, "a").folder == folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+async def test_the_request_of_another_user_is_ignored(tmp_path: Path) -> None:
+    folder, requests = EvalFolder(tmp_path), ControlRequests()
+    async with requests.follow(folder, new_state("a", tmp_path, None, 1), tmp_path):
+        given = tmp_path / "given"
+        given.write_text("stop")
+        os.chown(given, 4321, -1)
+        given.rename(folder.request)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(requests.changed(), 5 * POLL_S)
+    assert not requests.ending
