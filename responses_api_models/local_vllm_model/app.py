@@ -21,13 +21,11 @@ from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments
 from rollyard.responses_api_models.local_vllm_model.hub_cache import snapshot
 from rollyard.responses_api_models.local_vllm_model.orphaned_processes import end_orphans, remove_folders
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
-from rollyard.responses_api_models.local_vllm_model.startup import StartPlan
+from rollyard.responses_api_models.local_vllm_model.startup import StartPlan, reserved_port
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.ray_address import check_ray_address
 from rollyard.services.io.gpus import visible_gpus
-from rollyard.services.runtime.hosting import bind
-from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.server.app import Context
 
 log = logging.getLogger(__name__)
@@ -62,8 +60,9 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         if self.settings.ray_address:
             await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
         _check_command(self.settings.vllm_command[0])
-        _check_port(self.settings)
-        gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, os.environ) or ())
+        with reserved_port(self.settings):
+            pass
+        gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, os.environ))
 
     async def start(self) -> None:
         """Start all engines. Raises RunError or OperatorError if one does not start."""
@@ -74,7 +73,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
             log.warning("killed orphaned engine processes whose servers have died: %s", ended)
         await asyncio.to_thread(remove_folders, Path(tempfile.gettempdir()))
         environ = dict(os.environ)
-        gpus = gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, environ) or ())
+        gpus = gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, environ))
         await self.trainer.started_with(self.settings.model)
         folder = self._log_folder()
         for number, share in enumerate(gpus):
@@ -129,20 +128,6 @@ def _check_model(model: str) -> None:
         raise OperatorError(
             f"model: found {model!r}, which is not a local folder; expected a folder or the name of a hub model"
         )
-
-
-def _check_port(settings: LocalVllmModelSettings) -> None:
-    """Fail fast if another program listens on the engine's port, such as the vLLM of an earlier run."""
-    if settings.engine_port is None:
-        return
-    try:
-        bind(settings.engine_host, settings.engine_port).close()
-    except OSError as error:
-        raise OperatorError(
-            f"engine_port: port {settings.engine_port} cannot be used{owner_of_port(settings.engine_port)}: "
-            f"{error.strerror}. If a model is already served there, use it as an endpoint (policy_base_url); otherwise "
-            "choose another port, or none for a free one"
-        ) from error
 
 
 def _check_command(program: str) -> None:

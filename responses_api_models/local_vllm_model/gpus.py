@@ -8,13 +8,13 @@ from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmMod
 from rollyard.services.errors import OperatorError
 
 
-def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str]) -> list[list[str]]:
+def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str] | None) -> list[list[str]]:
     """Return the GPUs for each engine; empty lists if vLLM decides (on a CPU or a Ray cluster).
 
     Raises OperatorError if there are too few GPUs.
     """
     count, each = settings.engine_replicas, settings.gpus_per_engine
-    gpus = [str(gpu) for gpu in settings.gpus] if settings.gpus is not None else list(visible)
+    gpus = [str(gpu) for gpu in settings.gpus] if settings.gpus is not None else list(visible or ())
     if settings.ray_address or (not gpus and settings.gpus is None):
         return [[] for _ in range(count)]
     if len(gpus) < each:

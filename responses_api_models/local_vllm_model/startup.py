@@ -67,7 +67,7 @@ class EngineStart:
         If it fails, raises RunError with the cause, or OperatorError if another start would fail again.
         """
         for attempt in range(1, MAX_PORT_ATTEMPTS + 1):
-            with _reserved(self._plan.settings) as port:
+            with reserved_port(self._plan.settings) as port:
                 self.url = _url(self._plan.settings.engine_host, port)
                 self._launching = asyncio.create_task(self._launch(port))
                 process = await asyncio.shield(self._launching)  # `end` needs the task, so it must not be cancelled
@@ -171,7 +171,7 @@ def _url(host: str, port: int) -> str:
 
 
 @contextmanager
-def _reserved(settings: LocalVllmModelSettings) -> Iterator[int]:
+def reserved_port(settings: LocalVllmModelSettings) -> Iterator[int]:
     """Reserve the engine's port, or a free port that vLLM can still bind to.
 
     Linux lets two sockets share an address while neither listens, if both set SO_REUSEADDR, as vLLM does.
@@ -182,5 +182,8 @@ def _reserved(settings: LocalVllmModelSettings) -> Iterator[int]:
         try:
             sock.bind((host, port or 0))
         except OSError as error:
-            raise RunError(f"vLLM cannot use port {port or 0} of {host}: {error.strerror}") from error
+            raise RunError(
+                f"engine_port: port {port or 0} of {host} cannot be used: {error.strerror}. If a model is already served "
+                "there, use it as an endpoint (policy_base_url); otherwise choose another port, or none for a free one"
+            ) from error
         yield sock.getsockname()[1]

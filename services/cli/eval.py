@@ -23,12 +23,9 @@ from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.evaluation.control import Action, ControlRequests, FoundEval, Started, detached, find_eval
 from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.eval_folder import EvalFolder
-from rollyard.services.evaluation.pipeline.checks import check
-from rollyard.services.evaluation.pipeline.eval_state import EvalState
-from rollyard.services.evaluation.pipeline.evaluate import evaluate
-from rollyard.services.evaluation.pipeline.plan import EvalPlan
-from rollyard.services.evaluation.pipeline.stages.running_stages import EvaluationEnding
+from rollyard.services.evaluation.eval_state import EvalFolder, EvalState
+from rollyard.services.evaluation.evaluate import EvaluationEnding, evaluate
+from rollyard.services.evaluation.plan import EvalPlan, check
 from rollyard.services.evaluation.watch import (
     EvalWatch,
     WatchControl,

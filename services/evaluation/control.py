@@ -22,8 +22,7 @@ import orjson
 from pydantic import ConfigDict, ValidationError
 
 from rollyard.services.errors import OperatorError, RollyardError, RunError
-from rollyard.services.evaluation.eval_folder import EvalFolder
-from rollyard.services.evaluation.pipeline.eval_state import FINAL, EvalState, is_alive, read_state
+from rollyard.services.evaluation.eval_state import FINAL, EvalFolder, EvalState, is_alive, read_state
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.jsonl import replace
 from rollyard.services.types import Record

@@ -23,12 +23,18 @@ from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.evaluation.checkpoints import CheckpointWatch, LocalSource, S3Source, Source, step_of
 from rollyard.services.evaluation.control import ControlRequests
 from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.eval_folder import EvalFolder
+from rollyard.services.evaluation.eval_state import (
+    FINAL,
+    EvalFolder,
+    EvalObserver,
+    EvalState,
+    EvalTracker,
+    locked,
+    new_state,
+    read_state,
+)
 from rollyard.services.evaluation.headline import Headline, formatted, headline
-from rollyard.services.evaluation.pipeline.eval_lock import locked
-from rollyard.services.evaluation.pipeline.eval_state import FINAL, EvalState, new_state, read_state
-from rollyard.services.evaluation.pipeline.identity import ENGINE
-from rollyard.services.evaluation.pipeline.tracker import EvalObserver, EvalTracker
+from rollyard.services.evaluation.identity import ENGINE
 from rollyard.services.io.json_differences import differences
 from rollyard.services.io.jsonl import replace
 from rollyard.services.types import Json, Record

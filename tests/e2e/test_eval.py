@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.pipeline.evaluate import evaluate
+from rollyard.services.evaluation.evaluate import evaluate
 from rollyard.services.types import CollectionStatus
 from tests.support.commands import in_this_process
 from tests.support.evaluations import EvalProcess, ng_eval

@@ -20,7 +20,7 @@ from rollyard.services.cli.options import read_options
 from rollyard.services.cli.run import RunOptions
 from rollyard.services.cli.viewer import ViewerOptions
 from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.pipeline.checks import check
+from rollyard.services.evaluation.plan import check
 from rollyard.services.io.search_path import INSTALLED
 from tests.support.commands import BIN
 from tests.support.doc_pages import commands

@@ -16,9 +16,8 @@ from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.settings_file import search_path
 from rollyard.services.config.yaml_files import find_config
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.eval_config import EvalConfig, VllmSettings
+from rollyard.services.evaluation.eval_config import EvalConfig, VllmSettings, load_eval_config
 from rollyard.services.evaluation.nemo_rl_run import NemoRlRun, read_nemo_rl
-from rollyard.services.evaluation.pipeline.config_file import load_eval_config
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import COMMAND_LINE, parse_settings
 

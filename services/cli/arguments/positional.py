@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.eval_folder import EvalFolder
+from rollyard.services.evaluation.eval_state import EvalFolder
 
 
 def rollout_files(arguments: Sequence[str | Path]) -> list[Path]:

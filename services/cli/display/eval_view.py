@@ -14,9 +14,9 @@ from rollyard.services.charts.labels import pluralize
 from rollyard.services.cli.display.console import console, is_terminal
 from rollyard.services.cli.display.progress_bar import BAR_MAX_WIDTH, BAR_MIN_WIDTH, PLAIN_EVERY_S
 from rollyard.services.evaluation.control import FoundEval
-from rollyard.services.evaluation.pipeline.eval_state import FINAL, EvalState
-from rollyard.services.evaluation.pipeline.evaluate import EvalResult
-from rollyard.services.evaluation.pipeline.plan import EvalPlan
+from rollyard.services.evaluation.eval_state import FINAL, EvalState
+from rollyard.services.evaluation.evaluate import EvalResult
+from rollyard.services.evaluation.plan import EvalPlan
 from rollyard.services.io.durations import duration
 from rollyard.services.io.terminal import plain_line
 from rollyard.services.rollouts.collection import max_turns

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from rollyard.services.evaluation.control import ControlRequests
-from rollyard.services.evaluation.eval_folder import EvalFolder
-from rollyard.services.evaluation.pipeline.plan import EvalPlan
-from rollyard.services.evaluation.pipeline.stages.ray_stage import start_ray
-from rollyard.services.evaluation.pipeline.stages.running_stages import RunningStages
+from rollyard.services.evaluation.eval_state import EvalFolder
+from rollyard.services.evaluation.evaluate import RunningStages, start_ray
+from rollyard.services.evaluation.plan import EvalPlan
 from rollyard.services.runtime.ray_launcher import check_cluster
 from tests.support.processes import processes_with
 

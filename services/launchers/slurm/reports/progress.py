@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollyard.services.evaluation.eval_folder import EvalFolder
+from rollyard.services.evaluation.eval_state import EvalFolder
 from rollyard.services.launchers.slurm.launch.launch_records import Combination
 from rollyard.services.rollouts.shared.shared_status import unmerged_statuses
 from rollyard.services.rollouts.status_file import read_status

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.evaluation.eval_folder import EvalFolder
+from rollyard.services.evaluation.eval_state import EvalFolder
 from rollyard.services.evaluation.headline import Headline, formatted, headline
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.terminal import plain_line

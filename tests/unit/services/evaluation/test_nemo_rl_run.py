@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.config.settings_file import dump_settings
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.nemo_rl_run import NemoRlRun, read_nemo_rl
-from rollyard.services.evaluation.pipeline.config_file import dump_eval_config
 
 TEXT = """
 generation: {model_name: a/b, temperature: 0.6, vllm_cfg: {max_model_len: 2048}}
@@ -75,7 +75,7 @@ def test_the_stored_config_is_read_back_as_the_same_evaluation(file: Path, tmp_p
     found = read_nemo_rl(file, parse_overrides(["generation.top_k=5", "output_dir=results/x"]), servers)
     assert found is not None and found.eval_config.overrides[-1:] == servers and len(found.eval_config.overrides) == 2
     stored = tmp_path / "eval_config.yaml"
-    stored.write_text(dump_eval_config(found.tree))
+    stored.write_text(dump_settings(found.tree))
     again = read_nemo_rl(stored, [])
     assert again is not None and (again.config, again.eval_config) == (found.config, found.eval_config)
 

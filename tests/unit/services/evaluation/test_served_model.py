@@ -11,11 +11,10 @@ from rollyard.responses_api_models.local_vllm_model.serve_command import serve_a
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.eval_folder import EvalFolder
-from rollyard.services.evaluation.pipeline.checks import check
-from rollyard.services.evaluation.pipeline.commands import run_command
-from rollyard.services.evaluation.pipeline.identity import comparable_settings, fingerprint, update_manifest
-from rollyard.services.evaluation.pipeline.model_source import check_served, find_model, find_vllm, local_vllm_model
+from rollyard.services.evaluation.eval_state import EvalFolder
+from rollyard.services.evaluation.identity import comparable_settings, fingerprint, update_manifest
+from rollyard.services.evaluation.model_source import check_served, find_model, find_vllm, local_vllm_model
+from rollyard.services.evaluation.plan import check, run_command
 from rollyard.services.rollouts.manifest import encode_manifest
 from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.types import Json
@@ -56,9 +55,8 @@ def test_a_model_on_several_gpus_may_use_a_ray_cluster() -> None:
 async def test_a_value_with_quotes_and_shell_characters_arrives_as_given(tmp_path: Path) -> None:
     program = tmp_path / "vllm"
     program.touch(0o755)
-    given = {"command": [str(program)], "args": ["--chat-template", ODD], "port": 10240}
-    keys = {"environments": ["gsm8k"], "output_dir": tmp_path / "out"}
-    found = config(**given).model_copy(update=keys)
+    given = config(command=[str(program)], args=["--chat-template", ODD])
+    found = given.model_copy(update={"environments": ["gsm8k"], "output_dir": tmp_path / "out"})
     plan = await check(found, {}, tmp_path)
     assert ODD in serve_arguments(LocalVllmModelSettings.model_validate(plan.served), 1)
     assert plan.run_config is not None and "policy_model" in plan.run_config.identity()

@@ -15,9 +15,7 @@ import pytest
 from rollyard.services.config.overrides.command_line import as_override
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.pipeline.checks import check
-from rollyard.services.evaluation.pipeline.commands import collect_command, run_command
-from rollyard.services.evaluation.pipeline.plan import EvalPlan
+from rollyard.services.evaluation.plan import EvalPlan, check, collect_command, run_command
 from rollyard.services.io.search_path import INSTALLED
 
 ODD = "a $(touch x) 'b' \"c\" \\ {d: [e]} \n f=g, é ${h}"
@@ -105,6 +103,15 @@ def test_a_value_is_passed_on_as_it_is_or_refused(value: Any) -> None:
         assert str(error).startswith("x")
         return
     assert parse_overrides([text])[0].value == value
+
+
+async def test_a_port_for_vllm_that_another_program_uses_is_named_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "vllm").touch(0o755)
+    with endpoint() as url:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        given = {"command": [str(tmp_path / "vllm")], "port": port}
+        error = await refusal(tmp_path, model="vllm/Qwen/Qwen3-4B", vllm=given)
+    assert f"port {port} " in error and "policy_base_url" in error
 
 
 async def test_the_example_rows_of_the_environments_are_the_default(tmp_path: Path) -> None:

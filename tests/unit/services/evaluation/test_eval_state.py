@@ -11,9 +11,15 @@ import pytest
 
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.evaluation.control import POLL_S, RECORDS, ControlRequests, FoundEval, find_eval
-from rollyard.services.evaluation.eval_folder import EvalFolder
-from rollyard.services.evaluation.pipeline.eval_lock import locked
-from rollyard.services.evaluation.pipeline.eval_state import EvalState, is_alive, new_state, read_state, write_state
+from rollyard.services.evaluation.eval_state import (
+    EvalFolder,
+    EvalState,
+    is_alive,
+    locked,
+    new_state,
+    read_state,
+    write_state,
+)
 from tests.support.waiting import until
 
 
@@ -110,14 +116,13 @@ async def test_a_request_in_the_folder_is_followed_once_and_an_old_one_is_not(tm
     found = FoundEval(folder)
     found.request("stop")
     async with requests.follow(folder, new_state("a", tmp_path, None, 1), tmp_path):
-        for action, done in (
-            ("pause", lambda: requests.paused),
-            ("resume", lambda: not requests.paused),
-            ("stop", lambda: requests.ending == "stopped"),
-        ):
-            assert not requests.ending
-            found.request(action)
-            await until(done)
+        assert not requests.ending
+        found.request("pause")
+        await until(lambda: requests.paused)
+        found.request("resume")
+        await until(lambda: not requests.paused)
+        found.request("stop")
+        await until(lambda: requests.ending == "stopped")
         assert not folder.request.exists()
     assert find_eval(tmp_path, "a").folder == folder
 

@@ -13,8 +13,8 @@ import orjson
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.eval_folder import EvalFolder
-from rollyard.services.evaluation.pipeline.model_source import ModelSource, model_of
+from rollyard.services.evaluation.eval_state import EvalFolder
+from rollyard.services.evaluation.model_source import ModelSource, model_of
 from rollyard.services.io.json_differences import differences
 from rollyard.services.io.jsonl import replace
 from rollyard.services.rollouts.manifest import encode_manifest

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.config.settings_file import dump_settings
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.pipeline.config_file import config_of, dump_eval_config, load_eval_config
+from rollyard.services.evaluation.eval_config import EvalConfig, config_of, load_eval_config
 from rollyard.services.io.search_path import INSTALLED
 
 
@@ -73,5 +73,5 @@ def test_a_worker_s_name_is_the_name_of_a_folder(worker: str) -> None:
 @pytest.mark.parametrize("text", ["${oc.env:KEY}", "a\\${b}", "plain"])
 def test_a_stored_value_stays_text_even_if_it_looks_like_a_reference(tmp_path: Path, text: str) -> None:
     file = tmp_path / "eval_config.yaml"
-    file.write_text(dump_eval_config({"output_dir": "x", "overrides": [text]}))
+    file.write_text(dump_settings({"output_dir": "x", "overrides": [text]}))
     assert load_eval_config(str(file), [], [tmp_path]).overrides == (text,)

@@ -9,7 +9,7 @@ import pytest
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.pipeline.model_source import NO_KEY, ModelSource, find_model
+from rollyard.services.evaluation.model_source import NO_KEY, ModelSource, find_model
 
 ENDPOINT = "http://127.0.0.1:8000/v1"
 
