@@ -183,7 +183,7 @@ def reserved_port(settings: LocalVllmModelSettings) -> Iterator[int]:
             sock.bind((host, port or 0))
         except OSError as error:
             raise RunError(
-                f"engine_port: port {port or 0} of {host} cannot be used: {error.strerror}. If a model is already served "
-                "there, use it as an endpoint (policy_base_url); otherwise choose another port, or none for a free one"
+                f"engine_port: port {port or 0} of {host} cannot be used: {error.strerror}. If a model is already "
+                "served there, use it as an endpoint (policy_base_url); otherwise choose another port, or none"
             ) from error
         yield sock.getsockname()[1]
