@@ -32,6 +32,7 @@ _CONFIGS = {
     "responses": "responses_api_models/openai_model/configs/openai_model.yaml",
 }
 _BUILTIN_CONFIG = "responses_api_models/builtin_model/configs/builtin_model.yaml"
+_LOCAL_CONFIG = "responses_api_models/local_vllm_model/configs/local_vllm_model.yaml"
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class ModelSource:
     @property
     def config_paths(self) -> tuple[str, ...]:
         """The config file of the model server."""
-        if self.kind == "builtin":
-            return (_BUILTIN_CONFIG,)
+        if self.kind in ("builtin", "served"):
+            return (_BUILTIN_CONFIG if self.kind == "builtin" else _LOCAL_CONFIG,)
         return (_CONFIGS[self.api],) if self.kind == "endpoint" else ()
 
 
@@ -168,7 +169,7 @@ def check_served(config: EvalConfig, here: Path) -> None:
 def local_vllm_model(
     config: EvalConfig, source: ModelSource, here: Path, *, command: tuple[str, ...], log: Path, ray: str | None
 ) -> Json:
-    """Return the settings of the local_vllm_model that serves the model.
+    """Return the settings of the local_vllm_model that serves the model, if they differ from those of its config file.
 
     A port that the user has chosen is meant for other programs too, which do not know a random key.
     """
@@ -190,7 +191,6 @@ def local_vllm_model(
         "pipeline_parallel_size": settings.pipeline_parallel_size,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "max_model_len": settings.max_model_len,
-        "tool_call_parser": settings.tool_call_parser,
         "extra_flags": [*(["--trust-remote-code"] if settings.trust_remote_code else []), *settings.args],
         "ray_address": ray,
         "start_timeout_s": settings.ready_timeout_s,
@@ -199,6 +199,8 @@ def local_vllm_model(
     # Only trainers need the last two, and a vLLM that is older does not have them.
     return {
         **{name: value for name, value in given.items() if value is not None},
+        "tool_call_parser": settings.tool_call_parser,
+        "uses_reasoning_parser": True,
         "enable_scale_out": False,
         "logprobs_mode": None,
     }

@@ -26,7 +26,12 @@ from rollyard.services.datasets.tasks import TaskFile, Tasks
 from rollyard.services.errors import Failure, OperatorError, RunError, did_you_mean
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_state import EvalFolder
-from rollyard.services.evaluation.identity import check_identity, comparable_settings, identity_of
+from rollyard.services.evaluation.identity import (
+    check_identity,
+    comparable_settings,
+    identity_of,
+    was_served_by_ng_eval,
+)
 from rollyard.services.evaluation.model_source import (
     KEY_VARIABLE,
     ModelSource,
@@ -392,6 +397,7 @@ def collect_command(plan: EvalPlan, head_url: str) -> list[str]:
         "rollout_timeout_s": config.rollout_timeout_s,
         "max_failure_rate": config.max_failure_rate,
         "worker": config.worker,
+        "accept_changed_code": True if plan.served and was_served_by_ng_eval(plan.folder) else None,
         "head": head_url,
     }
     given = [as_override(key, value) for key, value in options.items() if value is not None]

@@ -9,14 +9,21 @@ import pytest
 
 from rollyard.responses_api_models.local_vllm_model.serve_command import serve_arguments
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
+from rollyard.services.config.server_code.code_history import version_of
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_state import EvalFolder
-from rollyard.services.evaluation.identity import comparable_settings, fingerprint, update_manifest
+from rollyard.services.evaluation.identity import (
+    comparable_settings,
+    fingerprint,
+    update_manifest,
+    was_served_by_ng_eval,
+)
 from rollyard.services.evaluation.model_source import check_served, find_model, find_vllm, local_vllm_model
 from rollyard.services.evaluation.plan import check, run_command
 from rollyard.services.rollouts.manifest import encode_manifest
 from rollyard.services.rollouts.manifest_records import Manifest
+from rollyard.services.run_types import ServerCode
 from rollyard.services.types import Json
 
 ODD = "a $(touch x) 'b' \"c\"\nd"
@@ -112,7 +119,11 @@ def test_an_output_of_the_version_that_started_vllm_itself_is_continued(tmp_path
     now |= {"extra_body": {"top_k": 3}}
     identity: Json = {"num_repeats": 2, "settings": {"policy_model": before, "agent": {"max_steps": 3}}}
     assert comparable_settings(identity)["settings"]["policy_model"] == {"extra_body": {"top_k": 3}}
-    folder.rollouts.manifest.write_bytes(encode_manifest(Manifest(identity=identity, versions={}, created=1.0)))
+    code = ServerCode(digest="a", files={}, packages={}, folder="responses_api_models/vllm_model")
+    versions = [version_of({"policy_model": code}, 1.0)]
+    manifest = Manifest(identity=identity, versions={}, created=1.0, code=versions)
+    folder.rollouts.manifest.write_bytes(encode_manifest(manifest))
+    assert was_served_by_ng_eval(folder)
     update_manifest(folder, {"policy_model": now, "another": {}})
     found = Manifest.model_validate_json(folder.rollouts.manifest.read_bytes())
     assert found.identity == {"num_repeats": 2, "settings": {"policy_model": now, "agent": {"max_steps": 3}}}
