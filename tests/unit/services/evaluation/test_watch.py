@@ -1,4 +1,4 @@
-"""Checkpoints are evaluated once with this stack, whatever fails."""
+"""A watch of checkpoints: each is evaluated once, and one table holds their results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ import pytest
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.headline import Headline
-from rollyard.services.evaluation.watch import CheckpointTable, EvaluatedCheckpoint, EvalWatch, open_source
+from rollyard.services.evaluation.watch import (
+    CheckpointTable,
+    EvaluatedCheckpoint,
+    EvalWatch,
+    check_watch_identity,
+    identity_of_watch,
+    open_source,
+    write_watch_identity,
+)
+from rollyard.services.types import Json
 from tests.unit.services.evaluation.checkpoint_files import checkpoint
 
 
@@ -172,3 +181,29 @@ def test_the_csv_file_leaves_undefined_metrics_empty(tmp_path: Path) -> None:
     table = CheckpointTable(tmp_path)
     table.record("final", Headline(measured=0, expected=0, metrics={}))
     assert (tmp_path / "checkpoints.csv").read_text() == "step,checkpoint,measured,expected\n,final,0,0\n"
+
+
+def identity(address: str = "/checkpoints", **keys: object) -> Json:
+    return identity_of_watch(
+        EvalConfig.model_validate({"output_dir": "out", "environments": ["gsm8k"], **keys}), address
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (identity("/others"), "watch: '/checkpoints' .*'/others'"),
+        (identity(num_repeats=4), "num_repeats: 1 .*4"),
+        (identity(vllm={"dtype": "float32"}), "vllm.dtype: 'auto' .*'float32'"),
+    ],
+)
+def test_a_watch_of_other_checkpoints_or_parameters_is_refused(tmp_path: Path, changed: Json, message: str) -> None:
+    write_watch_identity(tmp_path, identity())
+    with pytest.raises(OperatorError, match=message):
+        check_watch_identity(tmp_path, changed)
+
+
+def test_how_fast_a_watch_evaluates_may_change(tmp_path: Path) -> None:
+    check_watch_identity(tmp_path, identity())
+    write_watch_identity(tmp_path, identity())
+    check_watch_identity(tmp_path, identity(num_samples_in_parallel=4, max_attempts=3, vllm={"port": 8000}))
