@@ -15,6 +15,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.gpus import visible_gpus
 from rollyard.responses_api_models.chat_engine.model import ChatEngineModel
 from rollyard.responses_api_models.local_vllm_model.engine import Engine
 from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments
@@ -23,9 +25,7 @@ from rollyard.responses_api_models.local_vllm_model.orphaned_processes import en
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.responses_api_models.local_vllm_model.startup import StartPlan, reserved_port
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.services.errors import OperatorError
 from rollyard.services.http.ray_address import check_ray_address
-from rollyard.services.io.gpus import visible_gpus
 from rollyard.services.server.app import Context
 
 log = logging.getLogger(__name__)
