@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import orjson
 import uvloop
@@ -20,23 +20,19 @@ from pydantic import Field
 from rollyard.cli.arguments.eval_arguments import EvalArguments, EvalOptions, read_arguments
 from rollyard.cli.display.eval_view import EvalDisplay, heading, print_result, print_status
 from rollyard.cli.options import Options, read_options, run_command
-from rollyard.launchers.evaluation.checkpoints.eval_watch import EvalWatch, open_source
-from rollyard.launchers.evaluation.checkpoints.watch_control import WatchControl
-from rollyard.launchers.evaluation.checkpoints.watch_identity import (
+from rollyard.launchers.evaluation.control import Action, ControlRequests, FoundEval, Started, detached, find_eval
+from rollyard.launchers.evaluation.eval_config import EvalConfig
+from rollyard.launchers.evaluation.eval_state import EvalFolder, EvalState
+from rollyard.launchers.evaluation.evaluate import EvaluationEnding, evaluate
+from rollyard.launchers.evaluation.plan import EvalPlan, check
+from rollyard.launchers.evaluation.watch import (
+    EvalWatch,
+    WatchControl,
     check_watch_identity,
     identity_of_watch,
+    open_source,
     write_watch_identity,
 )
-from rollyard.launchers.evaluation.eval_config import EvalConfig
-from rollyard.launchers.evaluation.eval_folder import EvalFolder
-from rollyard.launchers.evaluation.pipeline.checks import check
-from rollyard.launchers.evaluation.pipeline.control.control_client import FoundEval, find_eval
-from rollyard.launchers.evaluation.pipeline.control.control_requests import ControlRequests
-from rollyard.launchers.evaluation.pipeline.control.detach import Started, detached
-from rollyard.launchers.evaluation.pipeline.eval_state import EvalState
-from rollyard.launchers.evaluation.pipeline.evaluate import evaluate
-from rollyard.launchers.evaluation.pipeline.plan import EvalPlan
-from rollyard.launchers.evaluation.pipeline.stages.running_stages import EvaluationEnding
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 
@@ -45,7 +41,7 @@ EXAMPLE = (
     "  ng_eval --model vllm/Qwen/Qwen3-4B --environments gsm8k --output-dir results/gsm8k --detach\n"
     "  ng_eval status"
 )
-ACTIONS = ("status", "pause", "resume", "stop")
+ACTIONS: tuple[Literal["status"] | Action, ...] = ("status", "pause", "resume", "stop")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -68,8 +64,8 @@ def run(arguments: Sequence[str]) -> int:
     `ng_eval status|pause|resume|stop [ID or folder]` control it. With --watch DIR, it evaluates each checkpoint that
     appears in a folder or at an S3 URL.
     """
-    if arguments and arguments[0] in ACTIONS:
-        return _control(arguments[0], arguments[1:])
+    if (action := next((one for one in ACTIONS if arguments[:1] == [one]), None)) is not None:
+        return _control(action, arguments[1:])
     here = Path.cwd()
     given = read_arguments(arguments, here)
     if given.options.dry_run:
@@ -205,11 +201,11 @@ def _end_on_signals(
         asyncio.get_running_loop().add_signal_handler(number, interrupt)
 
 
-def _control(action: str, arguments: Sequence[str]) -> int:
+def _control(action: Literal["status"] | Action, arguments: Sequence[str]) -> int:
     options, _ = read_options(ControlOptions, arguments)
     found = find_eval(Path.cwd(), options.name)
     if action != "status" and found.is_running():
-        found.call("POST", f"/{action}")
+        found.request(action)
         _wait(found, action)
     elif action in ("pause", "resume"):
         raise RunError(f"the evaluation in {found.folder.own} is not running: repeat its command to continue it")

@@ -11,8 +11,7 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
-from rollyard.analysis.gate.decision import decide
-from rollyard.analysis.gate.rules import DEFAULT_MAX_DROP, GateRule, checked, read_rules
+from rollyard.analysis.gate import DEFAULT_MAX_DROP, GateRule, checked, decide, read_rules
 from rollyard.analysis.metrics.loader.load_run import load
 from rollyard.analysis.metrics.paired.bootstrap import RESAMPLES
 from rollyard.analysis.metrics.paired.difference import Level

@@ -16,13 +16,18 @@ from pydantic import Field
 
 from rollyard.cli.find_run import find_run
 from rollyard.cli.options import Options, read_options, run_command
-from rollyard.launchers.evaluation.checkpoints.checkpoint_sources import LocalSource, S3Source, Source
-from rollyard.launchers.evaluation.lm_eval.benchmarks import QWEN3_1_7B_BASE, USUAL, Baseline, Benchmark
-from rollyard.launchers.evaluation.lm_eval.evaluator import Evaluator
-from rollyard.launchers.evaluation.lm_eval.lm_eval_process import Harness, Model
-from rollyard.launchers.evaluation.lm_eval.lm_eval_results import as_markdown
-from rollyard.launchers.evaluation.lm_eval.results_store import MAX_ATTEMPTS, Entry, ResultsStore
-from rollyard.launchers.evaluation.lm_eval.task_names import check_task_names
+from rollyard.launchers.evaluation.checkpoints import LocalSource, S3Source, Source
+from rollyard.launchers.evaluation.lm_eval_process import Evaluator, Harness, Model, check_task_names
+from rollyard.launchers.evaluation.lm_eval_results import (
+    MAX_ATTEMPTS,
+    QWEN3_1_7B_BASE,
+    USUAL,
+    Baseline,
+    Benchmark,
+    Entry,
+    ResultsStore,
+    as_markdown,
+)
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
 from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.run_types import Keys

@@ -11,9 +11,8 @@ from pydantic import ConfigDict, Field
 
 from rollyard.cli.arguments.command_line import Options, option_name, read_command_line
 from rollyard.cli.arguments.config_arguments import check_key, config_path, is_server_setting
-from rollyard.launchers.evaluation.eval_config import EvalConfig, VllmSettings
-from rollyard.launchers.evaluation.nemo_rl.run import NemoRlRun, read_nemo_rl
-from rollyard.launchers.evaluation.pipeline.config_file import load_eval_config
+from rollyard.launchers.evaluation.eval_config import EvalConfig, VllmSettings, load_eval_config
+from rollyard.launchers.evaluation.nemo_rl_run import NemoRlRun, read_nemo_rl
 from rollyard.records.errors import OperatorError
 from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.config.server_folders import search_roots

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollyard.analysis.metrics.run_plan import manifest_model
-from rollyard.launchers.evaluation.checkpoints.checkpoint_files import step_of
+from rollyard.launchers.evaluation.checkpoints import step_of
 from rollyard.records.errors import OperatorError
 
 _PARENTS = 2

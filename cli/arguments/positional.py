@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollyard.launchers.evaluation.eval_folder import EvalFolder
+from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.records.errors import OperatorError
 
 

@@ -13,10 +13,10 @@ from rich.table import Column
 from rollyard.analysis.charts.labels import pluralize
 from rollyard.cli.display.console import console, is_terminal
 from rollyard.cli.display.progress_bar import BAR_MAX_WIDTH, BAR_MIN_WIDTH, PLAIN_EVERY_S
-from rollyard.launchers.evaluation.pipeline.control.control_client import FoundEval
-from rollyard.launchers.evaluation.pipeline.eval_state import FINAL, EvalState
-from rollyard.launchers.evaluation.pipeline.evaluate import EvalResult
-from rollyard.launchers.evaluation.pipeline.plan import EvalPlan
+from rollyard.launchers.evaluation.control import FoundEval
+from rollyard.launchers.evaluation.eval_state import FINAL, EvalState
+from rollyard.launchers.evaluation.evaluate import EvalResult
+from rollyard.launchers.evaluation.plan import EvalPlan
 from rollyard.records.io.durations import duration
 from rollyard.records.io.terminal import plain_line
 from rollyard.records.types import CollectionStatus
@@ -89,7 +89,7 @@ def heading(plan: EvalPlan) -> str:
     """Return what the evaluation does, in a few lines."""
     config = plan.config
     where = {
-        "served": f"served by vLLM ({plan.vllm_command[0] if plan.vllm_command else ''})",
+        "served": f"served by vLLM ({plan.served['vllm_command'][0] if plan.served else ''})",
         "endpoint": f"at {plan.source.base_url}",
         "builtin": "the built-in policy",
         "configs": "",
@@ -141,6 +141,8 @@ def print_status(found: FoundEval) -> None:
     print(f"  stage      {state.stage}, attempt {state.attempt} of {state.max_attempts}")
     failed = f", {state.failed} failed" if state.failed else ""
     print(f"  rollouts   {state.measured} of {state.expected}{failed}")
+    if state.address and found.is_running():
+        print(f"  servers    ng_status --head {state.address.removeprefix('http://')}")
     if state.message:
         print(f"  message    {plain_line(state.message)}")
     if state.state != "complete" and not found.is_running():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.analysis.gate.records import GateVerdict, RuleResult
+from rollyard.analysis.gate import GateVerdict, RuleResult
 from rollyard.analysis.report.comparison_report import change, tasks_listed, value
 from rollyard.analysis.report.formatting import measured
 from rollyard.records.io.terminal import plain_line

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from rollyard.launchers.evaluation.pipeline.providers import PolicyApi
 from rollyard.records.types import Record
+from rollyard.services.config.overrides import Override
+from rollyard.services.config.settings_file import load_settings, settings_of
 
+PolicyApi = Literal["chat", "responses"]
+"""The API of an endpoint: OpenAI's Chat Completions or its Responses API."""
 _CONFIG = ConfigDict(
     frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, coerce_numbers_to_str=True
 )
@@ -116,3 +120,16 @@ class EvalConfig(Record):
     """How often the whole evaluation is tried if one of its processes crashes."""
     pause_s: float = Field(default=10.0, ge=0)
     """Pause before the next attempt, in seconds."""
+
+
+def load_eval_config(path: str | None, overrides: Iterable[Override], roots: Sequence[Path]) -> EvalConfig:
+    """Read the file `path`, which is searched for in the roots and their folders `configs`, and apply the overrides.
+
+    Raises OperatorError if the file does not exist or the config is invalid.
+    """
+    return load_settings(EvalConfig, path, overrides, roots)
+
+
+def config_of(tree: Mapping[str, Any], overrides: Iterable[Override] = (), owner: str = "config") -> EvalConfig:
+    """Return the config for the contents of a file. `owner`: the file's name, for messages."""
+    return settings_of(EvalConfig, tree, overrides, owner)

@@ -16,13 +16,14 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from rollyard.records.errors import OperatorError
+from rollyard.records.io.gpus import visible_gpus
 from rollyard.responses_api_models.chat_engine.model import ChatEngineModel
 from rollyard.responses_api_models.local_vllm_model.engine import Engine
-from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments, visible_gpus
+from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments
 from rollyard.responses_api_models.local_vllm_model.hub_cache import snapshot
 from rollyard.responses_api_models.local_vllm_model.orphaned_processes import end_orphans, remove_folders
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
-from rollyard.responses_api_models.local_vllm_model.startup import StartPlan
+from rollyard.responses_api_models.local_vllm_model.startup import StartPlan, reserved_port
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.services.http.ray_address import check_ray_address
 from rollyard.services.server.app import Context
@@ -37,7 +38,8 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
     """Serves vLLM engines that it starts itself."""
 
     def __init__(self, settings: LocalVllmModelSettings, context: Context) -> None:
-        self._engine_key = secrets.token_urlsafe(32)
+        given = settings.api_key
+        self._engine_key = secrets.token_urlsafe(32) if given is None else given.get_secret_value()
         self._engines: list[Engine] = []
         replicas = Replicas(wait_s=settings.total_timeout_s, why_none=lambda: self.phase)
         super().__init__(settings, context, replicas, SecretStr(self._engine_key))
@@ -58,7 +60,9 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         if self.settings.ray_address:
             await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
         _check_command(self.settings.vllm_command[0])
-        gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, dict(os.environ)))
+        with reserved_port(self.settings):
+            pass
+        gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, os.environ))
 
     async def start(self) -> None:
         """Start all engines. Raises RunError or OperatorError if one does not start."""
@@ -80,7 +84,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
                 gpus=share,
                 key=self._engine_key,
                 environ=environ,
-                log_file=folder / f"{self.name}-engine-{number}.log",
+                log_file=self.settings.engine_log or folder / f"{self.name}-engine-{number}.log",
                 transport=self.client.transport,
             )
             log.info("%s is starting; log: %s", plan.title, plan.log_file)

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from rollyard.records.errors import Failure, RunError
+from rollyard.records.errors import Failure, RollyardError
 from rollyard.responses_api_models.local_vllm_model.engine_process import EngineProcess
 from rollyard.responses_api_models.local_vllm_model.startup import EngineStart, StartPlan, ending
 from rollyard.services.backoff import Backoff
@@ -58,7 +58,10 @@ class Engine:
         self._failure_reason = why
 
     async def start(self) -> None:
-        """Start the engine and keep it running. Raises RunError if it does not start, or Failure from `up`."""
+        """Start the engine and keep it running.
+
+        Raises RunError if it does not start, OperatorError if another start would fail again, or Failure from `up`.
+        """
         process = await self._bring_up()
         self._keep_task = asyncio.create_task(self._keep_running(process))
 
@@ -90,7 +93,7 @@ class Engine:
             self._start = EngineStart(self.plan)
             try:
                 return await self._bring_up()
-            except (RunError, Failure, OSError) as error:
+            except (RollyardError, OSError) as error:
                 log.error("%s: %s", self.plan.title, error)
 
     async def _bring_up(self) -> EngineProcess:

@@ -84,12 +84,15 @@ def engine_environment(
     if settings.start_timeout_s is not None:
         environ.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", str(math.ceil(settings.start_timeout_s)))  # else 600
     environ.pop("VLLM_SERVER_DEV_MODE", None)  # it opens control endpoints without a key; only settings may set it
-    environ.pop("ROLLYARD_TOKEN", None)
+    for name in ("ROLLYARD_TOKEN", "policy_api_key"):
+        environ.pop(name, None)
     environ |= settings.environment
     path = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     environ["PYTHONPATH"] = os.pathsep.join([str(folder / "guard"), *path])
     environ["SPT_NOENV"] = "1"  # keeps the environment of vLLM's retitled processes readable (orphaned_processes.py)
-    environ["VLLM_API_KEY"] = key
+    environ.pop("VLLM_API_KEY", None)
+    if key:
+        environ["VLLM_API_KEY"] = key
     if gpus:
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     if settings.trainer_endpoints:

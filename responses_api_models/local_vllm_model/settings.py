@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 
 _RESERVED_FLAGS = {
     "host": "set engine_host",
-    "port": "each engine uses a free port",
+    "port": "set engine_port",
     "uds": "engines listen on a TCP port",
-    "api-key": "each server generates its own key",
+    "api-key": "set api_key",
     "model": "set model",
     "served-model-name": "set served_model_name",
 }
@@ -26,7 +27,7 @@ class LocalVllmModelSettings(ChatEngineSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = ChatEngineSettings.NOT_IDENTITY | {
         *("vllm_command", "engine_host", "engine_replicas", "gpus", "gpu_memory_utilization", "start_timeout_s"),
         *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "ray_address", "environment"),
-        *("served_model_name", "enable_scale_out"),
+        *("served_model_name", "enable_scale_out", "engine_port", "engine_log", "health_timeout_s"),
     }
 
     served_model_name: str | None = None
@@ -69,8 +70,16 @@ class LocalVllmModelSettings(ChatEngineSettings):
     engine_host: str = "127.0.0.1"
     """Address that the engines bind to. Their control endpoints require no key, so use a loopback address if
     possible."""
+    engine_port: int | None = Field(None, ge=1, le=65535)
+    """Port of the only engine, for other programs that use it too; null: a free port."""
+    api_key: SecretStr | None = None
+    """API key that the engines require; null: a random one, empty: none."""
+    engine_log: Path | None = None
+    """File to which the output of the only engine is appended; null: a file next to the run's logs."""
     start_timeout_s: float | None = Field(1800.0, gt=0)
     """Maximum time until an engine is ready; null: no limit."""
+    health_timeout_s: float | None = Field(None, gt=0)
+    """An engine that has not answered GET /health for this long is restarted; null: only one that has died."""
 
     @property
     def gpus_per_engine(self) -> int:
@@ -92,7 +101,15 @@ class LocalVllmModelSettings(ChatEngineSettings):
     @classmethod
     def _not_reserved(cls, value: Json | list[str]) -> Json | list[str]:
         for flag in value:
+            if isinstance(value, list) and not flag.startswith("-"):
+                continue  # the value of a flag
             name = str(flag).lstrip("-").partition("=")[0].replace("_", "-")
             if name in _RESERVED_FLAGS:
                 raise ValueError(f"--{name} is not allowed in extra_flags; {_RESERVED_FLAGS[name]}")
         return value
+
+    @model_validator(mode="after")
+    def _one_engine(self) -> Self:
+        if self.engine_replicas != 1 and (self.engine_port or self.engine_log):
+            raise ValueError("engine_port and engine_log are of one engine; unset them, or set engine_replicas to 1")
+        return self

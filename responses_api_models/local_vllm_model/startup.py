@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rollyard.records.errors import Failure, RunError
+from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.responses_api_models.local_vllm_model.engine_process import EngineProcess, make_folder
 from rollyard.responses_api_models.local_vllm_model.serve_command import engine_environment, serve_arguments
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
-from rollyard.responses_api_models.local_vllm_model.startup_errors import PORT_TAKEN, cause_of, error_of
+from rollyard.responses_api_models.local_vllm_model.startup_errors import PORT_TAKEN, cause_of, error_of, may_pass
 from rollyard.responses_api_models.local_vllm_model.startup_phases import FIRST, kind, phase_after
 from rollyard.services.http.transport import Transport
 
@@ -58,11 +58,16 @@ class EngineStart:
         self._launching: asyncio.Task[EngineProcess] | None = None
         self._started = time.monotonic()
         self._reported_at = self._started
+        self._healthy_at = self._started
+        self._late = False
 
     async def run(self) -> EngineProcess:
-        """Start the engine and wait until it is ready at `url`. If it fails, raises RunError with the cause."""
+        """Start the engine and wait until it is ready at `url`.
+
+        If it fails, raises RunError with the cause, or OperatorError if another start would fail again.
+        """
         for attempt in range(1, MAX_PORT_ATTEMPTS + 1):
-            with _reserved(self._plan.settings.engine_host) as port:
+            with reserved_port(self._plan.settings) as port:
                 self.url = _url(self._plan.settings.engine_host, port)
                 self._launching = asyncio.create_task(self._launch(port))
                 process = await asyncio.shield(self._launching)  # `end` needs the task, so it must not be cancelled
@@ -72,9 +77,12 @@ class EngineStart:
                 return process
             printed = process.printed()
             await process.stop()
-            if cause_of(printed) != PORT_TAKEN or attempt == MAX_PORT_ATTEMPTS:
+            fixed = self._plan.settings.engine_port is not None
+            if cause_of(printed) != PORT_TAKEN or fixed or attempt == MAX_PORT_ATTEMPTS:
                 break
-        raise RunError(self._error_report(why, printed))
+        # A signal or a limit that was reached says nothing about the next start.
+        exited = process.ended.result() >= 0 and not self._late
+        raise (OperatorError if exited and not may_pass(printed) else RunError)(self._error_report(why, printed))
 
     async def end(self) -> None:
         """Stop the engine and all its processes, if it was started."""
@@ -90,15 +98,21 @@ class EngineStart:
         status = await self._health()
         if status >= 500:
             return "has lost its EngineCore"
-        return "no longer listens" if status == 0 and await self._refuses() else ""
+        if status == 0 and await self._refuses():
+            return "no longer listens"
+        limit_s, silent_s = self._plan.settings.health_timeout_s, time.monotonic() - self._healthy_at
+        return f"has not answered GET /health for {silent_s:.0f} s" if limit_s and silent_s > limit_s else ""
 
     async def _health(self) -> int:
         """Return the status of GET /health; 0 if there is no response."""
         try:
             url = self.url.removesuffix("/v1") + "/health"
-            return (await self._plan.transport.send("GET", url, b"", {}, HEALTH_TIMEOUT_S)).status
+            status = (await self._plan.transport.send("GET", url, b"", {}, HEALTH_TIMEOUT_S)).status
         except Failure:
             return 0
+        if status == 200:
+            self._healthy_at = time.monotonic()
+        return status
 
     async def _refuses(self) -> bool:
         """Return True if the connection is refused. A busy engine does not refuse connections."""
@@ -129,6 +143,7 @@ class EngineStart:
             if await self._health() == 200:
                 return ""
             if limit_s is not None and time.monotonic() - self._started > limit_s:
+                self._late = True
                 return f"was not ready within start_timeout_s={limit_s:g}"
 
     def _report_phase(self, lines: Sequence[str]) -> None:
@@ -156,12 +171,19 @@ def _url(host: str, port: int) -> str:
 
 
 @contextmanager
-def _reserved(host: str) -> Iterator[int]:
-    """Reserve a free port that vLLM can still bind to.
+def reserved_port(settings: LocalVllmModelSettings) -> Iterator[int]:
+    """Reserve the engine's port, or a free port that vLLM can still bind to.
 
     Linux lets two sockets share an address while neither listens, if both set SO_REUSEADDR, as vLLM does.
     """
+    host, port = settings.engine_host, settings.engine_port
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, 0))
+        try:
+            sock.bind((host, port or 0))
+        except OSError as error:
+            raise RunError(
+                f"engine_port: port {port or 0} of {host} cannot be used: {error.strerror}. If a model is already "
+                "served there, use it as an endpoint (policy_base_url); otherwise choose another port, or none"
+            ) from error
         yield sock.getsockname()[1]

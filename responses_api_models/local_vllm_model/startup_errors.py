@@ -120,6 +120,13 @@ _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"No module named '(.+?)'|No package metadata was found for (\S+)", "vLLM's environment lacks a package"),
     )
 )
+_TRANSIENT = re.compile(
+    r"EADDRINUSE|Errno 98|error while attempting to bind|out of memory|OutOfMemoryError|Free memory on device"
+    r"|Available memory on node|No space left on device|Timed out|[Tt]imeout|ConnectionError"
+    r"|Connection (?:reset|refused)|Temporary failure in name resolution|(?:429|50[0234]) (?:Client|Server) Error"
+    r"|NCCL|nccl|placement group"
+)
+"""Errors that may go away: a port or memory that another program uses, the network."""
 _HARMLESS = re.compile(r"^(?:\([^)]*\) )?(?:INFO|WARNING|DEBUG) ")
 _PREFIX = re.compile(r"^\([^)]*\) (?:ERROR [^\]]*\] ?)?")
 _ERROR = re.compile(r"^\s*(?:\w+\.)*\w+(?:Error|Exception|Exit): .+")
@@ -140,6 +147,11 @@ def error_of(lines: Sequence[str]) -> str | None:
     """Return the last error that does not merely refer to an error in a different process; None if there is none."""
     own = [line for line in _errors(lines) if _ERROR.match(line) and not _DERIVED.search(line)]
     return own[-1].strip() if own else None
+
+
+def may_pass(lines: Sequence[str]) -> bool:
+    """Return whether another start may succeed without a change of the settings."""
+    return any(_TRANSIENT.search(line) for line in lines)
 
 
 def _errors(lines: Sequence[str]) -> Iterator[str]:

@@ -15,7 +15,7 @@ import orjson
 import pytest
 from statsmodels.stats.contingency_tables import mcnemar
 
-from rollyard.analysis.gate.rules import read_rules
+from rollyard.analysis.gate import read_rules
 from rollyard.records.io.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import server

@@ -34,7 +34,7 @@ from rollyard.cli.serve import ServeOptions
 from rollyard.cli.status import StatusOptions
 from rollyard.cli.track import TrackOptions
 from rollyard.cli.viewer import ViewerOptions
-from rollyard.launchers.evaluation.lm_eval.benchmarks import Benchmark
+from rollyard.launchers.evaluation.lm_eval_results import Benchmark
 from rollyard.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.records.errors import OperatorError
 from rollyard.records.io.search_path import INSTALLED

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig
-from rollyard.launchers.evaluation.pipeline.evaluate import evaluate
+from rollyard.launchers.evaluation.evaluate import evaluate
 from rollyard.records.types import CollectionStatus
 from tests.support.commands import in_this_process
 from tests.support.evaluations import EvalProcess, ng_eval

@@ -15,7 +15,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from rollyard.cli.eval_launcher import run
-from rollyard.launchers.evaluation.nemo_rl.config import load_tree
+from rollyard.launchers.evaluation.nemo_rl_config import load_tree
 from rollyard.launchers.slurm.job_types import JobSpec
 from rollyard.records.errors import OperatorError
 from rollyard.records.io.search_path import INSTALLED

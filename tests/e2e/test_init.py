@@ -20,7 +20,7 @@ from rollyard.cli.run import RunOptions
 from rollyard.cli.viewer import ViewerOptions
 from rollyard.errors import OperatorError, RunError
 from rollyard.launchers.evaluation.eval_config import EvalConfig
-from rollyard.launchers.evaluation.pipeline.checks import check
+from rollyard.launchers.evaluation.plan import check
 from rollyard.records.io.search_path import INSTALLED
 from tests.support.commands import BIN
 from tests.support.doc_pages import commands

@@ -92,8 +92,9 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """GET /health: 503 for ever once a child process is dead (vLLM: for five seconds)."""
-        self._send(200 if self.server.alive() else 503, {})  # type: ignore[attr-defined]
+        """GET /health: 503 for ever once a child process is dead (vLLM: for five seconds); /v1/models: the model."""
+        models = {"data": [{"id": "tiny", "object": "model", "root": sys.argv[2]}]}
+        self._send(200 if self.server.alive() else 503, models if self.path == "/v1/models" else {})  # type: ignore[attr-defined]
 
     def do_POST(self) -> None:
         """Answer any chat request with the engine's process id."""

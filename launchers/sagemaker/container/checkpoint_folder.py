@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rollyard.launchers.evaluation.checkpoints.checkpoint_files import find_missing_part, step_of, unfinished
+from rollyard.launchers.evaluation.checkpoints import find_missing_part, step_of, unfinished
 
 MARKERS = ("COMPLETE.json", "_SUCCESS", "_COMPLETE", ".complete", "DONE")
 """Files that training code writes last."""

@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig
-from rollyard.launchers.evaluation.nemo_rl.config import NemoRlConfig, Section, is_nemo_rl, load_tree, parse
-from rollyard.launchers.evaluation.nemo_rl.datasets import find_source
+from rollyard.launchers.evaluation.nemo_rl_config import NemoRlConfig, Section, is_nemo_rl, load_tree, parse
+from rollyard.launchers.evaluation.nemo_rl_run import find_source
 from rollyard.launchers.slurm.launch.dotted_keys import Setting, find_value, has_key, set_value
 from rollyard.launchers.slurm.launch.yaml_values import dump_yaml
 from rollyard.records.errors import OperatorError, did_you_mean

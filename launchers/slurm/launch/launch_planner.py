@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollyard.launchers.evaluation.nemo_rl.config import is_nemo_rl
+from rollyard.launchers.evaluation.nemo_rl_config import is_nemo_rl
 from rollyard.launchers.slurm.launch.dotted_keys import (
     Setting,
     find_value,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.launchers.evaluation.nemo_rl.config import is_nemo_rl
+from rollyard.launchers.evaluation.nemo_rl_config import is_nemo_rl
 from rollyard.launchers.slurm.launch.dotted_keys import find_value
 from rollyard.launchers.slurm.launch.launch_options import LaunchOptions
 from rollyard.records.errors import OperatorError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollyard.launchers.evaluation.eval_folder import EvalFolder
+from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.launchers.slurm.launch.launch_records import Combination
 from rollyard.records.rollouts.status_file import read_status
 from rollyard.services.rollouts.shared.shared_status import unmerged_statuses

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollyard.launchers.evaluation.eval_folder import EvalFolder
+from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.launchers.evaluation.headline import Headline, formatted, headline
 from rollyard.launchers.slurm.launch.launch_records import Combination, Launch
 from rollyard.launchers.slurm.launch.launch_text import shown_value

@@ -1,4 +1,4 @@
-"""Programs that a command starts and that end with it: `ng_run`, vLLM, Ray.
+"""Programs that a command starts and that end with it: `ng_run`, the collector, Ray.
 
 process_group.py   runs a command in its own process group, and kills all its processes when the parent has exited
 program.py         one such command, with its output in a log file

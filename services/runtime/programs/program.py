@@ -22,9 +22,7 @@ STOP_S = 15.0
 class Program:
     """A program that dies with this process, whatever ends it, including everything that the program has started."""
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, name: str, log: Path, offset: int, *, ends_abruptly: bool = False
-    ) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, name: str, log: Path, offset: int) -> None:
         self.name = name
         self.pid = process.pid
         """Process id of the guard, whose only child is the program."""
@@ -34,7 +32,6 @@ class Program:
         """Done when the program and all its descendants have exited; the result is the exit status."""
         self._process = process
         self._offset = offset
-        self._ends_abruptly = ends_abruptly
 
     @classmethod
     async def start(
@@ -45,14 +42,9 @@ class Program:
         environ: Mapping[str, str],
         cwd: Path,
         title: str,
-        *,
-        ends_abruptly: bool = False,
         temporary: Path | None = None,
     ) -> Self:
-        """Run `command` and append its output to `log`, after the line `title`.
-
-        `ends_abruptly`: `stop` kills the program instead of asking it to end. `temporary`: see `guarded`.
-        """
+        """Run `command` and append its output to `log`, after the line `title`. `temporary`: see `guarded`."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with open_private(log) as output:
             output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {title}\n".encode())
@@ -67,7 +59,7 @@ class Program:
                 stderr=output,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which stops its programs in order
             )
-        return cls(process, name, log, offset, ends_abruptly=ends_abruptly)
+        return cls(process, name, log, offset)
 
     @property
     def running(self) -> bool:
@@ -81,9 +73,8 @@ class Program:
 
     async def stop(self, grace_s: float = STOP_S) -> None:
         """Stop the program with SIGTERM, or kill it if it takes longer than `grace_s`. Waits for its last process."""
-        if not self._ends_abruptly:
-            self.send(signal.SIGTERM)
-            await asyncio.wait({self.ended}, timeout=grace_s)
+        self.send(signal.SIGTERM)
+        await asyncio.wait({self.ended}, timeout=grace_s)
         if self.running:
             self.kill()
             await self.ended

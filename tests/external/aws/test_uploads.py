@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.launchers.evaluation.checkpoints.checkpoint_sources import S3Source
+from rollyard.launchers.evaluation.checkpoints import S3Source
 from rollyard.launchers.sagemaker.container.multipart import S3Uploader
 from rollyard.launchers.sagemaker.container.s3_cache import S3Cache
 from rollyard.launchers.sagemaker.container.uploader import RunUploader

@@ -1,7 +1,7 @@
-"""Two real vLLM engines for all tests of this folder (make test-vllm); without vLLM, nothing is collected.
+"""Two real vLLM engines for the tests of this folder (make test-vllm); without vLLM, nothing is collected.
 
-vLLM starts three times: `engine`, the engine of `local_stack`, and this one again after test_local_engine.py has killed
-it. Each start costs as much as fifty tests.
+vLLM starts four times: `engine`, the engine of `local_stack`, this one again after test_local_engine.py has killed it,
+and in test_ng_eval.py. Each start costs as much as fifty tests.
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ from pathlib import Path
 import orjson
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig
-from rollyard.launchers.evaluation.pipeline.vllm_command import serve_arguments
+from rollyard.launchers.evaluation.model_source import find_model, local_vllm_model
+from rollyard.responses_api_models.local_vllm_model.serve_command import serve_arguments
+from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from tests.e2e.test_docs import every
 
 # In another process, because importing vLLM emits warnings.
@@ -35,9 +37,7 @@ def test_every_vllm_line_that_is_documented_or_made_by_ng_eval_is_accepted_by_vl
 
 
 def made_by_ng_eval(folder: Path) -> list[str]:
-    """The command line of `ng_eval`, with every setting that has a flag. (local_vllm_model starts the engines of this
-    folder.)
-    """
+    """The command line of `ng_eval`, with every setting that has a flag."""
     settings = {
         "dtype": "float32",
         "tensor_parallel_size": 2,
@@ -47,4 +47,5 @@ def made_by_ng_eval(folder: Path) -> list[str]:
         "args": ["--enforce-eager", "--kv-cache-memory-bytes", "134217728", "--max-num-seqs", "32"],
     }
     config = EvalConfig.model_validate({"model": f"vllm/{folder}", "output_dir": folder, "vllm": settings})
-    return serve_arguments(config, ("vllm",), "tiny", 8000, ray=True, here=folder)
+    given = local_vllm_model(config, find_model(config, {}), folder, command=("vllm",), log=folder / "log", ray="h:1")
+    return serve_arguments(LocalVllmModelSettings.model_validate(given), 8000)

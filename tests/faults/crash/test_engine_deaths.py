@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.records.errors import RunError
+from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.io.search_path import INSTALLED
 from rollyard.responses_api_models.local_vllm_model import orphaned_processes
 from tests.support.local_engines import DEADLINE_S, MARK, engine_harness, marked_processes, wait_until_gone
@@ -215,8 +215,15 @@ async def test_an_engine_that_never_becomes_ready_is_abandoned_and_ended(tmp_pat
 
 async def test_a_missing_command_is_named(tmp_path: Path) -> None:
     async with engine_harness(tmp_path, vllm_command=["/nowhere/vllm"]) as engine_bench:
-        with pytest.raises(RunError, match=r"/nowhere/vllm.*No such file"):
+        with pytest.raises(OperatorError, match=r"/nowhere/vllm.*No such file"):
             await engine_bench.engine.start()
+
+
+async def test_an_engine_that_hangs_is_restarted_once_it_has_been_silent_for_too_long(tmp_path: Path) -> None:
+    async with engine_harness(tmp_path, health_timeout_s=1.0) as engine_bench:
+        await engine_bench.engine.start()
+        os.kill(engine_bench.started(1)["api"], signal.SIGSTOP)
+        await engine_bench.wait_until_up(2)
 
 
 async def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:

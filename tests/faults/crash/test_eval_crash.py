@@ -137,34 +137,33 @@ def finish(running: EvalProcess, served: ServedEval) -> None:
 
 
 @pytest.mark.parametrize("victim", ["api", "core"])
-def test_a_killed_engine_is_noticed_at_once_and_started_again(served: ServedEval, victim: str) -> None:
-    limits = "vllm.health_timeout_s=1"
-    with ng_eval(*served.arguments, limits, cwd=served.folder, output="out", env=served.environment) as running:
+def test_a_killed_engine_is_started_again_within_the_attempt(served: ServedEval, victim: str) -> None:
+    with ng_eval(*served.arguments, cwd=served.folder, output="out", env=served.environment) as running:
         running.collects()
         os.kill(served.engine(1)[victim], signal.SIGKILL)
         finish(running, served)
-        assert "attempt 1 failed: vLLM" in running.printed and running.state["attempt"] == 2
+        assert served.engine(2)["api"] and running.state["attempt"] == 1
 
 
-def test_weights_that_were_replaced_between_two_attempts_are_not_mixed(served: ServedEval) -> None:
-    weights = served.folder / "model/model.safetensors"
-    weights.write_bytes(b"old")
+def test_weights_that_were_replaced_before_a_restart_of_the_engine_are_not_mixed(served: ServedEval) -> None:
+    write_checkpoint(served.folder / "model", seed=1)
     with ng_eval(*served.arguments, cwd=served.folder, output="out", env=served.environment) as running:
         running.collects()
-        weights.write_bytes(b"new")
+        write_checkpoint(served.folder / "model", seed=2)
         os.kill(served.engine(1)["api"], signal.SIGKILL)
         assert running.wait() == 2, running.printed
+        assert running.rows() < 200
         assert "was changed" in running.printed
         running.leaves_nothing()
 
 
-def test_an_engine_that_hangs_is_noticed_by_its_health(served: ServedEval) -> None:
+def test_an_engine_that_hangs_is_started_again(served: ServedEval) -> None:
     limits = ("vllm.health_timeout_s=1", "rollout_timeout_s=1000")
     with ng_eval(*served.arguments, *limits, cwd=served.folder, output="out", env=served.environment) as running:
         running.collects()
         os.kill(served.engine(1)["api"], signal.SIGSTOP)
         finish(running, served)
-        assert "GET /health" in running.printed
+        assert served.engine(2)["api"]
 
 
 @pytest.mark.parametrize(

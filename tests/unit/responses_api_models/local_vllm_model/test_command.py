@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments, gpu_indices, visible_gpus
+from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments
 from rollyard.responses_api_models.local_vllm_model.serve_command import engine_environment, serve_arguments, shown
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.services.server.settings import parse_settings
@@ -73,7 +73,8 @@ def test_every_option_reaches_vllm() -> None:
 
 
 def test_extra_flags_may_be_a_list_of_arguments() -> None:
-    assert serve_arguments(settings(extra_flags=["--max-num-seqs", "64"]), 1)[-2:] == ["--max-num-seqs", "64"]
+    given = ["--max-num-seqs", "64", "--chat-template", "model"]
+    assert serve_arguments(settings(extra_flags=given), 1)[-4:] == given
 
 
 def test_a_command_is_displayed_without_its_secrets() -> None:
@@ -83,7 +84,7 @@ def test_a_command_is_displayed_without_its_secrets() -> None:
 
 
 def test_an_engine_inherits_the_environment_without_rollyards_own_variables() -> None:
-    base = {"HF_TOKEN": "t", "ROLLYARD_TOKEN": "t", "VLLM_SERVER_DEV_MODE": "1"}
+    base = {"HF_TOKEN": "t", "ROLLYARD_TOKEN": "t", "policy_api_key": "k", "VLLM_SERVER_DEV_MODE": "1"}
     base["PYTHONPATH"] = "/users/own"
     assert environment(base, ("4", "5")) == {
         "HF_TOKEN": "t",
@@ -118,9 +119,10 @@ def test_ray_workers_on_other_machines_get_no_local_folder() -> None:
     ("mistake", "message"),
     [
         ({"replicas": 2}, "set engine_replicas instead"),
+        ({"engine_port": 8000, "engine_replicas": 2}, "set engine_replicas to 1"),
         (
             {"extra_flags": {"port": 8000}},
-            "--port is not allowed in extra_flags; each engine uses a free port",
+            "--port is not allowed in extra_flags; set engine_port",
         ),
         (
             {"extra_flags": ["--served-model-name=x"]},
@@ -165,17 +167,8 @@ def test_an_error_about_too_few_gpus_says_what_would_fit(more: dict[str, Any], m
         gpu_assignments(settings(**more), ["0", "1"])
 
 
-def test_cuda_visible_devices_limits_the_gpus() -> None:
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2, 3"}) == ["2", "3"]
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == []
-
-
-def test_gpus_are_counted_from_the_output_of_nvidia_smi() -> None:
-    listing = (
-        "GPU 0: NVIDIA H100 (UUID: GPU-a)\n  MIG 1g.10gb Device 0: (UUID: MIG-b)\nGPU 1: NVIDIA H100 (UUID: GPU-c)\n"
-    )
-    assert gpu_indices(listing) == ["0", "1"]
+def test_without_a_key_the_engine_requires_none() -> None:
+    assert "VLLM_API_KEY" not in engine_environment(settings(), {"VLLM_API_KEY": "the user's"}, FOLDER, (), "")
 
 
 def test_adapters_can_be_loaded_if_lora_and_the_trainer_endpoints_are_enabled() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rollyard.launchers.evaluation.nemo_rl.config import load_tree
+from rollyard.launchers.evaluation.nemo_rl_config import load_tree
 from rollyard.launchers.slurm.launch.dotted_keys import Setting
 from rollyard.launchers.slurm.launch.eval_tree import as_yaml, merge, read_config, validate
 from rollyard.records.errors import OperatorError

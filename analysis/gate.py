@@ -1,0 +1,487 @@
+"""Decides whether a candidate may replace a baseline: GO, NO-GO or INCONCLUSIVE.
+
+`decide` pairs the tasks of the two runs, refuses runs that must not be compared, and applies each rule to an interval
+of the gain. Missing rollouts widen it: its lower bound counts them against the candidate, its upper bound in its
+favour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from rollyard.analysis.metrics.loader.columns import Floats, Ints, displayable
+from rollyard.analysis.metrics.paired.difference import Level, difference
+from rollyard.analysis.metrics.paired.metric import REWARD, SOLVE_RATE, Metric
+from rollyard.analysis.metrics.paired.records import ChangedTasks, ComparedRun, Interval, PairedDifference
+from rollyard.analysis.metrics.paired.run_pair import (
+    PairedRuns,
+    changed_tasks,
+    compared_run,
+    different_scales,
+    notes_of,
+    span_of,
+)
+from rollyard.analysis.metrics.paired.task_values import Filling, GroupedRun, common
+from rollyard.analysis.metrics.profile import Run
+from rollyard.analysis.metrics.solved import Flags
+from rollyard.analysis.metrics.task_pairing import SAME_INPUT, Pairing, pair
+from rollyard.analysis.report.comparison_report import change
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.json_differences import differences
+from rollyard.records.io.jsonl import iter_jsonl, skip
+from rollyard.records.io.yaml_aliases import check_aliases
+from rollyard.records.types import Json, Record
+from rollyard.services.server.settings import parse_settings
+
+
+class Decision(StrEnum):
+    """The result of a rule, and of all rules together."""
+
+    GO = "GO"
+    """The whole interval of the gain is above the required one."""
+    NO_GO = "NO-GO"
+    """The whole interval of the gain is below the required one."""
+    INCONCLUSIVE = "INCONCLUSIVE"
+    """The interval contains the required gain: the runs are too small to tell."""
+
+    @property
+    def exit_status(self) -> int:
+        return {Decision.GO: 0, Decision.NO_GO: 1, Decision.INCONCLUSIVE: 3}[self]
+
+
+class RuleResult(Record):
+    """The result of one rule."""
+
+    metric: str
+    dataset: str | None
+    requirement: str
+    """The rule as text."""
+    decision: Decision
+    least_gain: float
+    """The gain that the candidate must exceed; negative if a drop is allowed."""
+    gain: float
+    """How much better the candidate is than the baseline, over the measured rollouts."""
+    low: float | None
+    """Lower bound of the gain's interval, with missing rollouts counted against the candidate."""
+    high: float | None
+    """Upper bound of the gain's interval, with missing rollouts counted in favour of the candidate."""
+    missing_baseline: int
+    missing_candidate: int
+    tasks: int
+    tasks_needed: int | None
+    """If inconclusive: number of tasks with which a candidate that equals the baseline would get a GO with a
+    probability of 80%. None for rules that require a gain, and if it cannot be estimated."""
+    reason: str
+    """Why the decision was made, as a sentence."""
+    difference: PairedDifference
+    """Candidate minus baseline over the measured rollouts."""
+
+
+class GateVerdict(Record):
+    """The contents of a gate's JSON file."""
+
+    version: str
+    decision: Decision
+    baseline: ComparedRun
+    candidate: ComparedRun
+    tasks: int
+    alpha: float
+    seed: int
+    resamples: int
+    rules: list[RuleResult]
+    settings: list[str]
+    """The differences between the runs that `allow_different` allowed."""
+    changed_by: str
+    """The metric of the first rule, by which tasks are in `regressed` and `improved`."""
+    regressed: ChangedTasks
+    improved: ChangedTasks
+    notes: list[str]
+
+
+DEFAULT_MAX_DROP = 0.01
+
+
+class GateRule(BaseModel):
+    """A requirement on the difference between candidate and baseline in one metric. Set `max_drop` or `min_gain`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    metric: str = SOLVE_RATE
+    """solve_rate, reward, pass@k, cons@k, output_tokens, turns, tool_calls, seconds, or a numeric key of the rows."""
+    dataset: str | None = None
+    """The dataset of a mixture; default: all tasks."""
+    max_drop: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """How much worse the candidate may be."""
+    min_gain: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """How much better the candidate must be."""
+    better: Literal["higher", "lower"] | None = None
+    """Which values are better; default: lower for tokens, turns, tool calls and seconds, else higher."""
+
+    @property
+    def lower_is_better(self) -> bool:
+        return Metric(self.metric).is_cost if self.better is None else self.better == "lower"
+
+    @property
+    def least_gain(self) -> float:
+        """The gain that the candidate must exceed; negative if a drop is allowed."""
+        return self.min_gain if self.min_gain is not None else -(self.max_drop or 0.0)
+
+
+class GateRules(BaseModel):
+    """The contents of a rules file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    rules: list[GateRule] = Field(min_length=1)
+    """The candidate must meet every rule."""
+
+
+def checked(rule: GateRule, source: str) -> GateRule:
+    """Return the rule. Raises OperatorError unless it has either a largest drop or a smallest gain."""
+    if (rule.max_drop is None) == (rule.min_gain is None):
+        raise OperatorError(f"{source}: the rule for {rule.metric} needs either max_drop or min_gain, not both")
+    return rule
+
+
+def read_rules(path: Path) -> list[GateRule]:
+    """Read the rules from a YAML file. Raises OperatorError if it is invalid."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        check_aliases(text)
+        tree = yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).replace("\n", " ")
+        raise OperatorError(f"rules {str(path)!r} cannot be read: {reason}") from error
+    if not isinstance(tree, dict):
+        raise OperatorError(f"{path} contains no mapping; expected rules: [{{metric: solve_rate, max_drop: 0.01}}]")
+    return [checked(rule, str(path)) for rule in parse_settings(GateRules, tree, str(path)).rules]
+
+
+def decide(
+    baseline: Run,
+    candidate: Run,
+    rules: Sequence[GateRule],
+    level: Level,
+    *,
+    version: str,
+    min_coverage: float | None = None,
+    allow_different: Sequence[str] = (),
+) -> GateVerdict:
+    """Return the verdict on `candidate`.
+
+    Raises OperatorError if the runs cannot be compared: if their tasks or sampling parameters differ and the difference
+    is not in `allow_different`, or if a smaller share of the expected rollouts than `min_coverage` is measured.
+    """
+    pairing = pair(baseline, candidate)
+    if pairing.sides is None or pairing.why_not:
+        raise OperatorError(f"the runs cannot be compared: {pairing.why_not}")
+    found, note = _setting_differences(baseline, candidate)
+    if names := _refused([name for name, _, _ in found], allow_different):
+        listed = "\n".join(
+            f"  {name}: {old} in the baseline, {new} in the candidate" for name, old, new in found if name in names
+        )
+        raise OperatorError(
+            f"the runs were sampled differently:\n{listed}\nCollect one of them again with the other's settings, or "
+            f"accept the difference with --allow-different {','.join(names)}"
+        )
+    paired = _paired(pairing, baseline, candidate, allow_different)
+    wanted = _expected_rollouts(paired)
+    results = [_result(paired, rule, level, wanted, min_coverage) for rule in rules]
+    decisions = {result.decision for result in results}
+    overall = next(one for one in (Decision.NO_GO, Decision.INCONCLUSIVE, Decision.GO) if one in decisions)
+    improved, regressed = changed_tasks(paired, Metric(rules[0].metric), lower_is_better=rules[0].lower_is_better)
+    return GateVerdict(
+        version=version,
+        decision=overall,
+        baseline=compared_run(baseline),
+        candidate=compared_run(candidate),
+        tasks=paired.baseline.tasks,
+        alpha=level.alpha,
+        seed=level.seed,
+        resamples=level.resamples,
+        rules=results,
+        settings=[f"{name}: {old} -> {new}" for name, old, new in found],
+        changed_by=rules[0].metric,
+        regressed=regressed,
+        improved=improved,
+        notes=[*notes_of(baseline, candidate, pairing), *([note] if note else [])],
+    )
+
+
+def _paired(pairing: Pairing, baseline: Run, candidate: Run, allow_different: Sequence[str]) -> PairedRuns:
+    """Assign the rollouts to tasks. Tasks that are missing in one run are included, unless tasks may be different."""
+    runs = baseline, candidate
+    if _TASKS in allow_different:
+        return PairedRuns(*common(pairing, runs))
+    paired = PairedRuns(*common(pairing, runs, all_tasks=True), all_tasks=True)
+    if pairing.by == SAME_INPUT:
+        return paired
+    for one, other in ((paired.baseline, paired.candidate), (paired.candidate, paired.baseline)):
+        absent, covered = int((one.multiplicity == 0).sum()), one.run.profile.coverage
+        missing_tasks = max(0, (covered.tasks_expected or 0) - covered.tasks_measured, _unmeasured_tasks(one))
+        if absent > missing_tasks:
+            raise OperatorError(
+                f"the runs have different tasks: {absent:,} tasks of {other.run.profile.name} are not in "
+                f"{one.run.profile.name} ({len(pairing.here):,} are in both). Collect both runs from the same dataset, "
+                f"or compare only the common tasks with --allow-different {_TASKS}"
+            )
+    return paired
+
+
+def _result(
+    paired: PairedRuns, rule: GateRule, level: Level, wanted: tuple[_Expected, _Expected], min_coverage: float | None
+) -> RuleResult:
+    metric, rollouts = Metric(rule.metric), paired.rollouts(Metric(rule.metric))
+    runs = paired.baseline.run, paired.candidate.run
+    if rule.metric == REWARD and rule.dataset is None and different_scales(*runs):
+        raise OperatorError("the mean reward over all datasets is undefined; set the rule's dataset")
+    chosen = np.ones(paired.baseline.tasks, bool) if rule.dataset is None else paired.in_dataset(rule.dataset)
+    if not chosen.any():
+        raise OperatorError(f"no task is in the dataset {rule.dataset!r}")
+    absent = [
+        _missing(one, values, own, chosen)
+        for one, values, own in zip((paired.baseline, paired.candidate), rollouts, wanted, strict=True)
+    ]
+    _check_coverage(paired, rule, wanted, absent, chosen.sum(), min_coverage)
+    best, worst = max(float(np.nanmax(one)) for one in rollouts), min(float(np.nanmin(one)) for one in rollouts)
+    if metric.is_share:
+        best, worst = 1.0, 0.0
+    if rule.lower_is_better:
+        best, worst = worst, best
+    if metric.votes and any(absent):
+        raise OperatorError(f"{metric.name} needs every rollout, but {sum(absent):,} are missing")
+    if rule.least_gain:
+        level = replace(level, effect=abs(rule.least_gain))
+    single = all((own.repeats == 1).all() for own in wanted) and not metric.votes
+    measured = paired.compare(metric, level, rule.dataset)
+    if measured is None:
+        raise OperatorError(f"no task has {metric.name} in both runs")
+    intervals: list[Interval | None] = [measured.interval] * 2
+    if any(absent):
+        # The lower bound counts missing rollouts against the candidate, the upper bound in its favour.
+        intervals = [
+            difference(
+                metric, *_filled(paired, metric, wanted, chosen, fills), level, single=single, span=span_of(rollouts)
+            ).interval
+            for fills in ((best, worst), (worst, best))
+        ]
+    low, high = _gain_bounds(intervals[0], intervals[1], lower_is_better=rule.lower_is_better)
+    decision = Decision.INCONCLUSIVE
+    if low is not None and low > rule.least_gain:
+        decision = Decision.GO
+    elif high is not None and high < rule.least_gain:
+        decision = Decision.NO_GO
+    undecided = decision == Decision.INCONCLUSIVE and rule.min_gain is None
+    result = RuleResult(
+        metric=rule.metric,
+        dataset=rule.dataset,
+        requirement=_requirement_of(rule),
+        decision=decision,
+        least_gain=rule.least_gain,
+        gain=-measured.difference if rule.lower_is_better else measured.difference,
+        low=low,
+        high=high,
+        missing_baseline=absent[0],
+        missing_candidate=absent[1],
+        tasks=measured.tasks,
+        tasks_needed=measured.tasks_needed if undecided else None,
+        reason="",
+        difference=measured,
+    )
+    return result.model_copy(update={"reason": _reason_of(result, level.alpha)})
+
+
+def _gain_bounds(
+    against: Interval | None, favourable: Interval | None, *, lower_is_better: bool
+) -> tuple[float | None, float | None]:
+    if against is None or favourable is None:
+        return None, None
+    return (-against.high, -favourable.low) if lower_is_better else (against.low, favourable.high)
+
+
+def _check_coverage(
+    paired: PairedRuns,
+    rule: GateRule,
+    wanted: tuple[_Expected, _Expected],
+    absent: Sequence[int],
+    tasks: int,
+    min_coverage: float | None,
+) -> None:
+    for one, own, count in zip((paired.baseline, paired.candidate), wanted, absent, strict=True):
+        total = own.rollouts if rule.dataset is None else max(1, round(own.rollouts * tasks / one.tasks))
+        share = 1 - count / total
+        if share < (1.0 if min_coverage is None else min_coverage):
+            expectation = "all are needed" if min_coverage is None else f"--min-coverage {min_coverage:g} is needed"
+            raise OperatorError(
+                f"{count:,} of {total:,} expected rollouts of {one.run.profile.name} have no {rule.metric} "
+                f"({share:.2%} measured; {expectation}). Resume its collection, or accept missing rollouts with "
+                "--min-coverage ..., which counts them against the candidate"
+            )
+
+
+_TASKS = "tasks"
+"""The name under which runs with different tasks can be allowed."""
+_MODEL_KEYS = frozenset({"model", "model_name", "openai_model", "model_path", "tokenizer"})
+"""Settings that name the model, which is what a gate compares."""
+_NOT_SAMPLING = frozenset({"input", "instructions", "tools", "metadata", "model"})
+_SAMPLED = ("agent_name", "num_repeats", "num_repeats_add_seed", "responses_create_params", "settings")
+"""Keys of the manifest's identity that are compared. Inputs are compared by their tasks instead."""
+
+
+def _setting_differences(baseline: Run, candidate: Run) -> tuple[list[tuple[str, str, str]], str]:
+    """Return the name and both values of each differing setting, and a note on what was compared.
+
+    The settings are those of the manifests. Without a manifest, the create parameters of the first rows are compared.
+    """
+    identities = [run.profile.identity for run in (baseline, candidate)]
+    if identities[0] is not None and identities[1] is not None:
+        before, after = ({key: one[key] for key in _SAMPLED if key in one} for one in identities if one is not None)
+        note = ""
+    else:
+        before, after = ({"responses_create_params": _first_parameters(run)} for run in (baseline, candidate))
+        without = " and ".join(
+            run.profile.name for run, found in zip((baseline, candidate), identities, strict=True) if found is None
+        )
+        note = f"Without the manifest of {without}, only the sampling parameters of the first rows are compared."
+    found = [
+        (displayable(name), _shown(old), _shown(new))
+        for name, old, new in differences(before, after)
+        if name.rpartition(".")[2] not in _MODEL_KEYS
+    ]
+    return found, note
+
+
+def _refused(names: Sequence[str], allowed: Sequence[str]) -> list[str]:
+    """Return the names that are not allowed to differ. An allowed name includes all settings below it."""
+    return [name for name in names if not any(name == one or name.startswith(f"{one}.") for one in allowed)]
+
+
+def _first_parameters(run: Run) -> Json:
+    if run.file is None:
+        return {}
+    for line in iter_jsonl(run.file, skip):
+        parameters = line.value.get("responses_create_params")
+        if isinstance(parameters, dict):
+            return {key: value for key, value in parameters.items() if key not in _NOT_SAMPLING}
+    return {}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "set"
+    return "not set" if value is None else displayable(str(value))
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """The rollouts that a run should contain."""
+
+    repeats: Ints
+    """For each task."""
+    unseen: int
+    """Number of tasks without a rollout in either run."""
+    unseen_repeats: int
+    """Number of expected rollouts of each of them."""
+
+    @property
+    def rollouts(self) -> int:
+        return int(self.repeats.sum()) + self.unseen * self.unseen_repeats
+
+
+def _expected_rollouts(paired: PairedRuns) -> tuple[_Expected, _Expected]:
+    """Return the expected rollouts of both runs: the number of repeats of each task, from the manifest or, without one,
+    the largest number that a task has.
+    """
+    sides = paired.baseline, paired.candidate
+    multiplicity = np.maximum.reduce([np.ones(sides[0].tasks, np.int64), *(one.multiplicity for one in sides)])
+    repeats = [_repeats(one) for one in sides]
+    unseen = 0
+    if paired.all_tasks:
+        for one, count in zip(sides, repeats, strict=True):
+            absent = int(np.maximum(count * multiplicity - one.counts, 0).sum())
+            unseen = max(unseen, -(-((one.run.profile.coverage.missing or 0) - absent) // count))
+    return _Expected(repeats[0] * multiplicity, unseen, repeats[0]), _Expected(
+        repeats[1] * multiplicity, unseen, repeats[1]
+    )
+
+
+def _repeats(grouped: GroupedRun) -> int:
+    """Return the number of rollouts that each task should have."""
+    repeats = grouped.run.profile.coverage.repeats
+    if repeats is None:
+        most = int(grouped.run.by_task.measured.max()) if grouped.run.by_task is not None else 1
+        # Rows without a reward are rollouts that should have one.
+        repeats = max(most, 1 + int(grouped.run.columns.unmeasured.repeat.max(initial=0)))
+    return repeats
+
+
+def _missing(grouped: GroupedRun, rollouts: Floats, found: _Expected, chosen: Flags) -> int:
+    """Return the number of expected rollouts of the chosen tasks that have no value of the metric."""
+    return (
+        int(np.maximum(found.repeats - grouped.known(rollouts), 0)[chosen].sum()) + found.unseen * found.unseen_repeats
+    )
+
+
+def _filled(
+    paired: PairedRuns, metric: Metric, wanted: tuple[_Expected, _Expected], chosen: Flags, fills: tuple[float, float]
+) -> tuple[Floats, Floats]:
+    """Return the metric of the chosen tasks in both runs. A missing rollout counts as its run's value in `fills`."""
+    values = []
+    for one, rollouts, own, fill in zip(
+        (paired.baseline, paired.candidate), paired.rollouts(metric), wanted, fills, strict=True
+    ):
+        measured = one.values(metric, rollouts, Filling(own.repeats, fill))[chosen]
+        values.append(np.concatenate([measured, np.full(own.unseen, fill)]))
+    return values[0], values[1]
+
+
+def _unmeasured_tasks(grouped: GroupedRun) -> int:
+    """Return the number of tasks whose rows in the file all lack a reward."""
+    columns = grouped.run.columns
+    return len(np.setdiff1d(columns.unmeasured.task, columns.task))
+
+
+def _requirement_of(rule: GateRule) -> str:
+    """Return the rule as text: `solve_rate: at most 1.00 points lower`."""
+    name = rule.metric if rule.dataset is None else f"{rule.dataset}: {rule.metric}"
+    better, worse = ("lower", "higher") if rule.lower_is_better else ("higher", "lower")
+    if rule.min_gain is not None:
+        return f"{name}: more than {_amount(rule.metric, rule.min_gain)} {better}"
+    return f"{name}: at most {_amount(rule.metric, rule.max_drop or 0.0)} {worse}"
+
+
+def _reason_of(result: RuleResult, alpha: float) -> str:
+    """Return a sentence on why the rule's decision was made."""
+    if result.low is None or result.high is None:
+        return "No interval can be estimated from these tasks."
+    level = f"{100 * (1 - alpha):.6g}% interval"
+    reach = f"{_signed(result.metric, result.low)} to {_signed(result.metric, result.high)}"
+    limit = change(result.metric, result.least_gain)
+    gain = f"{level} of the gain, {reach}"
+    if result.decision == Decision.GO:
+        return f"The whole {gain}, is above {limit}."
+    if result.decision == Decision.NO_GO:
+        return f"The whole {gain}, is below {limit}."
+    needed = (
+        ""
+        if result.tasks_needed is None
+        else f" An equally good candidate would need about {result.tasks_needed:,} tasks for a GO ({result.tasks:,} "
+        "here)."
+    )
+    return f"The {gain}, contains {limit}: too little data to tell.{needed}"
+
+
+def _amount(metric: str, amount: float) -> str:
+    return change(metric, amount).lstrip("+")
+
+
+def _signed(metric: str, amount: float) -> str:
+    return change(metric, amount).removesuffix(" points")

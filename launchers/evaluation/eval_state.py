@@ -1,0 +1,290 @@
+"""The folder of an evaluation: its files, its state, its lock, and the processes that a killed one has left behind.
+
+`eval_state.json` is replaced at every change (EvalTracker), so that the evaluation can be shown while it runs and
+continued after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import orjson
+from pydantic import ValidationError
+
+from rollyard.records.errors import RunError
+from rollyard.records.io.jsonl import replace
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.types import CollectionStatus, Record
+
+
+@dataclass(frozen=True)
+class EvalFolder:
+    """Paths of the files that an evaluation writes."""
+
+    root: Path
+    worker: str | None = None
+    """Name of this job, if several jobs collect into the folder."""
+
+    @property
+    def own(self) -> Path:
+        """The folder for the logs and the state of this job."""
+        return self.root if self.worker is None else self.root / "workers" / self.worker
+
+    @property
+    def rollouts(self) -> RolloutPaths:
+        return RolloutPaths(self.root / "rollouts.jsonl")
+
+    @property
+    def report(self) -> Path:
+        """The report in Markdown; the same report is next to it as .html and .json."""
+        return self.root / "reward_analysis.md"
+
+    @property
+    def logs(self) -> Path:
+        return self.own / "logs"
+
+    @property
+    def vllm_log(self) -> Path:
+        return self.logs / "vllm_server.log"
+
+    @property
+    def servers_log(self) -> Path:
+        return self.logs / "nemo_gym_servers.log"
+
+    @property
+    def collection_log(self) -> Path:
+        return self.logs / "rollout_collection.log"
+
+    @property
+    def report_log(self) -> Path:
+        return self.logs / "reward_analysis.log"
+
+    @property
+    def ray_log(self) -> Path:
+        return self.logs / "ray_head.log"
+
+    @property
+    def own_log(self) -> Path:
+        """Output of `ng_eval --detach`."""
+        return self.logs / "ng_eval.log"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the process that runs the evaluation, or this job's share of it."""
+        return self.own / ".ng_eval.lock"
+
+    @property
+    def request(self) -> Path:
+        """What `ng_eval pause|resume|stop` asks of the running evaluation, which removes the file."""
+        return self.own / ".ng_eval_request"
+
+    @property
+    def identity(self) -> Path:
+        """The model of the rollouts and how it was served, which must not change when the evaluation is resumed."""
+        return self.root / "eval_identity.json"
+
+    @property
+    def config(self) -> Path:
+        """The complete config of the evaluation, without secrets."""
+        return self.root / "eval_config.yaml"
+
+    @property
+    def state(self) -> Path:
+        """State of the evaluation, atomically replaced at every change; `ng_eval status` reads it."""
+        return self.own / "eval_state.json"
+
+
+Phase = Literal["running", "paused", "draining", "complete", "incomplete", "failed", "interrupted", "stopped"]
+"""State of an evaluation.
+
+`incomplete`: it ended with permanently failed rollouts; `failed`: it gave up or was refused; `interrupted`: by a
+signal; `stopped`: by `ng_eval stop`. The last five are final.
+"""
+FINAL: tuple[Phase, ...] = ("complete", "incomplete", "failed", "interrupted", "stopped")
+
+
+class EvalState(Record):
+    """The state of one evaluation. The file is replaced atomically at every change."""
+
+    id: str
+    folder: str
+    worker: str | None = None
+    host: str
+    pid: int
+    started_ticks: int
+    """Start time of the process in clock ticks since boot, which tells it from a later process with the same id."""
+    state: Phase = "running"
+    stage: str = "checks"
+    """What it is doing: checks, ray, servers, collection, report, pause or done."""
+    attempt: int = 0
+    max_attempts: int = 1
+    measured: int = 0
+    expected: int = 0
+    failed: int = 0
+    address: str | None = None
+    """URL of the head while the servers are running: `ng_status --head ...` shows more."""
+    message: str = ""
+    """Why it ended, or what went wrong last."""
+    started: float
+    updated: float = 0.0
+
+
+def new_state(run_id: str, folder: Path, worker: str | None, max_attempts: int) -> EvalState:
+    """Return the state of an evaluation that this process begins."""
+    return EvalState(
+        id=run_id,
+        folder=str(folder.absolute()),
+        worker=worker,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started_ticks=start_ticks(os.getpid()),
+        max_attempts=max_attempts,
+        started=time.time(),
+    )
+
+
+def write_state(path: Path, state: EvalState) -> None:
+    replace(path, orjson.dumps(state.model_dump(), option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def read_state(path: Path) -> EvalState | None:
+    """Return the state in a file, or None if there is none that can be read."""
+    try:
+        return EvalState.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def is_alive(state: EvalState) -> bool:
+    """Return whether the process of an evaluation on this host is running."""
+    return state.host == socket.gethostname() and start_ticks(state.pid) == state.started_ticks != 0
+
+
+def start_ticks(pid: int) -> int:
+    """Return the start time of a process in clock ticks since boot; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+_LOCKED = (errno.EAGAIN, errno.EACCES)
+
+
+@contextlib.contextmanager
+def locked(folder: EvalFolder) -> Iterator[EvalState | None]:
+    """Hold the folder's lock, and yield the state that an earlier evaluation left.
+
+    Raises RunError if another evaluation is running in it. The kernel releases the lock when the process ends.
+    """
+    folder.own.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _LOCKED:
+                raise _in_use(folder) from error
+            # A file system without locks: the process in the state file decides.
+        before = read_state(folder.state)
+        if before is not None and before.pid != os.getpid() and is_alive(before):
+            raise _in_use(folder)
+        yield before
+    finally:
+        os.close(descriptor)
+
+
+def _in_use(folder: EvalFolder) -> RunError:
+    state = read_state(folder.state)
+    who = f" (id {state.id}, process {state.pid} on {state.host})" if state is not None else ""
+    return RunError(
+        f"another ng_eval is running in {folder.own}{who}: `ng_eval status {folder.own}` shows it; wait for it, end "
+        f"it with `ng_eval stop {folder.own}`, or choose another output_dir"
+    )
+
+
+class EvalObserver(Protocol):
+    """Shows an evaluation to its user."""
+
+    def print_line(self, text: str) -> None:
+        """Show a message."""
+        ...
+
+    def show(self, status: CollectionStatus) -> None:
+        """Show the progress of the collection; called about once a second while it runs."""
+        ...
+
+    def collection_ended(self) -> None:
+        """Called when a collection has ended, before the next message."""
+        ...
+
+
+class EvalTracker:
+    """Holds the state and replaces its file whenever it changes."""
+
+    def __init__(self, state: EvalState, path: Path, observer: EvalObserver) -> None:
+        self.state = state
+        self.observer = observer
+        self._path = path
+
+    def update(self, **changes: Any) -> None:
+        """Change fields of the state. A full disk is reported when rollouts are written, not here."""
+        changed = self.state.model_copy(update=changes)
+        if changed == self.state:
+            return
+        self.state = changed.model_copy(update={"updated": time.time()})
+        try:
+            write_state(self._path, self.state)
+        except (RunError, OSError):
+            return
+
+    def progress(self, status: CollectionStatus | None) -> None:
+        """Update the counts from the collection's status file."""
+        if status is not None:
+            self.update(measured=status.measured, expected=status.expected, failed=status.failed)
+
+    def print_line(self, text: str) -> None:
+        self.observer.print_line(text)
+
+
+MARK = "ROLLYARD_EVAL"
+"""Environment variable with the evaluation's id."""
+TIMEOUT_S = 20.0
+
+
+async def end_leftovers(run_id: str) -> int:
+    """Kill the processes of the evaluation `run_id`, wait until they are gone, and return how many there were."""
+    found = await asyncio.to_thread(_marked, run_id)
+    left, deadline = found, time.monotonic() + TIMEOUT_S
+    while left and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(0.05)
+        left = await asyncio.to_thread(_marked, run_id)
+    return len(found)
+
+
+def _marked(run_id: str) -> list[int]:
+    entry = f"{MARK}={run_id}".encode()
+    found: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(process.name) == os.getpid() or process.stat().st_uid != os.geteuid():
+                continue
+            zombie = (process / "stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX"
+            if not zombie and entry in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found

@@ -1,0 +1,406 @@
+"""Runs an evaluation that a config file of NeMo-RL defines.
+
+`read_nemo_rl` converts the file to an EvalConfig. `prepare` writes the rows of its dataset for the environment that
+scores them, and `finish` the results in NeMo-RL's formats, with the block that it prints.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.launchers.evaluation.eval_config import EvalConfig, VllmSettings
+from rollyard.launchers.evaluation.nemo_rl_config import (
+    SECTIONS,
+    DataSection,
+    GenerationSection,
+    NemoRlConfig,
+    is_nemo_rl,
+    load_tree,
+    parse,
+)
+from rollyard.records.errors import OperatorError, RunError, did_you_mean
+from rollyard.records.io.jsonl import iter_jsonl, refuse, replace
+from rollyard.records.io.lines import Lines
+from rollyard.records.rollouts.rewards import is_measured
+from rollyard.records.types import Json
+from rollyard.services.config.overrides import Override, apply
+from rollyard.services.config.yaml_files import describe_error
+from rollyard.services.server.settings import parse_settings
+
+_DEFAULT_OUTPUT = Path("results/eval")
+_ROWS = "rows.jsonl"
+
+
+@dataclass(frozen=True)
+class NemoRlRun:
+    config: NemoRlConfig
+    eval_config: EvalConfig
+    tree: Json
+    """The contents of the file after the overrides; `ng_eval` reads them again as the same evaluation."""
+
+    def prepare(self) -> list[str]:
+        """Write the dataset's rows, unless they are there. Returns notes; raises OperatorError or RunError."""
+        prepare_rows(self.config.data, self.eval_config.output_dir / _ROWS)
+        return self.notes()
+
+    @contextmanager
+    def prepared_elsewhere(self) -> Iterator[EvalConfig]:
+        """Prepare the rows in a temporary folder and yield the evaluation of them. Writes nothing to `output_dir`."""
+        with tempfile.TemporaryDirectory(prefix="ng-eval-rows-") as folder:
+            rows = prepare_rows(self.config.data, Path(folder) / _ROWS)
+            yield self.eval_config.model_copy(update={"input_jsonl_fpath": str(rows)})
+
+    def notes(self) -> list[str]:
+        unused = ", ".join(self.config.unused)
+        return [f"no effect here: {unused}"] if unused else []
+
+    def finish(self, rollouts: Path) -> str:
+        """Write the results in NeMo-RL's formats; return the block with the score. Raises RunError."""
+        written = save(self.config, rollouts)
+        return "\n".join([summary(self.config, rollouts), *(f"wrote {path}" for path in written)])
+
+
+def read_nemo_rl(path: Path, overrides: Iterable[Override], servers: Iterable[str] = ()) -> NemoRlRun | None:
+    """Return the evaluation in a config file, or None if it is not one of NeMo-RL.
+
+    Keys of `ng_eval`, such as output_dir and worker, may appear next to NeMo-RL's sections. References are resolved
+    after the overrides. `servers` are overrides of the servers' settings. Raises OperatorError if the config is
+    invalid.
+    """
+    tree = load_tree(path)
+    if not is_nemo_rl(tree):
+        return None
+    apply(tree, overrides)
+    names = [str(key) for key in tree if key in EvalConfig.model_fields and key not in SECTIONS]
+    try:
+        given = {key: _resolved(tree, key) for key in names}
+    except OmegaConfBaseException as error:
+        raise OperatorError(f"{path}: {describe_error(error)}") from error
+    given["overrides"] = (*(given.get("overrides") or ()), *servers)
+    for key in names:
+        del tree[key]
+    config = parse(tree, str(path))
+    output = Path(given.pop("output_dir", None) or config.eval.save_path or _DEFAULT_OUTPUT)
+    sections = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(sections, dict)
+    resolved = {**{str(key): value for key, value in sections.items()}, **given, "output_dir": str(output)}
+    resolved["overrides"] = list(given["overrides"])
+    return NemoRlRun(config, to_eval_config(config, _rows_of(config, output), output, **given), resolved)
+
+
+def _resolved(tree: DictConfig, key: str) -> Any:
+    value = tree[key]
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def _rows_of(config: NemoRlConfig, output: Path) -> Path:
+    """Return the path of the prepared rows, which may not exist yet."""
+    name = Path(config.data.dataset_name)
+    return name.resolve() if name.is_file() else output / _ROWS
+
+
+def to_eval_config(config: NemoRlConfig, rows: Path, output_dir: Path, **more: Any) -> EvalConfig:
+    """Return the evaluation of `rows`, the prepared dataset. `more` are keys of EvalConfig, which take precedence.
+
+    Raises OperatorError if `more` contains an invalid setting of vLLM.
+    """
+    generation, source = config.generation, find_source(config.data)
+    limit = generation.max_new_tokens
+    params: dict[str, Any] = {"temperature": generation.temperature, "top_p": generation.top_p}
+    if limit is not None and limit < generation.vllm_cfg.max_model_len:
+        # NeMo-RL's default is the context's length, which an endpoint refuses because the prompt needs room too.
+        params["max_output_tokens"] = limit
+    values: dict[str, Any] = {
+        "model": _model(generation),
+        "policy_base_url": generation.base_url,
+        "vllm": _vllm(config, more.pop("vllm", None) or {}),
+        "environments": (source.environment,) if source else (),
+        "overrides": (*_server_overrides(config), *more.pop("overrides", ())),
+        "input_jsonl_fpath": str(rows),
+        "limit": config.data.limit,
+        "num_repeats": config.eval.num_tests_per_prompt,
+        "responses_create_params": params,
+        "output_dir": output_dir,
+    }
+    return EvalConfig(**(values | more))
+
+
+def _model(generation: GenerationSection) -> str:
+    name = generation.model_name
+    return name if name == "builtin" or generation.base_url else f"vllm/{name}"
+
+
+def _vllm(config: NemoRlConfig, more: Json) -> VllmSettings:
+    """Return the settings of `generation.vllm_cfg`, with those in `more` instead or in addition."""
+    given = parse_settings(VllmSettings, more, "vllm")
+    section = config.generation.vllm_cfg
+    args = ["--seed", str(config.eval.seed)]
+    if section.enforce_eager:
+        args.append("--enforce-eager")
+    if config.tokenizer.name and config.tokenizer.name != config.generation.model_name:
+        args += ["--tokenizer", config.tokenizer.name]
+    if config.tokenizer.chat_template:
+        args += ["--chat-template", config.tokenizer.chat_template]
+    settings = VllmSettings(
+        dtype=section.precision,
+        tensor_parallel_size=section.tensor_parallel_size,
+        pipeline_parallel_size=section.pipeline_parallel_size,
+        gpu_memory_utilization=section.gpu_memory_utilization,
+        max_model_len=section.max_model_len,
+    )
+    changes = {name: getattr(given, name) for name in given.model_fields_set}
+    return settings.model_copy(update={**changes, "args": (*args, *given.args)})
+
+
+def _server_overrides(config: NemoRlConfig) -> tuple[str, ...]:
+    """Return overrides for what is not a parameter of the Responses API."""
+    if config.generation.model_name == "builtin":
+        return ()
+    server = "vllm_model" if config.generation.base_url else "local_vllm_model"
+    body = f"++policy_model.responses_api_models.{server}.extra_body"
+    found = []
+    if config.generation.top_k is not None and config.generation.top_k > 0:
+        found.append(f"{body}.top_k={config.generation.top_k}")
+    for name, value in (config.tokenizer.chat_template_kwargs or {}).items():
+        found.append(f"{body}.chat_template_kwargs.{name}={str(value).lower() if isinstance(value, bool) else value}")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class DatasetSource:
+    """Where the rows of a dataset come from, and which environment scores them."""
+
+    environment: str
+    repo: str
+    """Dataset on the Hugging Face hub."""
+    arguments: tuple[str, ...] = ()
+    """More arguments of the environment's `prepare`."""
+
+
+_DATASETS = {
+    source.repo: source
+    for source in (
+        DatasetSource("gsm8k", "openai/gsm8k"),
+        DatasetSource("math", "HuggingFaceH4/MATH-500"),
+        DatasetSource("math", "EleutherAI/hendrycks_math"),
+        DatasetSource("math", "HuggingFaceH4/aime_2024"),
+        DatasetSource("math", "math-ai/aime25"),
+        DatasetSource("mbpp", "google-research-datasets/mbpp"),
+        DatasetSource("humaneval", "openai/openai_humaneval"),
+        DatasetSource("ifeval", "google/IFEval"),
+    )
+}
+_SHORT_NAMES = {
+    "gsm8k": "openai/gsm8k",
+    "math": "EleutherAI/hendrycks_math",
+    "math500": "HuggingFaceH4/MATH-500",
+    "aime2024": "HuggingFaceH4/aime_2024",
+    "aime2025": "math-ai/aime25",
+}
+"""NeMo-RL's short names."""
+
+
+def find_source(data: DataSection) -> DatasetSource | None:
+    """Return the dataset's source, or None if `dataset_name` is a file of rows. Raises OperatorError if unknown."""
+    name = data.dataset_name
+    if name.endswith((".jsonl", ".parquet", ".arrow")) or Path(name).is_file():
+        return None
+    repo = _SHORT_NAMES.get(name, name)
+    if repo not in _DATASETS:
+        known = [*_DATASETS, *_SHORT_NAMES]
+        raise OperatorError(
+            f"data.dataset_name is {name!r}{did_you_mean(name, known)} (known: {', '.join(known)}, or a .jsonl file "
+            "with rows of an environment)"
+        )
+    return _DATASETS[repo]
+
+
+def prepare_rows(data: DataSection, output: Path) -> Path:
+    """Write the dataset's rows for its environment to `output`, unless they are already there; return their path.
+
+    Several processes may do so at the same time. A file next to the rows records what they were made from.
+    Raises OperatorError if the dataset or a prompt file is missing, RunError if its download fails.
+    """
+    source = find_source(data)
+    if source is None:
+        if not Path(data.dataset_name).is_file():
+            raise OperatorError(f"data.dataset_name is {data.dataset_name!r}, but there is no such file")
+        return Path(data.dataset_name).resolve()
+    template = None if data.prompt_file is None else _template(data.prompt_file)
+    system_prompt = None if data.system_prompt_file is None else _text(data.system_prompt_file)
+    made_from = orjson.dumps([source.repo, source.arguments, data.dataset_key, data.limit, template, system_prompt])
+    record = output.with_name(f"{output.stem}_source.json")
+    if output.exists() and (not record.exists() or record.read_bytes() == made_from):
+        return output  # without a record: placed there by hand
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".rows-", dir=output.parent) as folder:
+        raw = _prepared(data, source, template, system_prompt, Path(folder) / "rows.jsonl")
+        replace(record, b"")  # a crash now leads to another preparation
+        if template is None:
+            raw.rename(output)
+        else:
+            replace(output, (orjson.dumps(_with_prompt(row, template)) + b"\n" for row in _rows(raw)))
+        replace(record, made_from)
+    return output
+
+
+def _prepared(
+    data: DataSection, source: DatasetSource, template: str | None, system_prompt: str | None, output: Path
+) -> Path:
+    """Run the environment's `prepare` and return the path of its rows, `output`."""
+    command = [sys.executable, "-m", f"rollyard.resources_servers.{source.environment}.prepare", *source.arguments]
+    command += ["--output", str(output), *_location(data, source)]
+    if source.environment in ("gsm8k", "math"):
+        command += ["--split", data.dataset_key]
+        if system_prompt is not None:
+            command += ["--system-prompt", system_prompt]
+        elif template is not None:
+            command += ["--system-prompt", ""]  # the template carries the instructions, as in NeMo-RL
+    if data.limit is not None:
+        command += ["--limit", str(data.limit)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        problem = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        error = OperatorError if done.returncode == 2 else RunError
+        raise error(f"the rows of {data.dataset_name} could not be prepared: {''.join(problem)}")
+    return output
+
+
+def _location(data: DataSection, source: DatasetSource) -> list[str]:
+    if data.local_root is None:
+        return ["--hub", source.repo]
+    local = data.local_root / source.repo
+    if not local.exists():
+        raise OperatorError(f"data.local_root has no folder {source.repo} (looked for {local})")
+    return ["--local", str(local), "--offline"]
+
+
+def _template(path: Path) -> str:
+    template = _text(path)
+    if "{}" not in template:
+        raise OperatorError(f"data.prompt_file {str(path)!r} does not contain {{}}, where the problem is inserted")
+    return template
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OperatorError(f"prompt file {str(path)!r} cannot be read: {error}") from error
+
+
+def _rows(path: Path) -> Iterator[Json]:
+    for line in iter_jsonl(Lines(path), refuse(path)):
+        yield line.value
+
+
+def _with_prompt(row: Json, template: str) -> Json:
+    """Return the row with the template around the last user message."""
+    params = dict(row["responses_create_params"])
+    items = [dict(item) for item in params["input"]]
+    last = max(number for number, item in enumerate(items) if item.get("role") == "user")
+    items[last]["content"] = template.replace("{}", items[last]["content"])
+    return {**row, "responses_create_params": {**params, "input": items}}
+
+
+_WIDTH = 60
+
+
+def _score(config: NemoRlConfig, rollouts: Path) -> tuple[float, int]:
+    """Return the mean of pass@k or cons@k over the tasks, and the number of tasks.
+
+    Raises RunError if no task has k rollouts, or rows have no answers.
+    """
+    tasks = load(rollouts).profile.tasks
+    k, metric = config.eval.k_value, config.eval.metric
+    found = next((one for one in tasks.pass_at if one.k == k), None) if tasks else None
+    if found is None:
+        raise RunError(
+            f"{rollouts}: no task has {k} rollouts, which {metric.replace('k', str(k))} requires; raise "
+            "eval.num_tests_per_prompt, or lower eval.k_value"
+        )
+    if metric == "pass@k":
+        return found.any.mean, found.tasks
+    if found.consensus is None:
+        raise RunError(
+            f"{rollouts}: cons@{k} is undefined; it requires extracted_answer in the rows and k up to 128: use pass@k"
+        )
+    return found.consensus.mean, found.tasks
+
+
+def summary(config: NemoRlConfig, rollouts: Path) -> str:
+    """Return the block that NeMo-RL prints at the end."""
+    generation, evaluation = config.generation, config.eval
+    metric = f"{evaluation.metric.removesuffix('k')}{evaluation.k_value}"
+    average, tasks = _score(config, rollouts)
+    lines = [
+        f"model_name={generation.model_name!r} dataset_name={config.data.dataset_name!r}",
+        f"max_new_tokens={generation.max_new_tokens or generation.vllm_cfg.max_model_len} "
+        f"temperature={generation.temperature} top_p={generation.top_p} top_k={generation.top_k} "
+        f"seed={evaluation.seed}",
+        "",
+        f"metric={metric} num_tests_per_prompt={evaluation.num_tests_per_prompt}",
+        "",
+        f"score={average:.4f} ({round(average * tasks, 9)}/{tasks})",
+    ]
+    return "\n".join(["", "=" * _WIDTH, *lines, "=" * _WIDTH])
+
+
+def save(config: NemoRlConfig, rollouts: Path) -> list[Path]:
+    """Write config.json and evaluation_data.json to `eval.save_path`, if it is set; return the paths of the files."""
+    folder = config.eval.save_path
+    if folder is None:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    generation, evaluation = config.generation, config.eval
+    settings = {
+        "model_name": generation.model_name,
+        "dataset_name": config.data.dataset_name,
+        "metric": evaluation.metric,
+        "k_value": evaluation.k_value,
+        "num_tests_per_prompt": evaluation.num_tests_per_prompt,
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "top_k": generation.top_k,
+    }
+    written = [folder / "config.json", folder / "evaluation_data.json"]
+    replace(written[0], orjson.dumps(settings, option=orjson.OPT_INDENT_2))
+    samples = [_sample(line.value) for line in iter_jsonl(Lines(rollouts), refuse(rollouts)) if is_measured(line.value)]
+    replace(written[1], orjson.dumps({"evaluation_data": samples}, option=orjson.OPT_INDENT_2))
+    return written
+
+
+def _sample(row: Json) -> Json:
+    """Return one sample with the keys of NeMo-RL; the message log and the environment's values are strings there."""
+    items, output = row["responses_create_params"]["input"], row["response"]["output"]
+    prompt = items if isinstance(items, str) else "\n".join(_content(item) for item in items)
+    response = "".join(_content(item) for item in output)
+    messages = [*([{"role": "user", "content": items}] if isinstance(items, str) else items), *output]
+    extra = {key: row[key] for key in ("expected_answer", "extracted_answer", "success") if key in row}
+    return {
+        "prompt": prompt,
+        "response": response,
+        "reward": row["reward"],
+        "message_log": str(messages),
+        "extra_env_info": str(extra),
+        "sample_index": row["_ng_rollout_index"],
+    }
+
+
+def _content(item: Json) -> str:
+    content = item.get("content")
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content)
+    return content or ""

@@ -1,1 +1,0 @@
-"""Control of a running evaluation: requests, the server that receives them, its client, running in the background."""

@@ -1,0 +1,417 @@
+"""EvalPlan: what an evaluation will run, checked before anything is started.
+
+`check` resolves config, model, agent and rows, and raises an OperatorError for the first thing that would make the
+evaluation fail. `run_command`, `collect_command` and `report_command` are the commands that it will run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rollyard.launchers.evaluation.eval_config import EvalConfig
+from rollyard.launchers.evaluation.eval_state import EvalFolder
+from rollyard.launchers.evaluation.identity import (
+    check_identity,
+    comparable_settings,
+    identity_of,
+    was_served_by_ng_eval,
+)
+from rollyard.launchers.evaluation.model_source import (
+    KEY_VARIABLE,
+    ModelSource,
+    check_served,
+    find_model,
+    find_vllm,
+    local_vllm_model,
+)
+from rollyard.records.errors import Failure, OperatorError, RunError, did_you_mean
+from rollyard.records.io.json_differences import differences
+from rollyard.records.io.own_command import own_command
+from rollyard.records.io.writable import check_writable
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.rewards import is_masked_line
+from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.types import Json
+from rollyard.services.config.load import load
+from rollyard.services.config.overrides import Override, parse_overrides
+from rollyard.services.config.overrides.command_line import as_override, refuse_secrets
+from rollyard.services.config.run_config import RunConfig, ServerSpec
+from rollyard.services.config.server_folders import search_roots
+from rollyard.services.config.venv import cache_folder
+from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, notes_of, read_tasks
+from rollyard.services.datasets.tasks import TaskFile, Tasks
+from rollyard.services.http.transport import endpoint_transport
+from rollyard.services.rollouts.collection import CollectionPlan
+from rollyard.services.rollouts.sampling import check_sampling
+from rollyard.services.rollouts.task_subset import subset_of_original
+from rollyard.services.runtime.preflight import Preflight
+from rollyard.services.runtime.ray_launcher import check_cluster
+from rollyard.services.runtime.stack import new_keys
+
+ENDPOINT_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class EvalPlan:
+    """A checked evaluation."""
+
+    config: EvalConfig
+    folder: EvalFolder
+    source: ModelSource
+    here: Path
+    """The working directory, in which the servers and the collection run."""
+    config_paths: tuple[str, ...]
+    run_config: RunConfig | None
+    """The servers to start; None if a running stack is used."""
+    agent: str | None
+    input_jsonl_fpath: str | None
+    data: str | dict[str, Any] | None
+    tasks: Tasks
+    identity: Json
+    """What must not change when the evaluation is resumed, in addition to the collection's own identity."""
+    served: Json = field(default_factory=dict)
+    """Settings of the local_vllm_model that serves the model; empty if another program does."""
+    ray_command: tuple[str, ...] = ()
+    """Program that starts a Ray cluster; empty if none is started."""
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def expected(self) -> int:
+        """Number of rollouts."""
+        return self.tasks.count * self.config.num_repeats
+
+    @property
+    def model_title(self) -> str:
+        """The model's name in messages and in the report."""
+        if self.source.name:
+            return self.source.name
+        return "the model of the configs" if self.source.kind == "configs" else "the model of the running stack"
+
+    def is_complete(self) -> bool:
+        """Return whether the folder already holds every rollout, so that nothing needs to be started.
+
+        The checks have compared the identity of the collection. The report verifies the rows.
+        """
+        status = read_status(self.folder.rollouts.output)
+        finished = status is not None and status.state == "complete" and status.measured == self.expected
+        return finished and self.existing() == self.expected
+
+    def existing(self) -> int:
+        """Return the number of measured rollouts in the folder."""
+        try:
+            with self.folder.rollouts.output.open("rb") as file:
+                return sum(line.endswith(b"\n") and not is_masked_line(line) for line in file)
+        except FileNotFoundError:
+            return 0
+
+
+async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> EvalPlan:
+    """Return the plan of an evaluation. Raises OperatorError for the first thing that would make it fail."""
+    source = find_model(config, environ)
+    folder = EvalFolder(here / config.output_dir, config.worker)
+    CollectionPlan(folder.rollouts.output, params=config.responses_create_params)  # raises on misspelt parameters
+    check_sampling(config.responses_create_params)
+    refuse_secrets(config.overrides)
+    check_writable(folder.own, f"output_dir={folder.root}")
+    served, ray_command = _check_engine(config, source, environ, folder, here)
+    notes: list[str] = []
+    paths = _config_paths_of(config, source)
+    run_config = None
+    if source.kind == "running":
+        _refuse_unused(config)
+        agent = config.agent_name
+        input_path, data = _choose_data(config, ())
+    else:
+        run_config = _load(config, source, served, paths, environ, here)
+        agents = agents_in(run_config)
+        agent = choose_agent(config.agent_name, [spec.name for spec in agents])
+        input_path, data = _choose_data(config, agents, run_config.servers)
+    given = read_tasks(here, input_path, data, agent, config.limit)
+    notes += notes_of(given)
+    tasks = _tasks_of_folder(given, folder, agent)
+    if run_config is not None:
+        check_agents(tasks.agents, run_config)
+    identity = identity_of(config, source, here)
+    plan = EvalPlan(
+        *(config, folder, source, here, paths, run_config, agent, input_path, data, tasks, identity),
+        served=served,
+        ray_command=ray_command,
+        notes=notes,
+    )
+    run_command(plan)
+    collect_command(plan, "127.0.0.1:1")  # raises if a value cannot be passed on
+    report_command(plan)
+    check_identity(folder, identity)
+    _check_manifest(plan)
+    if source.kind == "endpoint":
+        notes += await _check_endpoint(source, environ)
+    if run_config is not None:
+        await _check_servers(config, run_config, environ)
+    return plan
+
+
+def _config_paths_of(config: EvalConfig, source: ModelSource) -> tuple[str, ...]:
+    """Return the config files of the servers."""
+    environments = [f"resources_servers/{name}/configs/{name}.yaml" for name in config.environments]
+    return tuple(dict.fromkeys([*source.config_paths, *environments, *config.config_paths]))
+
+
+def _choose_data(
+    config: EvalConfig, specs: Sequence[ServerSpec], servers: Sequence[ServerSpec] = ()
+) -> tuple[str | None, str | dict[str, Any] | None]:
+    """Return the input file or the mixture: the configured one, or the example rows of the environments.
+
+    `specs`: the agents. `servers`: all servers, among them the agents' environments.
+    """
+    if config.input_jsonl_fpath is not None and config.data is not None:
+        raise OperatorError("found both input_jsonl_fpath and data (a mixture); expected one of them")
+    if config.input_jsonl_fpath is not None or config.data is not None:
+        return config.input_jsonl_fpath, config.data
+    examples = {spec.name: path for spec in specs if (path := _example_rows(spec))} or _rows_beside(specs, servers)
+    if config.agent_name is not None:
+        examples = {name: path for name, path in examples.items() if name == config.agent_name}
+    if not examples:
+        raise OperatorError("no data given; expected --input-jsonl-fpath rows.jsonl or --data ... (a mixture)")
+    if len(examples) == 1:
+        return next(iter(examples.values())), None
+    datasets = [{"name": name, "path": path, "agent_name": name} for name, path in examples.items()]
+    return None, {"datasets": datasets}
+
+
+def _example_rows(spec: ServerSpec) -> str | None:
+    for dataset in spec.settings.datasets:
+        path: Any = dataset.get("jsonl_fpath") if isinstance(dataset, Mapping) else None
+        if isinstance(path, str) and dataset.get("type") == "example":
+            return path
+    return None
+
+
+def _rows_beside(specs: Sequence[ServerSpec], servers: Sequence[ServerSpec]) -> dict[str, str]:
+    """Return agent -> data/example.jsonl in the folder of its environment, if no config names example rows."""
+    folders = {spec.name: spec.folder for spec in servers if spec.family == "resources_servers" and not spec.is_foreign}
+    found = {}
+    for spec in specs:
+        server = spec.raw.get("resources_server")
+        folder = folders.get(server.get("name", "")) if isinstance(server, Mapping) else None
+        if folder is not None and (path := folder / "data" / "example.jsonl").is_file():
+            found[spec.name] = str(path)
+    return found
+
+
+def _tasks_of_folder(tasks: Tasks, folder: EvalFolder, agent: str | None) -> Tasks:
+    """Return `tasks`; if they are some tasks of the input that the folder was started with, as a subset of that input.
+
+    `ng_collect_rollouts` accepts them likewise, so that `remaining_prompts.jsonl` continues an evaluation.
+    """
+    output = folder.rollouts.output
+    has_rows = output.is_file() and output.stat().st_size > 0
+    if not isinstance(tasks, TaskFile) or tasks.limit is not None or folder.worker is not None or not has_rows:
+        return tasks
+    subset, _ = subset_of_original(tasks, folder.rollouts, agent)
+    return subset or tasks
+
+
+def _check_engine(
+    config: EvalConfig, source: ModelSource, environ: Mapping[str, str], folder: EvalFolder, here: Path
+) -> tuple[Json, tuple[str, ...]]:
+    """Return the settings of the model's local_vllm_model, whose own checks follow, and the program that starts Ray."""
+    if source.kind != "served":
+        return {}, ()
+    vllm = find_vllm(config.vllm, environ)
+    check_served(config, here)
+    served = local_vllm_model(
+        config, source, here, command=vllm, log=folder.vllm_log.absolute(), ray=config.ray_head_node_address
+    )
+    several = config.vllm.tensor_parallel_size * config.vllm.pipeline_parallel_size > 1
+    if not (config.start_ray and several and config.ray_head_node_address is None):
+        return served, ()
+    beside = Path(vllm[0]).with_name("ray"), Path(sys.executable).with_name("ray")
+    ray = next((str(path) for path in beside if path.is_file()), shutil.which("ray", path=environ.get("PATH")))
+    if ray is None:
+        raise OperatorError("start_ray=true needs the package ray in vLLM's environment: pip install ray")
+    return served, (ray,)
+
+
+def _refuse_unused(config: EvalConfig) -> None:
+    for name in ("environments", "config_paths", "overrides"):
+        if getattr(config, name):
+            raise OperatorError(f"head={config.head} uses a running stack, which has its own configs: remove {name}")
+
+
+def _load(
+    config: EvalConfig,
+    source: ModelSource,
+    served: Json,
+    paths: tuple[str, ...],
+    environ: Mapping[str, str],
+    here: Path,
+) -> RunConfig:
+    if not paths or paths == source.config_paths:
+        raise OperatorError("no environment given; expected --environments grl_sokoban or --config-paths [...]")
+    overrides = _model_overrides(source, served)
+    # The key itself, because the environment variable is set only for the servers.
+    given = [text for text in overrides if not text.startswith("+policy_api_key=")]
+    key = Override("+policy_api_key=...", "policy_api_key", source.api_key, adds=True)
+    servers = _server_overrides(config.overrides, source)
+    parsed = [*parse_overrides(given), *([key] if source.kind == "endpoint" else []), *parse_overrides(servers)]
+    return load(list(paths), parsed, search_roots(here), environ)
+
+
+def _check_manifest(plan: EvalPlan) -> None:
+    """Raise OperatorError if the folder's rollouts are of other rows or parameters. The collector also checks this."""
+    try:
+        manifest = Manifest.model_validate_json(plan.folder.rollouts.manifest.read_bytes())
+    except (OSError, ValueError):
+        return  # absent, or the collector explains what is wrong with it
+    if not plan.existing():
+        return  # nothing was measured, so nothing can be mixed
+    config = plan.config
+    now = {
+        **plan.tasks.identity,
+        "agent_name": plan.agent,
+        "num_repeats": config.num_repeats,
+        "num_repeats_add_seed": config.num_repeats_add_seed,
+        "responses_create_params": dict(config.responses_create_params),
+        "settings": plan.run_config.identity() if plan.run_config is not None else {},
+    }
+    before = {name: value for name, value in manifest.identity.items() if name in now}
+    # The manifest has the settings of the servers that the rows use.
+    now["settings"] = {name: value for name, value in now["settings"].items() if name in before.get("settings", {})}
+    if plan.served:
+        before, now = comparable_settings(before), comparable_settings(now)
+    if plan.run_config is None:
+        before.pop("settings", None)
+    changed = list(differences(before, {name: now[name] for name in before}))
+    if changed:
+        listed = "\n".join(f"  {name}: {old!r} in the folder, {new!r} now" for name, old, new in changed)
+        raise OperatorError(
+            f"{plan.folder.root} belongs to an evaluation with different parameters:\n{listed}\n"
+            "Repeat the original command to continue it, or choose another output_dir"
+        )
+
+
+async def _check_endpoint(source: ModelSource, environ: Mapping[str, str]) -> list[str]:
+    """Ask the endpoint for its models. Returns notes; raises OperatorError if it does not serve the model."""
+    transport = endpoint_transport(environ)
+    headers = {"authorization": f"Bearer {source.api_key}"}
+    try:
+        response = await transport.send("GET", f"{source.base_url}/models", b"", headers, ENDPOINT_TIMEOUT_S)
+    except Failure as failure:
+        raise OperatorError(
+            f"{source.base_url} does not answer: {failure.problem.detail}. Check policy_base_url, and that the server "
+            "is running"
+        ) from failure
+    finally:
+        await transport.close()
+    if response.status in (401, 403):
+        variable = source.key_variable or "policy_api_key"
+        raise OperatorError(f"{source.base_url} rejects the API key (status {response.status}): check {variable}")
+    if response.status != 200:
+        return [f"{source.base_url}/models answers with status {response.status}, so the model's name is not checked"]
+    try:
+        names = [str(model["id"]) for model in orjson.loads(response.body)["data"]]
+    except (ValueError, KeyError, TypeError):
+        return [f"{source.base_url}/models has an unknown format, so the model's name is not checked"]
+    if source.name not in names and f"models/{source.name}" not in names:
+        listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        raise OperatorError(
+            f"{source.base_url} does not serve {source.name!r}{did_you_mean(source.name, names)} (it serves: {listed})"
+        )
+    return []
+
+
+async def _check_servers(config: EvalConfig, run_config: RunConfig, environ: Mapping[str, str]) -> None:
+    preflight = Preflight(run_config.servers, new_keys(environ.get("ROLLYARD_TOKEN")), environ)
+    try:
+        if config.ray_head_node_address is not None:
+            await check_cluster(config.ray_head_node_address)
+        elif not config.start_ray:
+            await preflight.check(cache_folder(environ), head=None, colocate=config.colocate)
+    except RunError as error:
+        raise OperatorError(str(error)) from error
+    finally:
+        await preflight.close()
+
+
+_LOCAL = "policy_model.responses_api_models.local_vllm_model."
+_EARLIER = "policy_model.responses_api_models.vllm_model."
+"""How overrides of a served model began when `ng_eval` started vLLM itself."""
+
+
+def run_command(plan: EvalPlan, ray: str | None = None) -> list[str]:
+    """Return the `ng_run` that starts the servers, on the Ray cluster at `ray` if there is one."""
+    config = plan.config
+    options = ("+head_port=0", "+private=true")
+    command = own_command("ng_run", as_override("config_paths", list(plan.config_paths)), *options)
+    if config.colocate:
+        command.append("+colocate=true")
+    command.append(f"+ready_timeout_s={config.ready_timeout_s:g}")
+    if ray is not None:
+        command.append(as_override("ray_head_node_address", ray))
+    served = {**plan.served, "ray_address": ray} if plan.served and ray is not None else plan.served
+    command += _model_overrides(plan.source, served)
+    return [*command, *_server_overrides(config.overrides, plan.source)]
+
+
+def _server_overrides(given: Sequence[str], source: ModelSource) -> list[str]:
+    """Return the overrides of the servers' settings, also those that an earlier version wrote for a served model."""
+    return [text.replace(_EARLIER, _LOCAL, 1) for text in given] if source.kind == "served" else list(given)
+
+
+def _model_overrides(source: ModelSource, served: Json) -> list[str]:
+    """Return the overrides that name the model. On the command line, they take precedence over an env.yaml.
+
+    `served`: the settings of its local_vllm_model.
+    """
+    if source.kind == "served":
+        return [as_override("policy_model", {"responses_api_models": {"local_vllm_model": served}})]
+    if source.kind != "endpoint":
+        return []
+    return [
+        as_override("policy_base_url", source.base_url),
+        as_override("policy_model_name", source.name),
+        f"+policy_api_key=${{oc.env:{KEY_VARIABLE}}}",
+    ]
+
+
+def collect_command(plan: EvalPlan, head_url: str) -> list[str]:
+    """Return the `ng_collect_rollouts` that collects the missing rollouts."""
+    config = plan.config
+    options: dict[str, Any] = {
+        "output_jsonl_fpath": str(plan.folder.rollouts.output),
+        "input_jsonl_fpath": plan.input_jsonl_fpath,
+        "data": plan.data,
+        "agent_name": plan.agent,
+        "limit": config.limit,
+        "num_repeats": config.num_repeats,
+        "num_repeats_add_seed": config.num_repeats_add_seed or None,
+        "num_samples_in_parallel": config.num_samples_in_parallel,
+        "responses_create_params": dict(config.responses_create_params) or None,
+        "rollout_timeout_s": config.rollout_timeout_s,
+        "max_failure_rate": config.max_failure_rate,
+        "worker": config.worker,
+        "accept_changed_code": True if plan.served and was_served_by_ng_eval(plan.folder) else None,
+        "head": head_url,
+    }
+    given = [as_override(key, value) for key, value in options.items() if value is not None]
+    return own_command("ng_collect_rollouts", *given)
+
+
+def report_command(plan: EvalPlan) -> list[str]:
+    """Return the `ng_reward_profile` that writes the report."""
+    options: dict[str, Any] = {
+        "jsonl_fpath": [str(plan.folder.rollouts.output)],
+        "output_dir": str(plan.folder.root),
+        "report_name": plan.folder.report.stem,
+        "names": [plan.model_title],
+        "pass_threshold": plan.config.pass_threshold,
+    }
+    given = [as_override(key, value) for key, value in options.items() if value is not None]
+    return own_command("ng_reward_profile", *given)
