@@ -10,9 +10,7 @@ import time
 import orjson
 
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
-from rollyard.responses_api_models.chat_engine.token_backends.base import TokenBackend
-from rollyard.responses_api_models.chat_engine.token_backends.completions import CompletionsBackend
-from rollyard.responses_api_models.chat_engine.token_backends.generate import GenerateBackend
+from rollyard.responses_api_models.chat_engine.token_backends import CompletionsBackend, GenerateBackend, TokenBackend
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
-from rollyard.responses_api_models.chat_engine.token_backends.completions import _with_texts
+from rollyard.responses_api_models.chat_engine.token_backends import _with_texts
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.http.client import AddressBook, ServerClient

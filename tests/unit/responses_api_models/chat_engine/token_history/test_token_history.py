@@ -7,11 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollyard.responses_api_models.chat_engine.token_history.fingerprint import Fingerprint
-from rollyard.responses_api_models.chat_engine.token_history.history import TokenHistory, last_turn
-from rollyard.responses_api_models.chat_engine.token_history.prefix_mismatch import (
+from rollyard.responses_api_models.chat_engine.token_history import (
+    Fingerprint,
+    TokenHistory,
     find_prefix_mismatch,
     first_difference,
+    last_turn,
 )
 from rollyard.responses_api_models.convert.conversion import Dialect, chat_to_response, request_to_chat
 from rollyard.services.types import Json

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
-from rollyard.responses_api_models.chat_engine.token_history.token_texts import token_texts
+from rollyard.responses_api_models.chat_engine.token_history import token_texts
 from rollyard.services.types import Json
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, tool_output
 from tests.support.token_engine import TokenEngine

@@ -9,9 +9,13 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.responses_api_models.chat_engine.weights import checkpoint, checkpoint_fingerprint
-from rollyard.responses_api_models.chat_engine.weights.checkpoint import check, difference, start_checkpoint
-from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature
+from rollyard.responses_api_models.chat_engine.weights import checkpoint
+from rollyard.responses_api_models.chat_engine.weights.checkpoint import (
+    ModelSignature,
+    check,
+    difference,
+    start_checkpoint,
+)
 from rollyard.services.errors import Failure
 from tests.support.checkpoints import (
     EMBEDDINGS,
@@ -278,16 +282,16 @@ def test_with_the_check_off_a_folder_that_only_the_engines_see_is_accepted(tmp_p
 
 def test_the_fingerprint_changes_with_every_save_into_the_same_folder(tmp_path: Path) -> None:
     folder = tmp_path / "reused"
-    fingerprints = {checkpoint_fingerprint.fingerprint(Path(write_checkpoint(folder)))}
+    fingerprints = {checkpoint.fingerprint(Path(write_checkpoint(folder)))}
     stat = (folder / WEIGHTS_FILE).stat()
     for seed in (1, 2):
         write_checkpoint(folder, seed=seed)
         os.utime(folder / WEIGHTS_FILE, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # like a copy that preserves the times
-        fingerprints.add(checkpoint_fingerprint.fingerprint(folder))
+        fingerprints.add(checkpoint.fingerprint(folder))
     os.utime(folder / WEIGHTS_FILE)
-    fingerprints.add(checkpoint_fingerprint.fingerprint(folder))
+    fingerprints.add(checkpoint.fingerprint(folder))
     write_checkpoint(folder, seed=2, vocab_size=9)
-    fingerprints.add(checkpoint_fingerprint.fingerprint(folder))
+    fingerprints.add(checkpoint.fingerprint(folder))
     assert len(fingerprints) == 5
 
 

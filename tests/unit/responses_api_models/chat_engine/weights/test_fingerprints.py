@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.responses_api_models.chat_engine.weights import joining_engines
+from rollyard.responses_api_models.chat_engine.weights import weight_update
 from rollyard.services.types import Json
 from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
 from tests.support.checkpoints import EMBEDDINGS, write_checkpoint
@@ -17,7 +17,7 @@ from tests.support.weight_engine import engine_url
 
 @pytest.fixture(autouse=True)
 def check_engines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining_engines, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(weight_update, "CHECK_INTERVAL_S", 0.02)
 
 
 async def test_updates_and_status_report_the_fingerprint_and_every_turn_records_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollyard.responses_api_models.chat_engine.weights import finite_weights
+from rollyard.responses_api_models.chat_engine.weights import checkpoint
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import check
 from rollyard.services.errors import Failure
 from tests.support.checkpoints import EMBEDDINGS, overwrite_element, write_checkpoint
@@ -37,7 +37,7 @@ NOT_FINITE = [
 def test_a_single_weight_that_is_not_finite_is_found_at_any_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int
 ) -> None:
-    monkeypatch.setattr(finite_weights, "PIECE", 24)  # so that a tensor is read in several pieces
+    monkeypatch.setattr(checkpoint, "PIECE", 24)  # so that a tensor is read in several pieces
     for dtype, value in NOT_FINITE:
         folder = write_checkpoint(tmp_path / "new", dtype=dtype)
         overwrite_element(tmp_path / "new" / WEIGHTS_FILE, "model.layers.1.weight", value, index)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rollyard.responses_api_models.chat_engine.weights import joining_engines
+from rollyard.responses_api_models.chat_engine.weights import weight_update
 from rollyard.services.types import Json
 from tests.support.checkpoint_run import active_urls
 from tests.support.waiting import until
@@ -18,7 +18,7 @@ PHASES = ["/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_
 
 @pytest.fixture(autouse=True)
 def check_engines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining_engines, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(weight_update, "CHECK_INTERVAL_S", 0.02)
 
 
 async def post_all(policy: TrainerClient, *paths: str) -> list[int]:

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.responses_api_models.chat_engine.weights.control_endpoints import GETS, POSTS
 from rollyard.responses_api_models.chat_engine.weights.training_routes import FORWARDED
+from rollyard.responses_api_models.chat_engine.weights.vllm_control import GETS, POSTS
 from rollyard.responses_api_models.vllm_model.app import VllmModelSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings

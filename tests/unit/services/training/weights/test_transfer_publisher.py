@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rollyard.responses_api_models.chat_engine.weights import joining_engines
+from rollyard.responses_api_models.chat_engine.weights import weight_update
 from rollyard.services.errors import RunError
 from rollyard.services.training.weights.policy_client import PolicyClient
 from rollyard.services.training.weights.transfer_publisher import TransferPublisher
@@ -21,7 +21,7 @@ UPDATE = ["/start_weight_update", "/update_weights", "/finish_weight_update", "/
 
 @pytest.fixture(autouse=True)
 def check_engines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining_engines, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(weight_update, "CHECK_INTERVAL_S", 0.02)
 
 
 @asynccontextmanager
