@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from rollyard.resources_servers.answers.reading.extraction import without_reasoning
+from rollyard.resources_servers.answers.extraction import without_reasoning
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, serve
 from rollyard.resources_servers.ifeval.scoring import Outcome, instructions, outcome
 from rollyard.resources_servers.ifeval.sentences import sentence_count

@@ -7,8 +7,8 @@ import builtins
 import sys
 from collections.abc import Iterator, Sequence
 
+from rollyard.resources_servers.answers.extraction import cut
 from rollyard.resources_servers.answers.prompts import chat, completion
-from rollyard.resources_servers.answers.reading.extraction import cut
 from rollyard.services.types import Json
 
 FORMS = ("chat", "lm_eval")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from rollyard.resources_servers.answers.reading.extraction import without_reasoning
+from rollyard.resources_servers.answers.extraction import without_reasoning
 from rollyard.resources_servers.python_answers.code_blocks import blocks
 
 MAX_CHARACTERS = 30_000

@@ -9,9 +9,9 @@ from time import process_time
 
 import pytest
 
+from rollyard.resources_servers.answers.extraction import Found
+from rollyard.resources_servers.answers.finders import boxed
 from rollyard.resources_servers.answers.grader import LONG, AnswerForm, AnswerGrader, read
-from rollyard.resources_servers.answers.reading.boxes import boxed
-from rollyard.resources_servers.answers.reading.extraction import Found
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
 from tests.unit.resources_servers.answers.grading import verification_of

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.resources_servers.answers.reading.answer_phrases import phrased
-from rollyard.resources_servers.answers.reading.boxes import boxed
-from rollyard.resources_servers.answers.reading.extraction import cut, without_reasoning
-from rollyard.resources_servers.answers.reading.fallback import number
-from rollyard.resources_servers.answers.reading.tags import hashes, tagged
+from rollyard.resources_servers.answers.extraction import cut, without_reasoning
+from rollyard.resources_servers.answers.finders import boxed, hashes, number, phrased, tagged
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from rollyard.resources_servers.answers.reading.formulas import MASK, formulas, masked
+from rollyard.resources_servers.answers.extraction import MASK, formulas, masked
 
 MAX_CHARACTERS = 2000
 """Maximum length of a sentence; the rest is ignored."""
