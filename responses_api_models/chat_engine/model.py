@@ -25,7 +25,7 @@ from rollyard.responses_api_models.convert import conversion
 from rollyard.responses_api_models.request_validation import check_limits
 from rollyard.responses_api_models.streaming import stream_proxy
 from rollyard.responses_api_models.streaming.events import ResponseEvents
-from rollyard.responses_api_models.streaming.first_events import ChatStreamStart
+from rollyard.responses_api_models.streaming.sse import ChatStreamStart
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import (

@@ -23,7 +23,7 @@ from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
 from rollyard.responses_api_models.chat_engine.token_backends import Rendered, TokenBackend
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
-from rollyard.responses_api_models.convert.completions import token_fields
+from rollyard.responses_api_models.convert.conversion import token_fields
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream

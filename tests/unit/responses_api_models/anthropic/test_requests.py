@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.responses_api_models.convert.anthropic_messages import response_to_message
-from rollyard.responses_api_models.convert.anthropic_requests import messages_to_responses
-from rollyard.responses_api_models.convert.stop_sequences import StopSequences
+from rollyard.responses_api_models.convert.anthropic import StopSequences, messages_to_responses, response_to_message
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollyard.responses_api_models.convert.stop_sequences import StopSequences
+from rollyard.responses_api_models.convert.anthropic import StopSequences
 
 TEXT = st.text(alphabet="ab ", max_size=20)
 SEQUENCES = st.lists(st.text(alphabet="ab ", min_size=1, max_size=4), max_size=3)

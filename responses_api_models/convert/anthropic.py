@@ -1,4 +1,4 @@
-"""Converts create requests of Anthropic's Messages API to Responses create requests.
+"""Converts create requests of Anthropic's Messages API to Responses create requests, and Responses to its messages.
 
     system                            ->  instructions
     text block                        ->  message with an input_text or output_text part
@@ -13,12 +13,15 @@ defines are copied unchanged.
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from rollyard.responses_api_models.convert.messages import unconvertible
-from rollyard.services.types import Json
+from rollyard.services.responses.response_validity import check_response, malformed
+from rollyard.services.types import TOKEN_FIELDS, Json
 
 INVALID_ARGUMENTS = "invalid_arguments"
 """Only key of a tool_use block's `input` if the model's arguments are not a JSON object; its value is their text."""
@@ -244,3 +247,138 @@ def _required(value: Json, key: str, where: str) -> str:
 
 def _unsupported(block: Json, where: str, supported: str = _TEXT) -> Exception:
     return unconvertible(where, f"found a block of type {str(block.get('type'))[:100]!r}; {supported}")
+
+
+STOPPED_BY = "stop_sequence"
+"""Field of a Response with the stop sequence that ended it, if the engine reports it."""
+
+
+def response_to_message(response: Json, stop: StopSequences) -> Json:
+    """Convert a complete Response.
+
+    `stop`: the request's stop sequences. If the engine ignored them, the message ends at the first one.
+    """
+    check_response(response)
+    try:
+        content = _content(response["output"], stop)
+        message = {**empty_message(response), "content": content}
+        message |= ending(response, content, stop)
+        message["usage"] = usage_of(response)
+        message |= {key: item[key] for item in response["output"][-1:] for key in TOKEN_FIELDS if key in item}
+        return message
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise malformed(f"has an unexpected structure ({type(error).__name__}: {error})", response) from error
+
+
+def empty_message(response: Json) -> Json:
+    """Return the message before its first block."""
+    serial = str(response.get("id") or uuid.uuid4().hex).removeprefix("resp_")
+    return {
+        "id": f"msg_{serial}",
+        "type": "message",
+        "role": "assistant",
+        "model": response.get("model") or "",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage_of({}),
+    }
+
+
+def ending(response: Json, content: list[Json], stop: StopSequences) -> Json:
+    """Return why the message ended, as `stop_reason` and `stop_sequence`."""
+    reported = response.get(STOPPED_BY)
+    matched = stop.matched or (reported if isinstance(reported, str) and reported in stop.sequences else None)
+    if matched is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": matched}
+    reason = (response.get("incomplete_details") or {}).get("reason")
+    if reason == "max_output_tokens":
+        found = "max_tokens"
+    elif reason == "content_filter" or any(_is_refusal(item) for item in response["output"]):
+        found = "refusal"
+    else:
+        found = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
+    return {"stop_reason": found, "stop_sequence": None}
+
+
+def usage_of(response: Json) -> Json:
+    """Return the usage. Tokens that the engine read from its cache are not part of `input_tokens`."""
+    usage = response.get("usage") or {}
+    cached = (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
+    return {
+        "input_tokens": max((usage.get("input_tokens") or 0) - cached, 0),
+        "output_tokens": usage.get("output_tokens") or 0,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+    }
+
+
+def tool_use(item: Json) -> Json:
+    """Convert a tool call to a block. Arguments that are not a JSON object are kept as text under one key."""
+    text = item["arguments"]
+    try:
+        arguments: Any = orjson.loads(text) if text.strip() else {}
+    except orjson.JSONDecodeError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        arguments = {INVALID_ARGUMENTS: text}
+    return {"type": "tool_use", "id": item["call_id"], "name": item["name"], "input": arguments}
+
+
+def _content(output: list[Json], stop: StopSequences) -> list[Json]:
+    content: list[Json] = []
+    for item in output:
+        kind = item["type"]
+        if kind == "reasoning":
+            parts = [*(item.get("summary") or ()), *(item.get("content") or ())]
+            content += [{"type": "thinking", "thinking": part["text"], "signature": ""} for part in parts]
+        elif kind == "function_call":
+            content.append(tool_use(item))
+        elif kind == "message":
+            for part in item["content"]:
+                text = part.get("text") if part.get("text") is not None else part["refusal"]
+                text = stop.feed(text) + ("" if stop.matched else stop.rest())
+                if text or not stop.matched:
+                    content.append({"type": "text", "text": text, "citations": None})
+                if stop.matched:
+                    return content
+    return content
+
+
+def _is_refusal(item: Json) -> bool:
+    return item["type"] == "message" and any(part.get("type") == "refusal" for part in item["content"])
+
+
+class StopSequences:
+    """Returns the text up to the first stop sequence. Text that may be the start of a sequence is held back."""
+
+    def __init__(self, sequences: Sequence[str]) -> None:
+        self.sequences = sequences
+        self.matched: str | None = None
+        """The sequence that was found."""
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Return the text that certainly precedes every stop sequence."""
+        if self.matched is not None:
+            return ""
+        text, self._held = self._held + text, ""
+        found = [(at + len(one), at, one) for one in self.sequences if (at := text.find(one)) >= 0]
+        if found:
+            # The one that is complete first, so that the result does not depend on how the text is divided.
+            _, at, self.matched = min(found)
+            return text[:at]
+        keep = max((_overlap(text, one) for one in self.sequences), default=0)
+        if keep:
+            text, self._held = text[:-keep], text[-keep:]
+        return text
+
+    def rest(self) -> str:
+        """Return the text that was held back, because the text has ended."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, sequence: str) -> int:
+    """Return the length of the longest end of the text with which the sequence begins."""
+    return next((size for size in range(min(len(sequence) - 1, len(text)), 0, -1) if text.endswith(sequence[:size])), 0)
