@@ -20,8 +20,7 @@ from itertools import islice
 from benchmarks.tables import table, verdict
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.humaneval.app import HumanEval
-from rollyard.resources_servers.python_answers.environment import ProgramSettings
-from rollyard.resources_servers.python_answers.scoring import Tests
+from rollyard.resources_servers.python_answers.environment import ProgramSettings, Tests
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.sandbox.python_runtime import find_python
 from rollyard.services.sandbox.records import Limits

@@ -7,13 +7,19 @@ from random import Random
 
 from rollyard.resources_servers.grl_sokoban.game import canonical_board
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
-from rollyard.resources_servers.grl_sokoban.prompts import PromptBuilder
 from rollyard.resources_servers.grl_sokoban.row_selection import (
     RowSelection,
     add_selection_options,
     selection_from_options,
 )
-from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, prompt_builder_from_options, row, write
+from rollyard.resources_servers.grl_sokoban.row_writer import (
+    PromptBuilder,
+    Row,
+    add_output,
+    prompt_builder_from_options,
+    row,
+    write,
+)
 from rollyard.resources_servers.grl_sokoban.solver import solve
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.script import ScriptParser, positive, run_script

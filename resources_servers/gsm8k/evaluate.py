@@ -13,10 +13,14 @@ from pathlib import Path
 import orjson
 import yaml
 
-from rollyard.resources_servers.gsm8k.prepared_rows import prepare_rows
+from rollyard.resources_servers.gsm8k.prepare import prepare_rows
 from rollyard.resources_servers.gsm8k.prompt_formats import MAX_OUTPUT_TOKENS
-from rollyard.resources_servers.gsm8k.reducers import completion_tokens, reduce_rollouts
-from rollyard.resources_servers.gsm8k.rollout_log import question_text, response_text
+from rollyard.resources_servers.gsm8k.rollout_log import (
+    completion_tokens,
+    question_text,
+    reduce_rollouts,
+    response_text,
+)
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from rollyard.services.io.foreground import run_foreground

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
-from rollyard.resources_servers.grl_sokoban.geometry import why_infeasible
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate, why_infeasible
 
 from .reference import rooms
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollyard.resources_servers.gsm8k.reducers import reduce_rollouts
+from rollyard.resources_servers.gsm8k.rollout_log import reduce_rollouts
 
 
 def rollout(answer: str | None, *, success: bool = False, tokens: int | None = 10) -> dict[str, Any]:

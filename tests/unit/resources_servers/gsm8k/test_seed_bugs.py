@@ -12,9 +12,8 @@ from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.evaluate import main as evaluate
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
-from rollyard.resources_servers.gsm8k.reducers import reduce_rollouts
-from rollyard.resources_servers.gsm8k.train import train_config
-from rollyard.resources_servers.gsm8k.train_options import training_parser
+from rollyard.resources_servers.gsm8k.rollout_log import reduce_rollouts
+from rollyard.resources_servers.gsm8k.train import train_config, training_parser
 from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.io.search_path import INSTALLED

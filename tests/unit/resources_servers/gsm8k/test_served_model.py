@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from rollyard.resources_servers.gsm8k.served_model import served_model
+from rollyard.resources_servers.gsm8k.train import served_model
 from rollyard.services.errors import OperatorError
 from tests.support.sokoban_page import free_port
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.resources_servers.gsm8k.train import train_config
-from rollyard.resources_servers.gsm8k.train_options import loggers_of, training_parser
+from rollyard.resources_servers.gsm8k.train import loggers_of, train_config, training_parser
 from rollyard.services.errors import OperatorError
 from rollyard.services.training.train_config import TrainConfig
 

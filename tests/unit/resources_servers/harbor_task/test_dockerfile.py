@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.resources_servers.harbor_task.dockerfile.build import Build, Copy, Run, read_build
-from rollyard.resources_servers.harbor_task.unsupported import UnsupportedTask
+from rollyard.resources_servers.harbor_task.dockerfile import Build, Copy, Run, UnsupportedTask, read_build
 from tests.unit.resources_servers.harbor_task.folders import HOST
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.resources_servers.ifeval.language import LANGUAGES, language_of
+from rollyard.resources_servers.ifeval.instruction import LANGUAGES, language_of
 from rollyard.services.io.search_path import INSTALLED
 from tests.unit.resources_servers.ifeval.following_texts import ENGLISH, SAMPLES, follows
 
@@ -43,7 +43,7 @@ def test_detection_does_not_depend_on_the_process_or_the_order() -> None:
     texts = [text[:size] for text in (*SAMPLES.values(), ENGLISH) for size in (3, 9, 30, 200)]
     program = (
         "import sys, json\n"
-        "from rollyard.resources_servers.ifeval.language import language_of\n"
+        "from rollyard.resources_servers.ifeval.instruction import language_of\n"
         "texts = json.load(sys.stdin)\n"
         "print(json.dumps([language_of(text) for text in reversed(texts)]))"
     )

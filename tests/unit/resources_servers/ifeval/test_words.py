@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.resources_servers.ifeval.word_counts import word_count, words_in_capitals
+from rollyard.resources_servers.ifeval.instruction import word_count, words_in_capitals
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
 
-from rollyard.resources_servers.harbor_task.dockerfile.images import HostImage
-from rollyard.resources_servers.harbor_task.dockerfile.network import network_command
-from rollyard.resources_servers.harbor_task.dockerfile.parser import Instruction, instructions, substituted
-from rollyard.resources_servers.harbor_task.unsupported import UnsupportedTask
 from rollyard.services.sandbox.inside.box.root import SYSTEM_PATHS
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -200,3 +200,180 @@ def is_read_only(path: str) -> bool:
 
 def _unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+_DIRECTIVE = re.compile(r"#\s*(\w+)\s*=\s*(.*)")
+_FLAG = re.compile(r"--([\w-]+)(?:=(\S*))?(?:\s+|$)")
+_VARIABLE = re.compile(r"\\(.)|\$(?:(\w+)|\{(\w+)(?:(:[-+])((?:\\.|[^}\\])*))?\})", re.DOTALL)
+_HEREDOC = re.compile(r"<<-?[\"']?\w")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction, which may span several lines of the file."""
+
+    line: int
+    keyword: str
+    """In upper case."""
+    text: str
+    """Everything after the keyword and its flags."""
+    flags: Mapping[str, str]
+
+    def refuse(self, reason: str) -> UnsupportedTask:
+        """Return the exception that names this instruction."""
+        shown = " ".join(f"{self.keyword} {self.text}".split())
+        return UnsupportedTask(f"environment/Dockerfile line {self.line}: `{shown:.120}`: {reason}")
+
+    def exec_form(self) -> list[str] | None:
+        """Return the words of the JSON form, such as `["a", "b"]`; None if the text has another form."""
+        if not self.text.startswith("["):
+            return None
+        try:
+            words = json.loads(self.text)
+        except ValueError:
+            return None
+        if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+            raise self.refuse("expected a list of strings")
+        if not words:
+            raise self.refuse("the list is empty")
+        return words
+
+
+def instructions(text: str) -> Iterator[Instruction]:
+    """Yield the instructions. Raises UnsupportedTask for here-documents, NUL, and escape characters other than `\\`."""
+    if "\0" in text:
+        raise UnsupportedTask("environment/Dockerfile contains a NUL character, so it is not a text file")
+    for line, logical in _logical_lines(text):
+        keyword, _, rest = logical.partition(" ")
+        rest = rest.strip()
+        flags: dict[str, str] = {}
+        while found := _FLAG.match(rest):
+            flags[found[1]] = found[2] or ""
+            rest = rest[found.end() :]
+        instruction = Instruction(line, keyword.upper(), rest.strip(), flags)
+        if instruction.keyword in ("RUN", "COPY", "ADD") and _HEREDOC.search(rest):
+            raise instruction.refuse("here-documents are not supported")
+        yield instruction
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    pieces: list[str] = []
+    begin = 0
+    directives = True
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        stripped = line.strip()
+        if stripped.startswith("#"):
+            directive = _DIRECTIVE.fullmatch(stripped) if directives else None
+            if directive and directive[1].lower() == "escape" and directive[2].strip() != "\\":
+                raise UnsupportedTask(
+                    f"environment/Dockerfile line {number}: another escape character is not supported"
+                )
+            continue
+        directives = False
+        if not stripped:
+            continue
+        begin = begin if pieces else number
+        if stripped.endswith("\\"):
+            pieces.append(stripped[:-1].rstrip() + " ")
+            continue
+        yield begin, re.sub(r"^(\S+)\s+", r"\1 ", "".join([*pieces, stripped]))
+        pieces = []
+    if pieces:
+        yield begin, re.sub(r"^(\S+)\s+", r"\1 ", "".join(pieces).rstrip())
+
+
+def substituted(text: str, variables: Mapping[str, str]) -> str:
+    """Replace `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME:+other}`; unknown variables become empty."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] is not None:
+            return found[1] if found[1] == "$" else found[0]
+        current = variables.get(found[2] or found[3], "")
+        if found[4] == ":-":
+            return current or found[5]
+        if found[4] == ":+":
+            return found[5] if current else ""
+        return current
+
+    return _VARIABLE.sub(value, text)
+
+
+_OS_RELEASE = Path("/etc/os-release")
+_FIELD = re.compile(r"^(\w+)=[\"']?(.*?)[\"']?$", re.MULTILINE)
+_PREFIXES = ("docker.io/library/", "docker.io/", "library/")
+_VARIANTS = frozenset({"slim"})
+
+
+@dataclass(frozen=True)
+class HostImage:
+    """What this host is, in the words of image names."""
+
+    distribution: str
+    """Such as `debian`."""
+    versions: frozenset[str]
+    """Version and code name, such as `12` and `bookworm`."""
+    python: str
+    """Version of /usr/bin/python3, such as `3.11`; empty if there is none."""
+
+    def __str__(self) -> str:
+        python = f" with Python {self.python}" if self.python else " without Python"
+        return f"{self.distribution} {' or '.join(sorted(self.versions))}{python}"
+
+    def replaces(self, image: str, accepted: Sequence[str]) -> bool:
+        """Return whether the host has the image's distribution or Python in the same version, or `accepted` matches."""
+        name = _short(image)
+        if any(fnmatchcase(one, pattern) for pattern in accepted for one in (name, image)):
+            return True
+        base, _, tag = name.partition("@")[0].partition(":")
+        words = [word for word in tag.split("-") if word not in _VARIANTS]
+        if base == self.distribution:
+            return len(words) == 1 and words[0] in self.versions
+        if base == "python" and self.python and words:
+            return words[0] == self.python and all(word in self.versions for word in words[1:])
+        return False
+
+
+def host_image(os_release: Path = _OS_RELEASE, python: str = "/usr/bin/python3") -> HostImage:
+    """Describe this host."""
+    try:
+        fields = dict(_FIELD.findall(os_release.read_text()))
+    except OSError:
+        fields = {}
+    versions = frozenset(filter(None, (fields.get("VERSION_ID"), fields.get("VERSION_CODENAME"))))
+    found = re.search(r"python(3\.\d+)$", os.path.realpath(python))
+    return HostImage(fields.get("ID", "unknown"), versions, found[1] if found else "")
+
+
+def _short(image: str) -> str:
+    for prefix in _PREFIXES:
+        if image.startswith(prefix):
+            return image.removeprefix(prefix)
+    return image
+
+
+_BEGIN = r"(?:^|[;&|(`{]|\$\(|\b(?:sudo|then|do|else|exec|time|env|nohup)\s)\s*(?:\w+=\S*\s+)*"
+_WORDS = (
+    r"(?:apt-get|apt|aptitude|apk|yum|dnf|pacman|brew|snap|add-apt-repository"
+    r"|pip3?(?:\.\d+)?|pipx|uv|uvx|poetry|conda|mamba|npm|npx|yarn|pnpm|bun|gem|bundle|cargo\s+(?:install|add)|rustup"
+    r"|go\s+(?:get|install|mod\s+download)|curl|wget|git\s+(?:clone|fetch|pull)|ssh|scp|rsync|docker)"
+)
+_COMMAND = re.compile(rf"{_BEGIN}({_WORDS}|python3?(?:\.\d+)?\s+-m\s+pip)(?=\s|$)", re.MULTILINE)
+_LOCAL = re.compile(r"(?:curl|wget)\b[^;&|\n]*(?:localhost|127\.0\.0\.1|--version|\bfile://)")
+
+
+def network_command(script: str) -> tuple[int, str] | None:
+    """Return the line number and the name of the first command of a shell script that needs a network; None if none.
+
+    Requests to this machine itself are allowed. A command that is hidden from this search fails when it runs.
+    """
+    for number, line in enumerate(script.splitlines(), start=1):
+        if line.lstrip().startswith("#"):
+            continue
+        found = _COMMAND.search(line)
+        if found and not _LOCAL.search(line):
+            return number, " ".join(found[1].split())
+    return None
+
+
+class UnsupportedTask(Exception):
+    """The task folder is invalid, or needs what a box does not have. The message names the file and the instruction."""
