@@ -243,7 +243,7 @@ def same_value(gold: Any, answer: Any) -> bool | None:
     math-verify evaluates the difference to 15 digits and drops what is smaller, so `2 - 2^{-99}` and `2 - 2^{-100}` are
     equal to it. Right pairs differ by nothing; wrong pairs that real problems suggest differ by more than `TOLERANCE`.
     """
-    from sympy import And, Expr, FiniteSet, Interval, MatrixBase, Tuple, Union  # type: ignore[import-untyped]
+    from sympy import And, Expr, FiniteSet, Interval, MatrixBase, Tuple, Union
     from sympy.core.relational import Relational  # type: ignore[import-untyped]
 
     if isinstance(gold, Expr) and isinstance(answer, Expr):
