@@ -26,6 +26,7 @@ from rollyard.services.types import Json
 
 DONE = b"[DONE]"
 """Data of the event that ends a Chat Completions stream."""
+DONE_EVENT = b"data: [DONE]\n\n"
 EVENT_BYTES = 16 * 1024 * 1024
 """Maximum size of an event; the last event of a Responses stream contains the complete response."""
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
@@ -238,3 +239,31 @@ class ResponseStreamStart:
             check_response(response)
             return True
         return kind.endswith(".delta") and bool(payload.get("delta"))
+
+
+def chat_chunks(completion: Json, with_usage: bool = False) -> bytes:
+    """Return a finished completion as the body of a Chat Completions stream, with each text in a single chunk.
+
+    Nothing is sent before the completion is finished, but clients that require a stream can then use the server.
+    `stream_events.whole` does the same for the Responses API; it is in `services` because agents also use it.
+    """
+    base = {key: value for key, value in completion.items() if key not in ("choices", "usage")}
+    base["object"] = "chat.completion.chunk"
+    pieces: list[bytes] = []
+
+    def send(choices: list[Json], **extra: Any) -> None:
+        pieces.append(b"data: %b\n\n" % orjson.dumps({**base, "choices": choices, **extra}))
+
+    for choice in completion["choices"]:
+        index, message = choice["index"], choice["message"]
+        delta = {key: value for key, value in message.items() if key != "tool_calls" and value is not None}
+        fields = {key: value for key, value in choice.items() if key not in ("message", "finish_reason")}
+        send([{**fields, "delta": delta, "finish_reason": None}])
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            tool_calls = [{**call, "index": number}]
+            send([{"index": index, "delta": {"tool_calls": tool_calls}, "finish_reason": None}])
+        send([{"index": index, "delta": {}, "finish_reason": choice.get("finish_reason")}])
+    if with_usage:
+        send([], usage=completion.get("usage"))
+    pieces.append(DONE_EVENT)
+    return b"".join(pieces)

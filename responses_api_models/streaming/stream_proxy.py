@@ -1,4 +1,4 @@
-"""Forwards or converts streams event by event, and converts a finished completion to a stream.
+"""Forwards or converts streams event by event.
 
 A stream is complete if it contains its final event: `[DONE]` in Chat Completions, a terminal event in Responses. If a
 stream ends without it, an error event is added, so clients do not mistake it for a complete response.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import orjson
 
 from rollyard.responses_api_models.streaming.events import ResponseEvents
-from rollyard.responses_api_models.streaming.sse import DONE, data_of, error_of, payload_of
+from rollyard.responses_api_models.streaming.sse import DONE, DONE_EVENT, data_of, error_of, payload_of
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.problem import to_problem
 from rollyard.services.http.request import RawRequest
@@ -176,34 +175,3 @@ def _check_error(event: bytes, payload: Json) -> None:
 
 def _stream_ended_early() -> Failure:
     return Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its response was complete")
-
-
-DONE_EVENT = b"data: [DONE]\n\n"
-
-
-def chat_chunks(completion: Json, with_usage: bool = False) -> bytes:
-    """Return a finished completion as the body of a Chat Completions stream, with each text in a single chunk.
-
-    Nothing is sent before the completion is finished, but clients that require a stream can then use the server.
-    `stream_events.whole` does the same for the Responses API; it is in `services` because agents also use it.
-    """
-    base = {key: value for key, value in completion.items() if key not in ("choices", "usage")}
-    base["object"] = "chat.completion.chunk"
-    pieces: list[bytes] = []
-
-    def send(choices: list[Json], **extra: Any) -> None:
-        pieces.append(b"data: %b\n\n" % orjson.dumps({**base, "choices": choices, **extra}))
-
-    for choice in completion["choices"]:
-        index, message = choice["index"], choice["message"]
-        delta = {key: value for key, value in message.items() if key != "tool_calls" and value is not None}
-        fields = {key: value for key, value in choice.items() if key not in ("message", "finish_reason")}
-        send([{**fields, "delta": delta, "finish_reason": None}])
-        for number, call in enumerate(message.get("tool_calls") or ()):
-            tool_calls = [{**call, "index": number}]
-            send([{"index": index, "delta": {"tool_calls": tool_calls}, "finish_reason": None}])
-        send([{"index": index, "delta": {}, "finish_reason": choice.get("finish_reason")}])
-    if with_usage:
-        send([], usage=completion.get("usage"))
-    pieces.append(DONE_EVENT)
-    return b"".join(pieces)

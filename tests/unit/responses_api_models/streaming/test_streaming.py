@@ -17,8 +17,7 @@ from openai import AsyncOpenAI, InternalServerError
 
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.convert.conversion import chat_to_response
-from rollyard.responses_api_models.streaming.sse import data_of, error_in, is_event, split_events
-from rollyard.responses_api_models.streaming.stream_proxy import chat_chunks
+from rollyard.responses_api_models.streaming.sse import chat_chunks, data_of, error_in, is_event, split_events
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.stream_events import whole
