@@ -89,16 +89,6 @@ def test_without_charge_unplayed_the_reward_is_what_the_steps_earned() -> None:
     assert play.move(3) == play.reward() == -0.1
 
 
-def test_undo_restores_the_position_and_costs_a_step() -> None:
-    play = new_episode("######\n#P√__#\n#_XO_#\n######", undo=True)
-    before = play.game.position()
-    assert play.move(4) == pytest.approx(-1.1)
-    assert play.undo() == pytest.approx(0.9)
-    assert play.game.position() == before
-    assert (play.game.steps, play.game.boxes_on_target, play.undoable) == (2, 1, 0)
-    assert play.total_reward == pytest.approx(-0.2)
-
-
 def test_blocked_moves_cannot_be_undone() -> None:
     play = new_episode(ROOMS["easily lost"], undo=True)
     for action in (3, 3, 3):

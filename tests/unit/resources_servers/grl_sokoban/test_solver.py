@@ -10,11 +10,8 @@ import pytest
 
 from rollyard.resources_servers.grl_sokoban.game import Game, Room
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
-from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, fewest_moves, is_deadlocked, solve
+from rollyard.resources_servers.grl_sokoban.solver import UnsolvableRoom, fewest_moves, is_deadlocked, solve
 from tests.unit.resources_servers.grl_sokoban.reference import levels, rows, trajectories
-
-CORNERED = "######\n#X___#\n#_P__#\n#__O_#\n######"
-FROZEN = "#######\n#OO___#\n#__XX_#\n#__XX_#\n#_P_OO#\n#######"
 
 
 def generated_rooms(count: int) -> Iterator[Room]:
@@ -119,17 +116,6 @@ def test_every_generated_room_is_solved_by_the_returned_path() -> None:
         assert solution is not None
         assert solves(room, solution.path)
         assert solution.moves == len(solution.path) >= solution.pushes
-
-
-def test_a_solved_position_needs_no_moves() -> None:
-    assert solve(Room.parse("#####\n#P√_#\n#####")) == Solution(0, 0, ())
-
-
-@pytest.mark.parametrize("board", [CORNERED, FROZEN])
-def test_boxes_stuck_in_a_corner_or_a_block_are_a_deadlock(board: str) -> None:
-    assert is_deadlocked(Room.parse(board)) is True
-    with pytest.raises(UnsolvableRoom):
-        solve(Room.parse(board))
 
 
 def test_beyond_the_limit_the_result_is_unknown() -> None:

@@ -16,7 +16,7 @@ from rollyard.responses_api_models.vllm_model import app
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import FinishReason, Json
-from tests.support.scripted_engine import COMPLETION, Step, completion, engine, model_server, post_json
+from tests.support.scripted_engine import Step, completion, engine, model_server, post_json
 from tests.support.token_clients import TEXT_TURN, open_episode
 from tests.support.token_engine import TokenEngine
 from tests.support.waiting import deadline_s, until
@@ -153,19 +153,6 @@ async def test_with_token_ids_enabled_they_are_requested_and_the_last_item_carri
     Response.model_validate(body)
 
 
-async def test_with_token_ids_enabled_a_chat_message_carries_them_too() -> None:
-    _, body = await answer_of(with_tokens(), "/v1/chat/completions", return_token_id_information=True)
-    message = body["choices"][0]["message"]
-    assert (message["prompt_token_ids"], message["generation_log_probs"]) == ([1, 2], [-0.5])
-
-
-async def test_missing_token_ids_are_a_failure() -> None:
-    for path in ["/v1/responses", "/v1/chat/completions"]:
-        status, problem = await answer_of(COMPLETION, path, return_token_id_information=True)
-        assert (status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
-        assert "prompt_token_ids" in problem["detail"]
-
-
 async def test_a_refusal_keeps_the_engines_status_and_names_this_server() -> None:
     status, problem = await answer_of(Step({"error": {"message": "Incorrect API key"}}, 401))
     assert (status, problem["upstream_status"], problem["server"]) == (401, 401, "policy_model")
@@ -173,27 +160,11 @@ async def test_a_refusal_keeps_the_engines_status_and_names_this_server() -> Non
     assert "Incorrect API key" in problem["detail"]
 
 
-async def test_an_answer_without_a_message_is_malformed_after_all_attempts() -> None:
-    bodies: list[Json] = [{"choices": []}, {"choices": [{"index": 0}]}]
-    for body in bodies:
-        async with engine(body) as fake, model_server(VllmModel, base_url=fake.url) as server:
-            answer, problem = await post_json(server, "/v1/responses", HI)
-        assert (answer.status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
-        assert len(fake.requests) == 3
-
-
 async def test_an_invalid_item_is_refused_before_the_engine_is_asked() -> None:
     async with engine() as fake, model_server(VllmModel, base_url=fake.url) as server:
         answer, problem = await post_json(server, "/v1/responses", {"input": [{"type": "item_reference", "id": "x"}]})
     assert (answer.status, problem["type"]) == (400, "urn:rollyard:bad_request")
     assert not fake.requests
-
-
-async def test_a_malformed_tool_call_of_the_model_is_returned_unchanged() -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "nope", "arguments": '{"a'}}
-    status, body = await answer_of(completion({"content": None, "tool_calls": [call]}))
-    assert status == 200
-    assert (body["output"][0]["name"], body["output"][0]["arguments"]) == ("nope", '{"a')
 
 
 async def test_a_caller_that_disconnects_makes_the_engine_abort() -> None:

@@ -125,13 +125,6 @@ def test_a_burst_of_failures_is_one_cool_down() -> None:
     assert endpoint.is_down
 
 
-async def test_an_endpoint_is_chosen_even_if_all_have_failed() -> None:
-    pool = Replicas([ONE, TWO])
-    fail(pool, ONE)
-    fail(pool, TWO)
-    assert await chosen_url(pool) in pool.urls
-
-
 async def test_an_episode_is_lost_with_its_engine_and_may_start_again_elsewhere() -> None:
     pool = Replicas([ONE, TWO])
     pool.remove((await first_call(pool, A)).url)

@@ -237,11 +237,6 @@ async def test_who_asked_for_a_long_pause_is_named_and_callers_are_asked_for_60_
     assert (failure.problem.model_extra or {})["retry_after"] == "60"
 
 
-async def test_a_dead_address_does_not_fail_a_call_that_another_can_answer() -> None:
-    async with engine() as fake:
-        assert await post([unused_url() + "/v1", fake.url]) == COMPLETION
-
-
 async def test_a_dead_address_is_tried_last_after_a_failure() -> None:
     async with engine() as fake, http_transport() as transport:
         upstream = make_upstream(transport, [unused_url() + "/v1", fake.url], max_attempts=2)
@@ -298,14 +293,6 @@ async def test_hundreds_of_calls_run_concurrently() -> None:
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-
-
-async def test_cancelling_a_call_disconnects_so_that_the_engine_can_abort() -> None:
-    async with engine(Step(delay_s=deadline_s())) as fake:
-        call = asyncio.create_task(post(fake.url))
-        await until(lambda: fake.requests)
-        call.cancel()
-        await asyncio.wait_for(fake.disconnected.wait(), deadline_s())
 
 
 @pytest.mark.parametrize(

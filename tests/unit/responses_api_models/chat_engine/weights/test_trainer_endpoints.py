@@ -162,16 +162,6 @@ async def test_unlisted_endpoints_are_not_forwarded() -> None:
             assert path not in engine.paths
 
 
-async def test_model_calls_wait_while_a_trainer_has_paused_the_engines() -> None:
-    async with trainer_server(WeightEngine()) as policy:
-        await policy.post("/pause?mode=keep")
-        calling = asyncio.create_task(policy.call_model())
-        await asyncio.sleep(0.02)
-        assert not calling.done()
-        await policy.post("/resume")
-        assert await calling == (200, STARTED)
-
-
 async def test_a_response_generated_before_a_pause_is_returned_without_waiting() -> None:
     engine = WeightEngine()
     engine.delayed["/v1/chat/completions"] = asyncio.Event()
@@ -305,17 +295,6 @@ async def test_weights_cannot_be_loaded_without_the_version_tracking() -> None:
         assert (await policy.post("/update_weight_version", {"new_version": "7"}))[0] == 200
         assert await policy.version() == "7"
     assert engine.weights == STARTED
-
-
-async def test_control_calls_are_refused_during_an_update() -> None:
-    engine = WeightEngine()
-    engine.delayed["/collective_rpc"] = asyncio.Event()
-    async with trainer_server(engine) as policy:
-        updating = asyncio.create_task(policy.update("/weights/new"))
-        await until(lambda: "/collective_rpc" in engine.paths)
-        assert (await policy.post("/resume"))[0] == 409
-        engine.delayed["/collective_rpc"].set()
-        assert (await updating)[0] == 200
 
 
 async def test_model_calls_stop_when_a_new_engine_cannot_load_weights_that_a_trainer_sent() -> None:

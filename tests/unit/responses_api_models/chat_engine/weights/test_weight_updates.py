@@ -181,15 +181,6 @@ async def test_an_engine_restarted_before_any_update_unblocks_model_calls_at_onc
         assert await policy.version() == "0"
 
 
-async def test_an_update_reaches_a_restarted_engine() -> None:
-    engine = WeightEngine(failing_folder=BROKEN)
-    async with trainer_server(engine) as policy:
-        await policy.update(BROKEN)
-        engine.restart()
-        assert (await policy.update(NEW))[0] == 200
-        assert await policy.call_model() == (200, NEW)
-
-
 async def test_subclasses_are_notified_of_an_engine_that_lost_its_weights() -> None:
     invalid_urls: list[str] = []
 
