@@ -121,16 +121,6 @@ def test_beyond_the_solvers_limit_the_flag_is_unknown_and_the_episode_continues(
     assert (play.lost, play.over) == (None, False)
 
 
-def test_a_lost_room_ends_the_episode_only_if_configured() -> None:
-    for deadlock, over in (("flag", False), ("end", True)):
-        play = new_episode(ROOMS["easily lost"], deadlock=deadlock)
-        play.move(1)
-        assert (play.lost, play.over) == (False, False)
-        for action in (3, 1, 4):
-            play.move(action)
-        assert (play.lost, play.over, play.game.done) == (True, over, False)
-
-
 def test_an_undo_can_recover_a_lost_room() -> None:
     play = new_episode(ROOMS["easily lost"], deadlock="flag", undo=True)
     for action in (3, 1, 4):

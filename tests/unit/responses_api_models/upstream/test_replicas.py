@@ -53,14 +53,6 @@ async def session_lost(pool: Replicas, affinity: Affinity) -> str:
     return caught.value.problem.detail
 
 
-async def test_an_episode_stays_on_its_first_endpoint_however_busy_that_is() -> None:
-    pool = Replicas([ONE, TWO])
-    first = await first_call(pool, A)
-    with first.busy(), first.busy():
-        assert await pool.choose(A) is first
-        assert await pool.choose(B) is not first
-
-
 async def test_a_first_call_goes_to_the_least_busy_endpoint_in_turn_among_equals() -> None:
     pool = Replicas([ONE, TWO, THREE])
     one, two = endpoint_of(pool, ONE), endpoint_of(pool, TWO)
@@ -325,13 +317,6 @@ async def test_all_requests_of_an_episode_go_to_the_engine_of_its_first_call(bac
     assert max(counts) >= 3
     assert one.requests
     assert other.requests
-
-
-async def test_concurrent_first_calls_are_spread_over_the_engines() -> None:
-    one, other = two_engines()
-    async with open_episode(one, other, **SETTINGS) as client:
-        await asyncio.gather(*(first_response(client, f"episode{number}") for number in range(10)))
-    assert (one.turns, other.turns) == (5, 5)
 
 
 async def test_without_the_header_the_prompt_cache_key_determines_the_engine() -> None:

@@ -262,15 +262,6 @@ async def test_a_refusal_by_all_endpoints_is_final() -> None:
     assert (len(one.requests), len(two.requests)) == (1, 1)
 
 
-async def test_a_single_failed_endpoint_is_tried_again_by_the_next_call() -> None:
-    async with engine(*[Step(status=500)] * 6, COMPLETION) as fake, http_transport() as transport:
-        upstream = make_upstream(transport, fake.url)
-        for _ in range(2):
-            with pytest.raises(Failure):
-                await upstream.post("/x", b"{}", json_object)
-        assert await upstream.post("/x", b"{}", json_object) == COMPLETION
-
-
 async def test_a_failed_call_moves_to_another_endpoint_without_a_pause() -> None:
     async with engine(Step(status=429, headers={"retry-after": "60"})) as bad, engine() as good:
         async with asyncio.timeout(deadline_s()):

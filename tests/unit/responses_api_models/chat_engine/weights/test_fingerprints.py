@@ -119,17 +119,6 @@ async def test_an_engine_restarted_by_its_operator_does_not_load_changed_files_e
         assert (active_urls(policy), other.weights) == ([engine_url(0)], run.base)
 
 
-async def test_a_restarted_engine_loads_the_unchanged_files(tmp_path: Path) -> None:
-    run = CheckpointRun(tmp_path)
-    (engine,) = run.engines
-    async with run.serve() as policy:
-        await policy.update(run.new_checkpoint(1))
-        policy.server.gone(engine_url(0))
-        engine.restart()
-        await policy.server.register_engine(engine_url(0))
-        assert (engine.label, await policy.call_model()) == ("1", (200, str(tmp_path / "step-1")))
-
-
 @pytest.mark.parametrize("what", ["the same files", "other files"])
 async def test_a_restart_behind_the_same_address_is_noticed_without_a_call(tmp_path: Path, what: str) -> None:
     run = CheckpointRun(tmp_path)
