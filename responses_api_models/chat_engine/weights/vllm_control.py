@@ -355,7 +355,7 @@ def all_succeeded(replies: list[EngineReply]) -> bool:
 T = TypeVar("T")
 
 MAX_LEASE_S = 7 * 24 * 3600.0
-FIELD = "lease_s"
+_LEASE = "lease_s"
 
 
 class PauseLease:
@@ -433,7 +433,7 @@ def split_lease(query: str, request: Json) -> tuple[float | None, str, Json]:
     Raises Failure bad_request if the lease is not a number of seconds within the limits.
     """
     pairs = parse_qsl(query, keep_blank_values=True)
-    requested: Any = next((value for name, value in pairs if name == FIELD), request.get(FIELD))
+    requested: Any = next((value for name, value in pairs if name == _LEASE), request.get(_LEASE))
     if requested is None:
         return None, query, request
     try:
@@ -442,13 +442,13 @@ def split_lease(query: str, request: Json) -> tuple[float | None, str, Json]:
         length_s = math.nan
     if not 0 < length_s <= MAX_LEASE_S:
         raise bad_request(
-            f"{FIELD}: found {str(requested)[:50]!r}; expected a number of seconds between 0 and {MAX_LEASE_S:.0f}"
+            f"{_LEASE}: found {str(requested)[:50]!r}; expected a number of seconds between 0 and {MAX_LEASE_S:.0f}"
         )
-    rest = urlencode([(name, value) for name, value in pairs if name != FIELD])
-    return length_s, rest, {name: value for name, value in request.items() if name != FIELD}
+    rest = urlencode([(name, value) for name, value in pairs if name != _LEASE])
+    return length_s, rest, {name: value for name, value in request.items() if name != _LEASE}
 
 
-OFFSET = "rank_offset"
+_RANK_OFFSET = "rank_offset"
 
 
 async def ranked_bodies(engines: EngineGroup, request: Json) -> dict[str, bytes]:
@@ -460,13 +460,13 @@ async def ranked_bodies(engines: EngineGroup, request: Json) -> dict[str, bytes]
     to it, so that the same offset would give workers of two engines the same rank.
     """
     info = request.get("init_info")
-    if not isinstance(info, dict) or not isinstance(info.get(OFFSET), int) or len(engines.urls) < 2:
+    if not isinstance(info, dict) or not isinstance(info.get(_RANK_OFFSET), int) or len(engines.urls) < 2:
         return {}
     urls = engines.urls
     sizes = await asyncio.gather(*(_workers(engines, url) for url in urls))
-    offset, bodies = info[OFFSET], {}
+    offset, bodies = info[_RANK_OFFSET], {}
     for url, size in zip(urls, sizes, strict=True):
-        bodies[url] = orjson.dumps({**request, "init_info": {**info, OFFSET: offset}})
+        bodies[url] = orjson.dumps({**request, "init_info": {**info, _RANK_OFFSET: offset}})
         offset += size
     return bodies
 
