@@ -11,7 +11,7 @@ from typing import Literal
 
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 Observation = Literal["text", "coordinates", "image"]
 

@@ -11,6 +11,9 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.io.json_values import items, mapping, number
+from rollyard.records.rollouts.replay import Cell, Frame, Replay
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, read_move
 from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room, parse_action
@@ -18,9 +21,6 @@ from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode
 from rollyard.resources_servers.grl_sokoban.observation import board_in
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
-from rollyard.services.io.json_values import items, mapping, number
-from rollyard.services.rollouts.replay import Cell, Frame, Replay
-from rollyard.services.types import Json
 
 UNDO = 0
 """A pseudo-move that undoes the last move that moved the player."""

@@ -9,6 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal, get_args
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.script import not_negative
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.grl_sokoban.game import Room, canonical_board
@@ -17,8 +19,6 @@ from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution
 from rollyard.resources_servers.grl_sokoban.symmetry import SymmetryName, distinct
 from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.script import not_negative
 
 Band = Literal["easy", "medium", "hard"]
 BANDS: tuple[Band, ...] = get_args(Band)

@@ -9,15 +9,15 @@ from random import Random
 
 import orjson
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.exit_status import EXIT_DONE
+from rollyard.records.io.foreground import run_foreground
+from rollyard.records.io.jsonl import replace
+from rollyard.records.io.script import not_negative, run_script
+from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, SYSTEM, create_params, gold_number
 from rollyard.services.datasets.splits import SplitSelection
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.exit_status import EXIT_DONE
-from rollyard.services.io.foreground import run_foreground
-from rollyard.services.io.jsonl import replace
-from rollyard.services.io.script import not_negative, run_script
-from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 TRAIN = SplitSelection(default_split="train", default_subset="main")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.io.jsonl import iter_jsonl, refuse, replace
-from rollyard.services.io.lines import Lines
-from rollyard.services.rollouts.rewards import is_measured
-from rollyard.services.types import Json, Record
+from rollyard.records.io.jsonl import iter_jsonl, refuse, replace
+from rollyard.records.io.lines import Lines
+from rollyard.records.rollouts.rewards import is_measured
+from rollyard.records.types import Json, Record
 
 
 def write_rollout_log(files: list[Path], output: Path) -> int:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.records.io.json_values import is_number
+from rollyard.records.types import MAX_REWARD
 from rollyard.resources_servers.harbor_task.dockerfile import Copy, Run, UnsupportedTask
 from rollyard.resources_servers.harbor_task.settings import HarborSettings
 from rollyard.resources_servers.harbor_task.task_folder import ENVIRONMENT, SOLUTION, TESTS, TaskFolder
-from rollyard.services.io.json_values import is_number
 from rollyard.services.sandbox.shell.records import BoxEntry, CommandResult
 from rollyard.services.sandbox.shell.shell_box import BoxDied, BoxRefused, ShellBox, plan_for
-from rollyard.services.types import MAX_REWARD
 
 VERIFIER_LOGS = "/logs/verifier"
 _LOGS = ("/logs/agent", VERIFIER_LOGS, "/logs/artifacts")

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.harbor_task.dockerfile import (
     Build,
     HostImage,
@@ -25,7 +26,6 @@ from rollyard.resources_servers.harbor_task.dockerfile import (
     read_build,
 )
 from rollyard.resources_servers.harbor_task.settings import EXAMPLES, HarborSettings
-from rollyard.services.errors import OperatorError
 from rollyard.services.sandbox.inside.box.root import SYSTEM_PATHS
 from rollyard.services.sandbox.shell.shell_box import is_visible
 

@@ -8,6 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, ToolResult, Verdict, Verification, serve
 from rollyard.resources_servers.episode_tools import EpisodeTools
 from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
@@ -20,9 +23,6 @@ from rollyard.resources_servers.inspect_task.solver_episode import (
     rehearse,
 )
 from rollyard.resources_servers.inspect_task.task_loading import LoadedTask, digest, load_task
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
-from rollyard.services.verdict_fields import VerdictField
 
 
 @dataclass(frozen=True)

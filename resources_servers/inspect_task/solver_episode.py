@@ -18,12 +18,12 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask, Models
 from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
 from rollyard.resources_servers.inspect_task.task_loading import LoadedTask
-from rollyard.services.errors import Failure, FailureKind, OperatorError, RollyardError
 from rollyard.services.responses.response_validity import is_answer, message_text
-from rollyard.services.types import Json
 
 STOP_S = 5.0
 """How long a stopped solver may take to end."""

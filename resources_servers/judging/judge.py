@@ -21,11 +21,11 @@ from typing import Protocol
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.resources_servers.judging.reading import UnreadableGrade, judge_text, read_score
 from rollyard.resources_servers.judging.settings import FIELD, JudgeSettings
 from rollyard.resources_servers.rubric import Score
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

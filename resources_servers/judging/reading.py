@@ -18,9 +18,9 @@ import unicodedata
 import orjson
 import regex
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.judging.settings import JudgeSettings
 from rollyard.services.responses.response_validity import is_answer, message_text
-from rollyard.services.types import Json
 
 MATCH_S = 1.0
 """Time limit for matching one line against the pattern. Patterns such as `(x|xx)+y` can take exponential time."""

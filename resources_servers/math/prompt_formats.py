@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.answers.extraction import Found
 from rollyard.resources_servers.answers.finders import boxed, boxed_or_tagged, dollars, hashes, minerva, number, phrased
 from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
 from rollyard.resources_servers.answers.prompts import chat, completion, with_shots
 from rollyard.resources_servers.answers.sentence_values import bare_value, values
 from rollyard.resources_servers.math.hendrycks import between_dollars, last_box, same_string
-from rollyard.services.types import Json
 
 SYSTEM = r"Think step by step, and put your final answer inside \boxed{...}."
 MAX_OUTPUT_TOKENS = 1024

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict
 from rollyard.resources_servers.python_answers.program_extraction import Program, parsed
 from rollyard.services.sandbox.records import Ending, Limits, Outcome, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
-from rollyard.services.verdict_fields import VerdictField
 
 
 class ProgramSettings(EnvironmentSettings):

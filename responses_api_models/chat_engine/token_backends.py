@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 import orjson
 
+from rollyard.records.token_types import SamplingRecord
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import hermes, sampling
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.responses.response_validity import check_finish, first_choice, malformed
-from rollyard.services.token_types import SamplingRecord
-from rollyard.services.types import Json
 
 QUESTION: Json = {"role": "user", "content": "x"}
 """The message that `check` sends to test an engine."""

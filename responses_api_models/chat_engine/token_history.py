@@ -18,6 +18,10 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.json_values import items, mapping
+from rollyard.records.token_types import PolicyVersion, PrefixMismatch, SamplingRecord, TokenTrace
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine import sampling
 from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
@@ -27,8 +31,6 @@ from rollyard.responses_api_models.convert.conversion import token_fields
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.io.json_values import items, mapping
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
 from rollyard.services.responses.response_validity import check_completion, malformed
 from rollyard.services.responses.tool_calls import (
@@ -39,8 +41,6 @@ from rollyard.services.responses.tool_calls import (
     sendable_arguments,
     sendable_name,
 )
-from rollyard.services.token_types import PolicyVersion, PrefixMismatch, SamplingRecord, TokenTrace
-from rollyard.services.types import TOKEN_FIELDS, Json
 
 _CHAT_ONLY = ("echo", "continue_final_message", "truncate_prompt_tokens", "prompt_logprobs")
 """Fields that change the prompt or the response in a way that only the chat endpoint supports."""

@@ -19,9 +19,9 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.convert.messages import unconvertible
 from rollyard.services.responses.response_validity import check_response, malformed
-from rollyard.services.types import TOKEN_FIELDS, Json
 
 INVALID_ARGUMENTS = "invalid_arguments"
 """Only key of a tool_use block's `input` if the model's arguments are not a JSON object; its value is their text."""

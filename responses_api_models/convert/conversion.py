@@ -24,12 +24,12 @@ from typing import Any, cast
 
 import orjson
 
+from rollyard.records.token_types import TokenHistory
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.convert.messages import Dialect, to_items, to_messages, unconvertible
 from rollyard.responses_api_models.think_tags import split_thinking
 from rollyard.services.responses.response_validity import calls_of, check_completion, check_response, malformed
 from rollyard.services.responses.tool_calls import call_function, read_arguments, read_id, read_name
-from rollyard.services.token_types import TokenHistory
-from rollyard.services.types import TOKEN_FIELDS, Json
 
 __all__ = ["Dialect", "apply_metadata", "chat_request_to_responses", "request_to_chat"]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.upstream.response_parsing import json_object
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.response_validity import (
     check_empty,
     check_error,
@@ -22,7 +23,6 @@ from rollyard.services.responses.response_validity import (
     check_response,
     has_content,
 )
-from rollyard.services.types import Json
 
 DONE = b"[DONE]"
 """Data of the event that ends a Chat Completions stream."""

@@ -36,6 +36,7 @@ from typing import TypeVar
 import orjson
 from pydantic import SecretStr
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.responses_api_models.streaming.sse import (
     Opening,
     StartedStream,
@@ -48,7 +49,6 @@ from rollyard.responses_api_models.upstream.replicas import Endpoint, Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import retry_after_s, upstream_failure
 from rollyard.responses_api_models.upstream.settings import CallSettings
-from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.transport import HttpResponse, Transport
 from rollyard.services.server.settings import header_secrets, secrets_in_bodies
 

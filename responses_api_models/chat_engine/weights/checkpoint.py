@@ -20,6 +20,8 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import (
     INDEX,
@@ -29,8 +31,6 @@ from rollyard.responses_api_models.chat_engine.weights.safetensors_headers impor
     read_tensors,
     weight_files,
 )
-from rollyard.services.errors import Failure
-from rollyard.services.types import Json
 
 Depth = Literal["values", "headers", "off"]
 HINT_OFF = "if only the engines' hosts can read it, set weights_check: off"

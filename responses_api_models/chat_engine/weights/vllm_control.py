@@ -19,6 +19,8 @@ from urllib.parse import parse_qs, parse_qsl, urlencode
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json, Problem
 from rollyard.responses_api_models.chat_engine.weights.call_gate import ASLEEP, PAUSED, STOPPING, UPDATING, Gate
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import check_announced
 from rollyard.responses_api_models.chat_engine.weights.engine_group import (
@@ -32,10 +34,8 @@ from rollyard.responses_api_models.chat_engine.weights.policy_versions import CH
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request, conflict
 from rollyard.responses_api_models.chat_engine.weights.weight_loader import CpuLimits, WeightLoader
 from rollyard.responses_api_models.chat_engine.weights.weight_update import JoiningEngines
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import read_object
 from rollyard.services.http.response_failures import PROBLEM_TYPE
-from rollyard.services.types import Json, Problem
 
 log = logging.getLogger(__name__)
 

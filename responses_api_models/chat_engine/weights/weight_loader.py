@@ -17,6 +17,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights import checkpoint
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import (
     Checkpoint,
@@ -27,8 +29,6 @@ from rollyard.responses_api_models.chat_engine.weights.checkpoint import (
 from rollyard.responses_api_models.chat_engine.weights.engine_group import QUERY_S, STEP_S, EngineGroup
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import CHANGING, STARTED, PolicyVersions
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
-from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

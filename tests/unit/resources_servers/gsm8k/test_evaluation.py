@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.rollout_log import reduce_rollouts, write_rollout_log
-from rollyard.services.types import Json
 
 
 def rollout(task: int, repeat: int, **fields: object) -> Json:

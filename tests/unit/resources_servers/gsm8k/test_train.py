@@ -11,9 +11,9 @@ from threading import Thread
 
 import pytest
 
+from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.gsm8k.train import loggers_of, served_model, train_config, training_parser
-from rollyard.services.errors import OperatorError
-from rollyard.services.training.train_config import TrainConfig
+from rollyard.training.train_config import TrainConfig
 from tests.support.sokoban_page import free_port
 
 DEFAULTS = {

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.harbor_task.dockerfile import Build, Copy, Run, UnsupportedTask, read_build
 from rollyard.resources_servers.harbor_task.settings import EXAMPLES, HarborSettings
 from rollyard.resources_servers.harbor_task.task_box import read_reward
 from rollyard.resources_servers.harbor_task.task_folder import load_tasks
-from rollyard.services.errors import OperatorError
 from tests.unit.resources_servers.harbor_task.folders import HOST, load, write_task
 
 

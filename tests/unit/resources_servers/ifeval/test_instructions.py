@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.resources_servers.ifeval.instruction import LANGUAGES, language_of, word_count, words_in_capitals
 from rollyard.resources_servers.ifeval.scoring import KINDS, instruction, variants
 from rollyard.resources_servers.ifeval.sentences import sentences
-from rollyard.services.io.search_path import INSTALLED
 from tests.unit.resources_servers.answers.grading import DATA, rows_of
 from tests.unit.resources_servers.ifeval.following_texts import ENGLISH, SAMPLES, follows, text_that_follows
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.judging import reading
 from rollyard.resources_servers.judging.judge import Judge
 from rollyard.resources_servers.judging.settings import PROMPT, JudgeSettings
 from rollyard.resources_servers.rubric import Score
 from rollyard.services.config.references import servers_of
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.types import Json
 from tests.support.in_process import says
 from tests.support.stacks import load_config
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.convert.anthropic import StopSequences, messages_to_responses, response_to_message
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 
 HELLO: Json = {"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
 IMAGE: Json = {"type": "image", "source": {"type": "url", "url": "https://example.com/cat.png"}}

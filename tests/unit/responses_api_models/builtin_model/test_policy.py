@@ -9,8 +9,8 @@ import json
 import pytest
 from openai.types.responses import Response
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
-from rollyard.services.types import Json
 from tests.support.builtin_environment import (
     CORNERED,
     EASY,

@@ -15,10 +15,10 @@ import pytest
 from pydantic import BaseModel, Field
 
 from rollyard import Environment, Verdict, Verification, tool
+from rollyard.records.types import Json
 from rollyard.resources_servers.tools import tools_of
 from rollyard.responses_api_models.builtin_model.random_calls import callable_tools, random_turn
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
-from rollyard.services.types import Json
 from rollyard.testing import calls
 from tests.support.builtin_environment import (
     EASY,
@@ -124,7 +124,7 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.run_types import Keys
+from rollyard.records.run_types import Keys
 keys = Keys(run_id="run", secret="secret")
 client = ServerClient(HttpTransport(), keys, AddressBook(None))
 model = BuiltinModel(BuiltinModelSettings(), Context("policy_model", keys, client))

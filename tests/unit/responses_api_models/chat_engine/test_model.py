@@ -11,11 +11,11 @@ import pytest
 import yaml
 from openai.types.responses import Response
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import FinishReason, Json
 from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.vllm_model import app
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import FinishReason, Json
 from tests.support.scripted_engine import Step, completion, engine, model_server, post_json
 from tests.support.token_clients import TEXT_TURN, open_episode
 from tests.support.token_engine import TokenEngine

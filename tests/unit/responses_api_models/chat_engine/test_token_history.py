@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from rollyard.records.rollout_types import Response
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.token_history import (
     Fingerprint,
@@ -22,8 +24,6 @@ from rollyard.responses_api_models.chat_engine.token_history import (
     token_texts,
 )
 from rollyard.responses_api_models.convert.conversion import Dialect, chat_to_response, request_to_chat
-from rollyard.services.rollout_types import Response
-from rollyard.services.types import TOKEN_FIELDS, Json
 from tests.support import toy_tokenizer
 from tests.support.token_clients import (
     CALL_TURN,

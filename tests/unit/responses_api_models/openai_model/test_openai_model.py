@@ -10,13 +10,13 @@ import pytest
 import yaml
 from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, RateLimitError
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.openai_model import app
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.server.app import Server
-from rollyard.services.types import Json
 from tests.support.fixtures import unused_url
 from tests.support.openai_client import (
     HELLO,

@@ -7,13 +7,13 @@ import contextlib
 
 import pytest
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.upstream import replicas as module
 from rollyard.responses_api_models.upstream.replicas import MAX_COOL_DOWN_S, Affinity, Endpoint, Replicas
 from rollyard.responses_api_models.vllm_model.app import VllmModel
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import LocalTransport
 from rollyard.services.server.app import Server
-from rollyard.services.types import Json
 from tests.support.scripted_engine import COMPLETION, Step, engine, model_server
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, EpisodeClient, open_episode, tool_output, user_message
 from tests.support.token_engine import TokenEngine

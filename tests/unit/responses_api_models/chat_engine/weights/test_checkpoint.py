@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
+from rollyard.records.errors import Failure
 from rollyard.responses_api_models.chat_engine.weights import checkpoint
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import (
     ModelSignature,
@@ -18,7 +19,6 @@ from rollyard.responses_api_models.chat_engine.weights.checkpoint import (
     difference,
     start_checkpoint,
 )
-from rollyard.services.errors import Failure
 from tests.support.checkpoints import (
     EMBEDDINGS,
     HEAD,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import Failure, OperatorError
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
 from rollyard.responses_api_models.vllm_model.app import VllmModel
-from rollyard.services.errors import Failure, OperatorError
-from rollyard.services.types import Json
 from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
 from tests.support.checkpoints import (
     EMBEDDINGS,
