@@ -9,9 +9,12 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.anthropic_messages import response_to_message
-from rollyard.responses_api_models.convert.anthropic_requests import messages_to_responses, prompt_of
-from rollyard.responses_api_models.convert.stop_sequences import StopSequences
+from rollyard.responses_api_models.convert.anthropic import (
+    StopSequences,
+    messages_to_responses,
+    prompt_of,
+    response_to_message,
+)
 from rollyard.responses_api_models.request_validation import check_responses_request
 from rollyard.responses_api_models.streaming.anthropic_events import MessageEvents
 from rollyard.responses_api_models.streaming.sse import data_of, split_events

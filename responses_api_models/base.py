@@ -30,7 +30,7 @@ from rollyard.responses_api_models.convert import conversion
 from rollyard.responses_api_models.episode_policies import EpisodePolicies
 from rollyard.responses_api_models.recent_requests import RecentRequests
 from rollyard.responses_api_models.request_validation import check_chat_request, check_responses_request
-from rollyard.responses_api_models.streaming import chunks
+from rollyard.responses_api_models.streaming.sse import chat_chunks
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_PATH
@@ -104,7 +104,7 @@ class ModelServer(Server, Generic[S]):
         """Return a stream of chat completion chunks. The request still contains `stream` and `stream_options`."""
         with_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         answer = await self.chat(_without_stream(request), call)
-        return _streamed(answer, lambda completion: chunks.chat_chunks(completion, with_usage))
+        return _streamed(answer, lambda completion: chat_chunks(completion, with_usage))
 
     async def __serve_responses(self, call: RawRequest) -> bytes | RawResponse:
         """Create a Response (OpenAI's Responses API). With `"stream": true`, return it as a stream of events."""

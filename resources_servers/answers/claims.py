@@ -11,23 +11,40 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from rollyard.resources_servers.answers.answer_prefix import is_name, ordered_names, without_modulus, without_wrapping
-from rollyard.resources_servers.answers.bases import based, in_base_ten
-from rollyard.resources_servers.answers.brackets import brackets
-from rollyard.resources_servers.answers.choices import choice
 from rollyard.resources_servers.answers.final_form import unfinished
-from rollyard.resources_servers.answers.latex import plain_spelling, plain_words, unquoted, without_spaces, words
-from rollyard.resources_servers.answers.problem_statement import Problem, read_problem
+from rollyard.resources_servers.answers.latex import (
+    based,
+    brackets,
+    choice,
+    in_base_ten,
+    links,
+    normalized,
+    parts,
+    plain_spelling,
+    plain_words,
+    unquoted,
+    without_spaces,
+    words,
+)
+from rollyard.resources_servers.answers.problem_statement import (
+    Problem,
+    is_other_quantity,
+    is_requested,
+    read_problem,
+    residue,
+)
 from rollyard.resources_servers.answers.quantity import quantity, unit_of
-from rollyard.resources_servers.answers.requested_value import is_other_quantity
 from rollyard.resources_servers.answers.sets import same_vector, solved_set, with_usual_sets
-from rollyard.resources_servers.answers.splitting import links, parts
-from rollyard.resources_servers.answers.unit_words import UnknownWord, without_words
 from rollyard.resources_servers.answers.vocabulary import (
+    CHANGING,
     SCALES,
     UNITS,
+    changes_numbers,
+    is_common,
+    is_unit,
     other_unit,
     spoken_number,
+    stems,
     without_ordinal,
     word_set,
 )
@@ -394,3 +411,279 @@ def _chain(gold: str, answer: str, problem: Problem) -> Claim:
 
 def _without_text(side: str) -> str:
     return re.sub(r"\\text\s*\{[^{}]*\}|\\[a-z]+(?=\s*\{)", "", side)
+
+
+_GREEK = (
+    r"\\(?:alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|vartheta|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi"
+    r"|varphi|chi|psi|omega|ell|Delta|Gamma|Lambda|Omega|Phi|Psi|Sigma|Theta)(?![a-z])"
+)
+_LETTER = rf"(?:[a-zA-Z]|{_GREEK})"
+_INDEX = r"(?:_(?:\{[\w, \\]+\}|\\text\s*\{[\w ]+\}|\w))"
+_ANY_TEXT = r"\\text\s*\{[^{}]*\}"
+_POINTS = r"[A-Z]{1,5}"
+_NAME = re.compile(
+    rf"""(?:
+      (?:{_LETTER}|[A-Z]{{1,5}}|{_ANY_TEXT}){_INDEX}?                                       # x, x_1, AB, \text{{Area}}
+    | {_LETTER}{_INDEX}?(?:\^\{{-1\}})?\((?:{_LETTER}|-?\d+)(?:,\s*(?:{_LETTER}|-?\d+))*\)  # f(x), f(3), f^{{-1}}(x)
+    | (?:P|E|\\Pr|\\text\s*\{{[^{{}}]*\}}|\\mathbb\{{?[PE]\}}?)\s*[(\[][^()\[\]=<>]*[)\]]     # P(A), E[X]
+    | m?\s*\\(?:angle|measuredangle|triangle)\s*(?:\{{?{_POINTS}\}}?|[a-z]|\d)
+    | m?\s*\\(?:overline|overrightarrow|widehat|vec|hat|bar)\s*(?:\{{\s*(?:{_POINTS}|[a-z])\s*\}}|[a-z])
+    | [\[|]\s*(?:{_POINTS}|\\overline\s*\{{{_POINTS}\}})\s*[\]|]                              # [ABC], |AB|
+    | [a-zA-Z][a-zA-Z ]*\b                                                                 # Total cost
+    )(?:\s*(?:{_ANY_TEXT}|\\triangle\s*|[A-Z]{{1,5}}+))*+""",
+    re.VERBOSE,
+)
+_PLAIN_WORDS = re.compile(r"[a-zA-Z][a-zA-Z ]*")
+_TUPLE = re.compile(rf"\(?\s*({_LETTER}{_INDEX}?(?:\s*,\s*{_LETTER}{_INDEX}?)+)\s*\)?")
+_MAX_LENGTH = 120
+_OF_NUMBER = re.compile(r".*\(-?\d.*\)")
+_SUM = re.compile(r"[a-zA-Z](?:\+[a-zA-Z])+")
+_PRODUCT = re.compile(r"[a-z]{2,4}")
+_ANNOUNCED = re.compile(
+    r"(?:\\text\s*\{)?\s*(?P<before>[a-zA-Z ]*?)"
+    r"(?:\b(?:is|are|equals|equal to)\b(?! the answer)|\b[aA]nswer\b(?: is| are)?|:)\s*:?\s*\}?\s*(?=.*[\w\\])"
+)
+_SET_BUILDER = re.compile(r"\\\{ *[a-zA-Z] *(?:\\in *\\mathbb *\{?R\}? *)?(?:\\mid|\\vert|:|\|) *(.+)\\\}")
+_REMARK = re.compile(
+    r"\s*\(\s*(?:\\approx|\\text\s*\{\s*(?:about|approximately|approx\.?)\s*\}|about|approximately)\s*([^()]*)\)$"
+)
+_CONCLUSION = re.compile(
+    r"^(?:.*\\(?:implies|Rightarrow|Longrightarrow|iff)(?![a-zA-Z])|\\therefore(?![a-zA-Z])"
+    r"|(?:\\text\s*\{\s*)?(?:[tT]herefore|[tT]hus|[hH]ence|[sS]o)(?![a-zA-Z]),?\s*\}?)\s*(?=\S)"
+)
+_END_MARK = re.compile(r"(?:\s|\\checkmark|\\blacksquare|\\square|✓|✔|✅)+$")
+_UNIT_IN_BRACKETS = re.compile(r"(?<=[\w}]) *\( *([a-zA-Z]{3,}(?: [a-zA-Z]+)*) *\)$")
+_LABELLED = re.compile(r"\\text\s*\{\s*([a-zA-Z]\s*=\s*-?[\d./]+)\s*\}")
+_EMPHASIS = re.compile(r"\\(?:underline|uline|emph|textup|texttt|mathtt|mathnormal|boxed|fbox)\s*\{(.*)\}")
+
+
+def without_wrapping(text: str) -> str:
+    """Remove introductory words such as `The answer is`. For a set in set-builder notation, return its condition."""
+    text = _CONCLUSION.sub("", _END_MARK.sub("", normalized(text)))
+    if emphasized := _EMPHASIS.fullmatch(text):
+        text = normalized(emphasized[1])
+    text = _LABELLED.sub(r"\1", text)
+    text = _UNIT_IN_BRACKETS.sub(r" \\text{\1}", text)
+    announced = _ANNOUNCED.match(text)
+    if announced and not changes_numbers(announced["before"]):
+        text = text[announced.end() :]
+        if announced.group().count("{") > announced.group().count("}"):
+            text = re.sub(r"\s*\}", "", text, count=1)
+    if set_builder := _SET_BUILDER.fullmatch(text):
+        text = set_builder[1].strip()
+    return _REMARK.sub(r" \\approx \1", text)
+
+
+def without_modulus(gold: str, answer: str, problem: Problem) -> str:
+    r"""Reduce an answer such as `n \equiv 5 \pmod{23}` to `5`, unless the gold answer has a modulus."""
+    found = None if residue(gold, Problem()) else residue(answer, problem)
+    return answer if found is None else found[1]
+
+
+def is_name(text: str, problem: Problem) -> bool:
+    """Return whether `text` is a plain name or the quantity that the problem asks for.
+
+    A left-hand side is removed only if it is a name or the requested quantity: `x = 7` means 7, but `-x = 7` and `x^2 =
+    7` do not.
+    """
+    text = text.strip()
+    if len(text) > _MAX_LENGTH:
+        return False
+    bare = plain_spelling(text)
+    if not bare or is_requested(text, problem):
+        return bool(bare)
+    if (names := _TUPLE.fullmatch(text)) is not None:
+        return _in_order(without_spaces(names[1]).split(","), problem)
+    if _SUM.fullmatch(bare) or (_PRODUCT.fullmatch(text) and len(set(bare)) == len(bare)):
+        return ("sum" if "+" in bare else "product") in problem.words and set(bare) - {"+"} <= _letters(problem)
+    if _NAME.fullmatch(text) is None or changes_numbers(text):
+        return False
+    if _PLAIN_WORDS.fullmatch(text) and 1 < len(text) < 4 and not text.isupper():
+        return False
+    # `f(3)` is not a name if the problem contains it but asks for another value of `f`.
+    return not (_OF_NUMBER.fullmatch(bare) and bare in problem.formulas)
+
+
+def _in_order(names: list[str], problem: Problem) -> bool:
+    listed = f"({','.join(names)})"
+    return listed in problem.tuples or (names == sorted(names) and not _reordered(names, problem))
+
+
+def _reordered(names: list[str], problem: Problem) -> bool:
+    return any(sorted(other.strip("()").split(",")) == sorted(names) for other in problem.tuples)
+
+
+def ordered_names(names: list[str], problem: Problem) -> list[str]:
+    """Return the names in the order of a tuple in the problem, or in alphabetical order if no tuple contains them."""
+    for other in problem.tuples:
+        listed = other.strip("()").split(",")
+        if sorted(listed) == sorted(names):
+            return listed
+    return sorted(names)
+
+
+def _letters(problem: Problem) -> set[str]:
+    return {letter for formula in problem.formulas for letter in re.findall(r"(?<![\\a-zA-Z])[a-zA-Z]", formula)}
+
+
+_CHUNK = re.compile(
+    r"""(?P<skip>\\(?:begin|end)\s*\{[^{}]*\}|_\s*\{(?:[^{}]|\{[^{}]*\})*\}|_\s*\\text\s*\{[^{}]*\}
+      |\\(?!text(?![a-zA-Z]))[a-zA-Z]+(?:\s*\{[A-Z]{1,5}\})?)
+    |\\text\s*\{(?P<text>[^{}]*)\}
+    |(?<=[\d}][ ])(?P<foreign>[^\W\da-zA-Z_]+)(?=[ .]*$)
+    |(?P<bare>(?:\b[aA][ ]+)?[a-zA-Z]{2,}(?:['-][a-zA-Z]{2,})*(?:[ ]+[a-zA-Z]{2,}(?:['-][a-zA-Z]{2,})*)*)""",
+    re.VERBOSE,
+)
+_WORD = re.compile(r"[^\W\d_]+(?:['.-][^\W\d_]+)*")
+_JOINING = frozenset({"and", "or"})
+_POWERS = frozenset({"square", "sq", "cubic", "squared", "cubed", "fl", "fluid"})
+_ROUNDED = frozenset({"about", "around", "approximately", "approximate", "approx", "roughly"})
+_NEGATIVE = re.compile(
+    r"(?:\\text\s*\{\s*(?:negative|minus)\s*\}|\b(?:negative|minus)\b)\s*(?=[\d\\.$])", re.IGNORECASE
+)
+
+
+_BEFORE_NUMBER = re.compile(r"\s*(?:[\d$.(-]|\\(?:frac|sqrt|pi))")
+_LEADING = word_set(
+    """
+    the a an is are so it its he she they there has have will be total of value final result answer exactly just only
+    precisely and or
+    """
+)
+
+
+class UnknownWord(ValueError):
+    """Raised for a word in the answer that may change its value."""
+
+
+def without_words(gold: str, answer: str, problem: Problem) -> str:
+    r"""Return `answer` without harmless words. Units, `and` and `or` are kept. Raises UnknownWord for any other word.
+
+    `18 \text{ eggs}` means 18, but `\text{half of } 18` and `\text{maybe } 18`
+    do not.
+
+    Units of measure, common nouns and words from the problem are harmless. Any other word makes the answer wrong.
+    """
+    answer = _NEGATIVE.sub("-", answer)
+    known = frozenset(word.casefold() for word in _WORD.findall(gold))
+    symbolic = re.search(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])", re.sub(r"\\text\s*\{[^{}]*\}", "", gold)) is not None
+
+    def kept(match: re.Match[str]) -> str:
+        if match["skip"]:
+            return match[0]
+        if match["bare"] is not None and _is_formula(match["bare"], known, symbolic, problem):
+            return match[0]
+        words = match["text"] if match["text"] is not None else match["bare"] or match["foreign"]
+        if _BEFORE_NUMBER.match(answer, match.end()) and (word := _leading(words, known, problem)) is not None:
+            raise UnknownWord(word)
+        left = _kept(words, known, problem)
+        if (
+            not left
+            and re.search(r"\d\s*$", answer[: match.start()])
+            and re.match(r"\s*[\d\\(]", answer[match.end() :])
+        ):
+            raise UnknownWord(match[0].strip())
+        return left
+
+    return normalized(_CHUNK.sub(kept, answer))
+
+
+def _leading(text: str, known: frozenset[str], problem: Problem) -> str | None:
+    """Return the first word that must not precede a number, such as `multiple` in `multiple of 5`, or None."""
+    word: str
+    for word in _WORD.findall(text):
+        lower = word.casefold()
+        if not (lower in _LEADING or lower in known or is_unit(word) or (lower in _ROUNDED and problem.rounds)):
+            return word
+    return None
+
+
+def _is_formula(run: str, known: frozenset[str], symbolic: bool, problem: Problem) -> bool:
+    r"""Return whether letters outside `\text` stand for a product of variables or a pair of points, not for words."""
+    if " " in run:
+        return all(_is_formula(word, known, symbolic, problem) for word in run.split())
+    if run.isupper() or run.casefold() in known:
+        return True
+    return len(run) <= 3 and (symbolic or not _is_word(run, problem))
+
+
+def _is_word(run: str, problem: Problem) -> bool:
+    word = run.casefold()
+    return (
+        word in _JOINING
+        or word in CHANGING
+        or word in problem.words
+        or word in SCALES
+        or is_unit(word)
+        or is_common(word)
+    )
+
+
+def _kept(text: str, known: frozenset[str], problem: Problem) -> str:
+    """Return the part of `text` that must be kept. Raises UnknownWord for a word that may change the value."""
+    if not _WORD.search(text):
+        return text
+    words = _WORD.findall(text)
+    lone = text.strip()
+    if words == [lone] and len(lone) == 1 and lone.casefold() in known:
+        return lone
+    if (lone == "L" and not {"L", "l"} & problem.variables) or (len(lone) > 1 and lone.isupper() and is_unit(lone)):
+        return rf"\text{{ {lone.casefold()}}}"
+    if words == [lone] and lone.isascii() and ((lone.isupper() and len(lone) <= 5) or _is_symbol(lone)):
+        return lone  # \text{i}, \mathrm{AB}
+    for position, word in enumerate(words):
+        if not _is_allowed(word.casefold(), words, position, known, problem):
+            raise UnknownWord(word)
+    joined = {word.casefold() for word in words} & _JOINING
+    if joined:
+        if len(words) > 1 and not re.search(r"\d", text):
+            raise UnknownWord(" ".join(words))
+        return rf"\text{{{text}}}"
+    if any(word.casefold() in known for word in words) or re.search(r"[\d:%$]", text):
+        return rf"\text{{{text}}}" if _is_plain(words) else _without(text)
+    return rf"\text{{ {' '.join(measured)}}}" if (measured := _measured(words, problem)) else ""
+
+
+def _is_symbol(word: str) -> bool:
+    return len(word) == 1 and not is_unit(word)
+
+
+def _is_plain(words: list[str]) -> bool:
+    """Return whether every word is a unit of measure or a factor such as `thousand`."""
+    return all(is_unit(word) or word.casefold() in SCALES or word.casefold() == "per" for word in words)
+
+
+def _without(text: str) -> str:
+    words = _WORD.findall(text)
+    return _WORD.sub(lambda match: match[0] if is_unit(match[0]) or _is_plain(words) else "", text)
+
+
+def _measured(words: list[str], problem: Problem) -> list[str]:
+    """Return the unit at the start of the words: `dollars` for `dollars for eggs`, but nothing for `eggs per day`."""
+    taken: list[str] = []
+    for word in words:
+        lower = word.casefold()
+        if stems(word) & problem.counted and lower in CHANGING:
+            break
+        if not (is_unit(word) or lower.removesuffix("s") in SCALES):
+            break
+        taken.append(word)
+    return taken if taken and taken[0].casefold() not in ("per", "each", "every", "a", "an") else []
+
+
+def _is_allowed(word: str, words: list[str], position: int, known: frozenset[str], problem: Problem) -> bool:
+    if word in known or word in _JOINING:
+        return True
+    if word in _POWERS:
+        beside = words[max(position - 1, 0) : position + 2]
+        return any(is_unit(other) and other.casefold() not in _POWERS for other in beside)
+    if word in _ROUNDED:
+        return problem.rounds
+    forms = stems(word)
+    if forms & {stem for counted in problem.counted for stem in stems(counted)}:
+        return "than" not in words
+    if word.removesuffix("s") in SCALES:
+        return all(other.casefold().removesuffix("s") in SCALES for other in words[:position])
+    if is_unit(word) or is_common(word):
+        return True
+    return not forms & CHANGING and any(forms & stems(other) for other in problem.words)

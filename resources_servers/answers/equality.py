@@ -10,12 +10,20 @@ import re
 from fractions import Fraction
 
 from rollyard.records.types import Record
-from rollyard.resources_servers.answers.bases import based
-from rollyard.resources_servers.answers.brackets import bracket_error, brackets, half_open
-from rollyard.resources_servers.answers.choices import choice
 from rollyard.resources_servers.answers.claims import Claim, Refused, claim
 from rollyard.resources_servers.answers.formula_complexity import why_too_costly
-from rollyard.resources_servers.answers.latex import normalized, plain_words, unquoted, without_spaces, words
+from rollyard.resources_servers.answers.latex import (
+    based,
+    bracket_error,
+    brackets,
+    choice,
+    half_open,
+    normalized,
+    plain_words,
+    unquoted,
+    without_spaces,
+    words,
+)
 from rollyard.resources_servers.answers.quantity import Quantity, quantity, unit_of
 from rollyard.resources_servers.answers.sets import with_usual_sets
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 import re
 
-from rollyard.resources_servers.answers.latex import normalized, plain_spelling
+from rollyard.resources_servers.answers.latex import links, normalized, parts, plain_spelling
 from rollyard.resources_servers.answers.problem_statement import Problem
 from rollyard.resources_servers.answers.quantity import quantity
-from rollyard.resources_servers.answers.splitting import links, parts
 
 MAX_STEPS = 2
 """A number may have up to twice as many operations (sums, products, roots and so on) as the gold answer, plus this

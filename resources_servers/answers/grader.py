@@ -10,18 +10,18 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS, Comparison, compare_without_algebra
-from rollyard.resources_servers.answers.quantity import quantity
-from rollyard.resources_servers.answers.reading.adjacent_values import together
-from rollyard.resources_servers.answers.reading.alternatives import with_alternatives
-from rollyard.resources_servers.answers.reading.extraction import (
+from rollyard.resources_servers.answers.extraction import (
     Finder,
     Found,
+    after_last_retraction,
     cut,
     first_of,
     first_turn,
+    together,
     without_reasoning,
 )
-from rollyard.resources_servers.answers.reading.retractions import after_last_retraction
+from rollyard.resources_servers.answers.finders import with_alternatives
+from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.worker_pool import Budget, WorkerPool
 from rollyard.resources_servers.environment import Verification
 

@@ -1,11 +1,13 @@
-"""Normalizes LaTeX notation (spaces, brackets, fractions, roots) without changing values."""
+"""Normalizes LaTeX notation (spaces, brackets, fractions, roots) without changing values, and reads the simple forms
+of an answer: its brackets, a base, a choice, the items of a list and the sides of a relation.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
-
-from rollyard.resources_servers.answers.unicode import to_ascii
 
 _SHORT = {"min": "minutes", "sec": "seconds"}
 """Abbreviations that are also names of functions. After a number, they are units."""
@@ -152,3 +154,170 @@ def _unwrapped(text: str) -> str:
             if opening not in bare and ending not in bare:
                 return _unwrapped(inner.strip())
     return text
+
+
+_SIGNS = {
+    "−": "-", "﹣": "-", "－": "-", "–": "-", "＋": "+", "×": r"\times ", "✕": r"\times ", "·": r"\cdot ",
+    "⋅": r"\cdot ", "÷": "/", "⁄": "/", "／": "/", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "∪": r"\cup ",
+    "∩": r"\cap ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∈": r"\in ",
+    "∅": r"\emptyset ", "ℝ": r"\mathbb{R} ", "…": r"\ldots ", "′": "'", "’": "'",
+    "°": r"^\circ ", "％": "%", "，": ",", "．": ".", "（": "(", "）": ")", "⟨": "(", "⟩": ")",
+    "＝": "=", "＄": "$", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2007": " ", "\u200b": "", "\ufeff": "",
+}  # fmt: skip
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
+
+
+def to_ascii(text: str) -> str:
+    """Convert digits in any script to 0-9, and symbols, superscripts and fraction characters to LaTeX."""
+    if text.isascii():
+        return text
+    text = _SUPERSCRIPT.sub(lambda match: f"^{{{match.group().translate(_SUPERSCRIPTS)}}}", text)
+    return "".join(_ascii(character) for character in text)
+
+
+def _ascii(character: str) -> str:
+    if character.isascii():
+        return character
+    if (sign := _SIGNS.get(character)) is not None:
+        return sign
+    if (digit := unicodedata.decimal(character, None)) is not None:
+        return str(digit)
+    parts = unicodedata.decomposition(character).split()
+    if parts[:1] == ["<fraction>"]:
+        above, _, below = "".join(chr(int(part, 16)) for part in parts[1:]).partition("⁄")
+        return rf"\frac{{{above}}}{{{below}}}"
+    return character
+
+
+_STRAY_SIGN = re.compile(r"^\s*--\s*\d|^-?[\d.,]+\s*'+$|=\s*-?[\d.,]+\s*'+$")
+"""Stray signs: `--7` and `7'` are not accepted as 7."""
+MAX_DEPTH = 10
+"""Maximum nesting depth of brackets. Each level doubles the parser's run time."""
+
+
+def bracket_error(answer: str) -> str | None:
+    """Return what is wrong with the brackets, or None if they are valid."""
+    depth = deepest = 0
+    for character in answer:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    if depth:
+        return "the brackets are not balanced"
+    if _STRAY_SIGN.search(answer):
+        return "a number has a stray sign: a double minus or an apostrophe"
+    return f"the brackets are nested {deepest} deep; the limit is {MAX_DEPTH}" if deepest > MAX_DEPTH else None
+
+
+def half_open(text: str) -> bool:
+    """Return whether `text` is in half-open brackets, as `[1, 2)` and `(1, 2]` are."""
+    text = normalized(text)
+    return text[:1] + text[-1:] in ("[)", "(]")
+
+
+def brackets(text: str) -> str:
+    """Return the bracket that encloses the whole `text`: `(`, `[`, `{`, or an empty string."""
+    text = normalized(text).replace(r"\{", "⟨").replace(r"\}", "⟩")
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character in "([⟨") - (character in ")]⟩")
+        if depth <= 0 and position < len(text) - 1:
+            return ""
+    return {"(": "(", "[": "[", "⟨": "{"}.get(text[:1], "") if text[-1:] in ")]⟩" else ""
+
+
+_BASES = {
+    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
+    "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16,
+}  # fmt: skip
+_BASED = re.compile(
+    r"(-?)\(?(-?[0-9A-Fa-f]+(?:\.[0-9A-Fa-f]+)?)\)?(?:_\{?(?:\\text\{)?(?:base)?(\w+)\}*|\\text\{\(?(?:in)?base(\w+)\)?\}|\\text\{\(?(?:in)?base\}(\d+))"
+)
+_UPRIGHT = re.compile(r"\\text\{([0-9A-Fa-f]+)\}(?=_)")
+_REMARK = re.compile(r"(_\{?(\d+)\}?)\\text\{\(?base\2\)?\}$")
+
+
+def based(text: str) -> tuple[str, int] | None:
+    r"""Return the digits and the base, or None if `text` is not a number with an explicit base: `52_8`,
+    `(52)_{\text{eight}}`, `52 \text{ base } 8`.
+    """
+    text = without_spaces(text)
+    if text.startswith("(") and text.endswith(")") and text.count("(") == 1:
+        text = text[1:-1]
+    match = _BASED.fullmatch(_UPRIGHT.sub(r"\1", _REMARK.sub(r"\1", text)))
+    if match is None:
+        return None
+    name = (match[3] or match[4] or match[5]).lower()
+    base = int(name) if name.isdecimal() else _BASES.get(name)
+    return (match[1] + match[2].upper(), base) if base else None
+
+
+def in_base_ten(text: str) -> str:
+    """Convert a number with an explicit base to decimal. Return any other text unchanged."""
+    number = based(text)
+    try:
+        return str(int(*number)) if number and 2 <= number[1] <= 36 else text
+    except ValueError:  # a digit that is invalid in the base, or a radix point
+        return text
+
+
+_OPTION = re.compile(
+    r"(?:(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?:? *)?"
+    r"(?:\( *([A-Z]) *\)|([A-Z]) *[).:](?= |$|\\|[\d$-])|([A-Z])$) *[.:]? *(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_ANOTHER = re.compile(r"\([A-Z]\)|\b(?:or|not|and|but|maybe|either)\b|\b[A-Z]\)|^, *[A-Z]$|\?")
+
+
+def choice(text: str) -> tuple[str, str] | None:
+    r"""Return the chosen letter and the value after it, or None if the answer does not choose exactly one option:
+    `(C)`, `\textbf{(C) }15`, `Option C`, `C. 15`.
+    """
+    bare = _TEXT.sub(r"\1", normalized(text)).strip()
+    match = _OPTION.fullmatch(bare)
+    if match is None or not (letter := match[1] or match[2] or match[3]).isupper() or _ANOTHER.search(match[4]):
+        return None
+    return letter, match[4].strip()
+
+
+RELATIONS = re.compile(r"=|<|>|\\(?:le|ge|ne|in|approx|simeq|equiv)(?![a-zA-Z])")
+_EQUALS = re.compile(r"=|\\(?:approx|simeq)(?![a-zA-Z])")
+_ITEMS = re.compile(r";|,(?!\d{3}(?!\d))|\\text\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])")
+_STEP = re.compile(r"\\[{}]|\\[a-zA-Z]+|.", re.DOTALL)
+
+
+def parts(text: str) -> list[str]:
+    """Return the items of a list such as `2, 3 and 4`. A text that is not a list is a single item."""
+    return [item for _, item in _split(text, _ITEMS) if item]
+
+
+def sides(text: str) -> list[str]:
+    """Return the sides of all equations and approximate equations in `text`."""
+    return [side for _, side in _split(text, _EQUALS)]
+
+
+def links(text: str) -> list[tuple[str, str]]:
+    """Return the sides of a chain of relations, each with the sign before it. The first sign is empty."""
+    return _split(text, RELATIONS)
+
+
+def _split(text: str, at: re.Pattern[str]) -> list[tuple[str, str]]:
+    found, start, sign = [], 0, ""
+    outside = set(_outside(text))
+    for match in at.finditer(text):
+        if match.start() in outside:
+            found.append((sign, text[start : match.start()].strip()))
+            start, sign = match.end(), match.group().strip()
+    return [*found, (sign, text[start:].strip())]
+
+
+def _outside(text: str) -> Iterator[int]:
+    """Yield the positions that are not inside brackets or braces."""
+    depth = 0
+    for step in _STEP.finditer(text):
+        if step.group() in ("(", "[", "{", r"\{"):
+            depth += 1
+        elif step.group() in (")", "]", "}", r"\}"):
+            depth -= 1
+        elif depth <= 0:
+            yield step.start()

@@ -6,10 +6,9 @@ import re
 from fractions import Fraction
 from itertools import pairwise
 
-from rollyard.resources_servers.answers.latex import normalized
+from rollyard.resources_servers.answers.latex import links, normalized, parts
 from rollyard.resources_servers.answers.problem_statement import Problem
 from rollyard.resources_servers.answers.quantity import quantity
-from rollyard.resources_servers.answers.splitting import links, parts
 
 _OR = re.compile(r"\\text\s*\{\s*,?\s*or\s*\}|(?<![a-zA-Z\\])or(?![a-zA-Z])|\\cup")
 _APPLIED = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]\([a-z]\)")

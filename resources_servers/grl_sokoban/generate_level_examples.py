@@ -15,15 +15,21 @@ from rollyard.records.io.script import ScriptParser, positive, run_script
 from rollyard.records.rollouts.rollout_files import check_output
 from rollyard.resources_servers.grl_sokoban.game import BOX, Room
 from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, Level, levels_of
-from rollyard.resources_servers.grl_sokoban.prompts import PromptBuilder
 from rollyard.resources_servers.grl_sokoban.row_selection import (
     RowSelection,
     add_selection_options,
+    puzzle_of_board,
     selection_from_options,
 )
-from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, prompt_builder_from_options, row, write
+from rollyard.resources_servers.grl_sokoban.row_writer import (
+    PromptBuilder,
+    Row,
+    add_output,
+    prompt_builder_from_options,
+    row,
+    write,
+)
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
-from rollyard.resources_servers.grl_sokoban.train_test_split import puzzle_of_board
 
 
 @dataclass

@@ -10,13 +10,19 @@ from rollyard.records.io.script import ScriptParser, positive, run_script
 from rollyard.records.rollouts.rollout_files import check_output
 from rollyard.resources_servers.grl_sokoban.game import canonical_board
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
-from rollyard.resources_servers.grl_sokoban.prompts import PromptBuilder
 from rollyard.resources_servers.grl_sokoban.row_selection import (
     RowSelection,
     add_selection_options,
     selection_from_options,
 )
-from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, prompt_builder_from_options, row, write
+from rollyard.resources_servers.grl_sokoban.row_writer import (
+    PromptBuilder,
+    Row,
+    add_output,
+    prompt_builder_from_options,
+    row,
+    write,
+)
 from rollyard.resources_servers.grl_sokoban.solver import solve
 
 SIZES = ((4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (4, 6), (6, 4), (5, 6), (6, 5), (5, 7), (7, 5), (6, 7), (7, 6))

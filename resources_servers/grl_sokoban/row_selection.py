@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,12 +13,12 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.io.script import not_negative
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.dataset_sources import read_rows
-from rollyard.resources_servers.grl_sokoban.game import Room
+from rollyard.resources_servers.grl_sokoban.game import Room, canonical_board
+from rollyard.resources_servers.grl_sokoban.levels import sealed
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution
 from rollyard.resources_servers.grl_sokoban.symmetry import SymmetryName, distinct
 from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
-from rollyard.resources_servers.grl_sokoban.train_test_split import Split, puzzle_of_board, split_of
 
 Band = Literal["easy", "medium", "hard"]
 BANDS: tuple[Band, ...] = get_args(Band)
@@ -134,3 +135,27 @@ def selection_from_options(parser: argparse.ArgumentParser, options: argparse.Na
         options.symmetries,
         apart,
     )
+
+
+Split = Literal["train", "test"]
+
+
+def puzzle_of_board(board: str) -> str:
+    """Return a string that is the same for all boards of a puzzle. They may be rotated, mirrored, or differ in the
+    thickness of walls and in unreachable cells. Raises InvalidLevel if a box or a target is unreachable.
+    """
+    lines = sealed(board.split("\n")).split("\n")
+    for _ in range(4):
+        while len(lines) > 1 and set(lines[0] + lines[1]) == {"#"}:
+            lines = lines[1:]
+        lines = ["".join(column) for column in zip(*lines[::-1], strict=True)]
+    return canonical_board("\n".join(lines))
+
+
+def split_of(room: Room, test_share: float) -> Split:
+    """Return the room's split, which depends only on its puzzle and `test_share`.
+
+    If the share is increased, the rooms that were in the test split remain in it.
+    """
+    digest = sha256(puzzle_of_board(room.board()).encode()).digest()
+    return "test" if int.from_bytes(digest[:8], "big") < test_share * 2**64 else "train"

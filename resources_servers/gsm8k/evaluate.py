@@ -23,10 +23,14 @@ from rollyard.records.io.script import ScriptParser, positive, run_script
 from rollyard.records.rollouts.rewards import is_measured
 from rollyard.records.rollouts.rollout_files import check_output
 from rollyard.records.types import Json
-from rollyard.resources_servers.gsm8k.prepared_rows import prepare_rows
+from rollyard.resources_servers.gsm8k.prepare import prepare_rows
 from rollyard.resources_servers.gsm8k.prompt_formats import MAX_OUTPUT_TOKENS
-from rollyard.resources_servers.gsm8k.reducers import completion_tokens, reduce_rollouts
-from rollyard.resources_servers.gsm8k.rollout_log import question_text, response_text
+from rollyard.resources_servers.gsm8k.rollout_log import (
+    completion_tokens,
+    question_text,
+    reduce_rollouts,
+    response_text,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

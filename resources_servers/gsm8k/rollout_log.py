@@ -1,8 +1,10 @@
-"""The rollouts of a training run as one file with the keys of ludic's rollout log."""
+"""The rollouts of a training run as one file with the keys of ludic's rollout log, and the figures of an
+evaluation: accuracy, unreadable answers and completion lengths.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import orjson
@@ -10,8 +12,7 @@ import orjson
 from rollyard.records.io.jsonl import iter_jsonl, refuse, replace
 from rollyard.records.io.lines import Lines
 from rollyard.records.rollouts.rewards import is_measured
-from rollyard.records.types import Json
-from rollyard.resources_servers.gsm8k.reducers import completion_tokens
+from rollyard.records.types import Json, Record
 
 
 def write_rollout_log(files: list[Path], output: Path) -> int:
@@ -76,3 +77,56 @@ def _record(step: str, row: Json) -> Json:
         "length": 1,
         "duration_ns": None if duration_s is None else round(duration_s * 1e9),
     }
+
+
+class Gsm8kFigures(Record):
+    """The figures over all rollouts. Rates are shares from 0 to 1, lengths are in tokens."""
+
+    rollouts: int
+    correct_rate: float
+    """Share of the rollouts with the correct number."""
+    parse_err_rate: float
+    """Share of the rollouts from which no number could be extracted."""
+    avg_completion_length: float | None
+    """Mean number of generated tokens; None if the endpoint does not report usage."""
+    total_completion_tokens: int
+
+    def lines(self) -> list[str]:
+        """Return one line per figure. `accuracy` and the names below it are aliases that other scripts read."""
+        length = "unknown" if self.avg_completion_length is None else f"{self.avg_completion_length:.1f}"
+        return [
+            f"accuracy: {100 * self.correct_rate:.2f}%",
+            f"correct_rate: {100 * self.correct_rate:.2f}%",
+            f"parse_err_rate: {100 * self.parse_err_rate:.2f}%",
+            f"parse_error_rate: {100 * self.parse_err_rate:.2f}%",
+            f"avg_completion_length: {length}",
+            f"avg_completion_tokens: {length}",
+            f"total_completion_tokens: {self.total_completion_tokens}",
+        ]
+
+
+def reduce_rollouts(rows: Iterable[Json]) -> Gsm8kFigures:
+    """Return the figures of the rollout rows."""
+    count = correct = unreadable = 0
+    lengths: list[int] = []
+    for row in rows:
+        count += 1
+        correct += row.get("success") is True
+        unreadable += bool(row.get("parse_error", row.get("extracted_answer") is None))
+        tokens = completion_tokens(row)
+        if tokens is not None:
+            lengths.append(tokens)
+    return Gsm8kFigures(
+        rollouts=count,
+        correct_rate=correct / count if count else 0.0,
+        parse_err_rate=unreadable / count if count else 0.0,
+        avg_completion_length=sum(lengths) / len(lengths) if lengths else None,
+        total_completion_tokens=sum(lengths),
+    )
+
+
+def completion_tokens(row: Json) -> int | None:
+    """Return the number of tokens that the policy generated in a rollout."""
+    usage = row["response"].get("usage") or {}
+    tokens = usage.get("output_tokens")
+    return tokens if isinstance(tokens, int) else None

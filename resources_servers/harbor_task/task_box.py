@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from rollyard.resources_servers.harbor_task.box_files import copied, tree
-from rollyard.resources_servers.harbor_task.dockerfile.build import Copy, Run
-from rollyard.resources_servers.harbor_task.rewards import MAX_BYTES, TestReward, read_reward
+import orjson
+
+from rollyard.records.io.json_values import is_number
+from rollyard.records.types import MAX_REWARD
+from rollyard.resources_servers.harbor_task.dockerfile import Copy, Run, UnsupportedTask
 from rollyard.resources_servers.harbor_task.settings import HarborSettings
 from rollyard.resources_servers.harbor_task.task_folder import ENVIRONMENT, SOLUTION, TESTS, TaskFolder
-from rollyard.resources_servers.harbor_task.unsupported import UnsupportedTask
 from rollyard.services.sandbox.shell.records import BoxEntry, CommandResult
 from rollyard.services.sandbox.shell.shell_box import BoxDied, BoxRefused, ShellBox, plan_for
 
@@ -130,3 +133,96 @@ class TaskBox:
             raise step.instruction.refuse(
                 f"it failed with exit code {result.exit_code}: {result.output[-500:].strip()}"
             )
+
+
+def tree(source: Path, target: str, mode: int | None = None) -> Iterator[BoxEntry]:
+    """Yield a file, or a folder with its content, under the path `target`. `mode` replaces the files' permissions."""
+    if source.is_symlink():
+        yield BoxEntry(path=target, kind="link", target=str(source.readlink()))
+    elif source.is_dir():
+        yield BoxEntry(path=target, kind="folder")
+        for child in sorted(source.iterdir()):
+            yield from tree(child, posixpath.join(target, child.name), mode)
+    else:
+        own = 0o755 if source.stat().st_mode & 0o100 else 0o644
+        yield BoxEntry(path=target, kind="file", data=source.read_bytes(), mode=own if mode is None else mode)
+
+
+def copied(step: Copy, context: Path, is_folder: bool) -> list[BoxEntry]:
+    """Return what a COPY instruction creates. `is_folder`: whether its target exists as a folder.
+
+    Raises UnsupportedTask if a source does not exist in the folder environment/, or leads out of it.
+    """
+    entries: list[BoxEntry] = []
+    for pattern in step.sources:
+        found = _matching(context, pattern)
+        if not found:
+            raise step.instruction.refuse(f"{pattern} does not exist in environment/")
+        into_folder = step.into_folder or is_folder or len(found) > 1
+        for source in found:
+            if source.is_dir() and not source.is_symlink():  # its content is copied, not the folder itself
+                entries += tree(source, step.target, step.mode)
+            else:
+                real = source.resolve()
+                target = posixpath.join(step.target, source.name) if into_folder else step.target
+                entries += tree(real, target, step.mode)
+    return entries
+
+
+def _matching(context: Path, pattern: str) -> list[Path]:
+    relative = posixpath.normpath(pattern.lstrip("/")) if pattern.strip("/") else "."
+    if relative == ".":
+        return [context]
+    if relative.startswith(".."):
+        return []
+    found = sorted(context.glob(relative)) if any(sign in relative for sign in "*?[") else [context / relative]
+    root = context.resolve()
+    return [path for path in found if path.exists() and path.resolve().is_relative_to(root)]
+
+
+MAX_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class TestReward:
+    """The reward of the tests. If they wrote none, it is 0, because the model may have broken them."""
+
+    __test__ = False  # not a class of tests
+
+    reward: float
+    rewards: dict[str, float] = field(default_factory=dict)
+    """All values of reward.json."""
+    problem: str = ""
+    """Why there is no reward."""
+
+
+def read_reward(json_file: bytes | None, text_file: bytes | None, key: str | None) -> TestReward:
+    """Return the reward from the content of reward.json, or else from that of reward.txt (None: no such file)."""
+    if json_file is not None:
+        return _from_json(json_file, key)
+    if text_file is None:
+        return TestReward(0.0, problem="the tests wrote no reward")
+    try:
+        value = float(text_file.decode())
+    except ValueError:
+        return TestReward(0.0, problem=f"reward.txt is not a number: {text_file[:80]!r}")
+    if not is_number(value, MAX_REWARD):
+        return TestReward(0.0, problem=f"reward.txt is not a finite number: {text_file[:80]!r}")
+    return TestReward(value)
+
+
+def _from_json(content: bytes, key: str | None) -> TestReward:
+    try:
+        found = orjson.loads(content)
+    except ValueError as error:
+        return TestReward(0.0, problem=f"reward.json is not JSON: {error}")
+    values = found if isinstance(found, dict) else {"reward": found}
+    if not values or not all(is_number(value, MAX_REWARD) for value in values.values()):
+        return TestReward(0.0, problem=f"reward.json is not an object of finite numbers: {content[:80]!r}")
+    rewards = {str(name): float(value) for name, value in values.items()}
+    wanted = key or "reward"
+    if wanted in rewards:
+        return TestReward(rewards[wanted], rewards)
+    if key is not None:
+        return TestReward(0.0, rewards, f"reward.json has no key {key!r}; it has {', '.join(rewards)}")
+    return TestReward(sum(rewards.values()) / len(rewards), rewards)

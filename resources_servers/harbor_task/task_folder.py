@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rollyard.resources_servers.harbor_task.dockerfile.build import Build, absolute, is_read_only, read_build
-from rollyard.resources_servers.harbor_task.dockerfile.images import HostImage
-from rollyard.resources_servers.harbor_task.dockerfile.network import network_command
-from rollyard.resources_servers.harbor_task.task_config import TaskConfig, read_config
-from rollyard.resources_servers.harbor_task.unsupported import UnsupportedTask
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rollyard.records.errors import OperatorError
+from rollyard.resources_servers.harbor_task.dockerfile import (
+    Build,
+    HostImage,
+    UnsupportedTask,
+    absolute,
+    host_image,
+    is_read_only,
+    network_command,
+    read_build,
+)
+from rollyard.resources_servers.harbor_task.settings import EXAMPLES, HarborSettings
+from rollyard.services.sandbox.inside.box.root import SYSTEM_PATHS
+from rollyard.services.sandbox.shell.shell_box import is_visible
 
 CONFIG, INSTRUCTION, ENVIRONMENT, TESTS, SOLUTION = "task.toml", "instruction.md", "environment", "tests", "solution"
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml", "singularity-compose.yaml")
@@ -131,3 +145,165 @@ def _entries(path: Path, part: str) -> Iterator[tuple[str, str, bytes]]:
             yield name, f"file {mode & 0o111:o}", file.read_bytes()
         elif not stat.S_ISDIR(mode):
             raise UnsupportedTask(f"{name} is neither a file, a folder nor a link")
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B?", re.IGNORECASE)
+_FACTORS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class AgentSection(_Section):
+    timeout_sec: float | None = Field(default=None, gt=0)
+    user: str | int | None = None
+    network_mode: str | None = None
+
+
+class VerifierSection(_Section):
+    timeout_sec: float = Field(default=600.0, gt=0)
+    env: dict[str, str] = Field(default_factory=dict)
+    user: str | int | None = None
+    network_mode: str | None = None
+    environment_mode: str | None = None
+    environment: dict[str, Any] | None = None
+
+
+class EnvironmentSection(_Section):
+    build_timeout_sec: float = Field(default=600.0, gt=0)
+    docker_image: str | None = None
+    os: str = "linux"
+    memory_mb: int | None = Field(default=None, gt=0)
+    memory: str | None = None
+    storage_mb: int | None = Field(default=None, gt=0)
+    storage: str | None = None
+    gpus: int | None = None
+    tpu: dict[str, Any] | None = None
+    mcp_servers: list[Any] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
+    healthcheck: dict[str, Any] | None = None
+    workdir: str | None = None
+    network_mode: str | None = None
+    allow_internet: bool | None = None
+
+
+class TaskConfig(_Section):
+    """task.toml. Unknown keys, which newer versions of the format may have, are ignored."""
+
+    agent: AgentSection = AgentSection()
+    verifier: VerifierSection = VerifierSection()
+    environment: EnvironmentSection = EnvironmentSection()
+    steps: list[Any] | None = None
+
+    @property
+    def memory_mb(self) -> int | None:
+        return self.environment.memory_mb or _mb("environment.memory", self.environment.memory)
+
+    @property
+    def storage_mb(self) -> int | None:
+        return self.environment.storage_mb or _mb("environment.storage", self.environment.storage)
+
+
+def read_config(text: str) -> TaskConfig:
+    """Parse task.toml. Raises UnsupportedTask with the key that is invalid, or that a box cannot provide."""
+    try:
+        config = TaskConfig.model_validate(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UnsupportedTask(f"task.toml is not valid TOML: {error}") from error
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise UnsupportedTask(f"task.toml: {key}: {problem['msg']}") from error
+    for reason in _refusals(config):
+        raise UnsupportedTask(f"task.toml: {reason}")
+    _ = config.memory_mb, config.storage_mb  # raises if they are not sizes
+    return config
+
+
+def _refusals(config: TaskConfig) -> list[str]:
+    agent, verifier, environment = config.agent, config.verifier, config.environment
+    found = []
+    if config.steps:
+        found.append("[[steps]]: tasks with several steps are not supported")
+    if environment.os != "linux":
+        found.append(f"environment.os = {environment.os!r}: a box is a Linux machine")
+    if environment.gpus:
+        found.append(f"environment.gpus = {environment.gpus}: a box has no GPU")
+    if environment.tpu:
+        found.append("environment.tpu: a box has no TPU")
+    if environment.mcp_servers:
+        found.append("environment.mcp_servers: MCP servers are not started")
+    if environment.healthcheck:
+        found.append("environment.healthcheck: services are not started")
+    if environment.allow_internet:
+        found.append("environment.allow_internet = true: a box has no network")
+    for name, section in (("agent", agent), ("verifier", verifier), ("environment", environment)):
+        if section.network_mode not in (None, "no-network"):
+            found.append(f"{name}.network_mode = {section.network_mode!r}: a box has no network")
+    for name, user in (("agent", agent.user), ("verifier", verifier.user)):
+        if user not in (None, "root", 0, "0"):
+            found.append(f"{name}.user = {user!r}: a box has one user, root")
+    if verifier.environment is not None or verifier.environment_mode not in (None, "shared"):
+        found.append("verifier.environment: tests that need a container of their own are not supported")
+    for name, env in (("environment", environment.env), ("verifier", verifier.env)):
+        found += [
+            f"{name}.env.{key} = {value!r}: variables of the host are not passed on"
+            for key, value in env.items()
+            if "${" in value
+        ]
+        found += [
+            f"{name}.env: {key!r} = {value!r:.80} cannot be a variable: its name is empty, or has `=` or NUL in it"
+            for key, value in env.items()
+            if not key or "=" in key or "\0" in key + value
+        ]
+    return found
+
+
+def _mb(key: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if (found := _SIZE.fullmatch(text.strip())) is None:
+        raise UnsupportedTask(f"task.toml: {key} = {text!r}: expected a size such as '2G'")
+    return max(int(float(found[1]) * _FACTORS[found[2].upper()]), 1)
+
+
+@dataclass(frozen=True)
+class TaskSet:
+    """All tasks by the names of their folders."""
+
+    playable: Mapping[str, TaskFolder]
+    refused: Mapping[str, str]
+    """Why a task cannot be played."""
+
+
+def load_tasks(settings: HarborSettings) -> TaskSet:
+    """Load all tasks. Raises OperatorError if there are none, or if a box would show their tests to the model."""
+    root = EXAMPLES if settings.tasks is None else settings.tasks
+    if not root.is_dir():
+        raise OperatorError(f"tasks: {root} is not a folder; expected a folder of task folders, or one task folder")
+    folders = [root] if is_task(root) else sorted(path for path in root.iterdir() if is_task(path))
+    if not folders:
+        raise OperatorError(f"tasks: {root} contains no task folder (a folder with a task.toml)")
+    _check_hidden(root, settings)
+    host, playable, refused = host_image(), {}, {}
+    for folder in folders:
+        try:
+            if folder.is_symlink():
+                raise UnsupportedTask("the task folder is a link; expected the folder itself")
+            playable[folder.name] = load_folder(folder.resolve(), host, settings.accept_images)
+        except UnsupportedTask as error:
+            refused[folder.name] = str(error)
+    return TaskSet(playable, refused)
+
+
+def _check_hidden(root: Path, settings: HarborSettings) -> None:
+    for path in settings.host_paths:
+        if not path.is_absolute() or not path.is_dir():
+            raise OperatorError(f"host_paths: {path} is not a folder with an absolute path")
+    shown = [*SYSTEM_PATHS, *map(str, settings.host_paths)]
+    if is_visible(str(root), shown):
+        raise OperatorError(
+            f"tasks: {root} is in a folder that every box shows ({', '.join(shown)}), so the model could read the "
+            "tests: copy the tasks to another folder"
+        )

@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 from rollyard.resources_servers.humaneval.prompt_formats import lm_eval_program, program
-from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings
-from rollyard.resources_servers.python_answers.scoring import Tests, score
+from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, Tests, score
 
 
 class HumanEvalTask(BaseModel):

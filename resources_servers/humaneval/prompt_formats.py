@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import chain
 
 from rollyard.records.types import Json
+from rollyard.resources_servers.answers.extraction import cut
 from rollyard.resources_servers.answers.prompts import chat, completion
-from rollyard.resources_servers.answers.reading.extraction import cut
 from rollyard.resources_servers.python_answers.program_extraction import (
     Program,
     clean,

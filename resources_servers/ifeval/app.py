@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rollyard.records.io.optional import EXTRAS, require
 from rollyard.records.verdict_fields import VerdictField
-from rollyard.resources_servers.answers.reading.extraction import without_reasoning
+from rollyard.resources_servers.answers.extraction import without_reasoning
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, serve
 from rollyard.resources_servers.ifeval.scoring import Outcome, instructions, outcome
 from rollyard.resources_servers.ifeval.sentences import sentence_count

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 import orjson
 from pydantic import BeforeValidator, Field, model_validator
 
-from rollyard.resources_servers.ifeval import length_instructions, markup_instructions, word_instructions
+from rollyard.resources_servers.ifeval import instruction as ifeval
 from rollyard.resources_servers.ifeval.instruction import Count, Instruction, Phrase, read, shown
 from rollyard.resources_servers.ifeval.sentences import sentence_count
 
@@ -46,7 +46,7 @@ def _whole(word: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", flags)
 
 
-class Keywords(word_instructions.Existence):
+class Keywords(ifeval.Existence):
     """The response contains every keyword, ignoring case. Keywords may be part of a longer word."""
 
     keywords: list[Phrase] = Field(min_length=1, validation_alias="keyword_list")
@@ -140,13 +140,13 @@ class Postscript(Instruction):
         return bool(marker and rest.strip())
 
 
-class Placeholders(markup_instructions.NumberPlaceholders):
+class Placeholders(ifeval.NumberPlaceholders):
     """The response has at least N placeholders in square brackets."""
 
     num_placeholders: Count = Field(validation_alias="N")
 
 
-class BulletPoints(markup_instructions.NumberBulletLists):
+class BulletPoints(ifeval.NumberBulletLists):
     """The response has exactly N bullet points."""
 
     num_bullets: Count = Field(validation_alias="N")
@@ -169,7 +169,7 @@ class Choice(Instruction):
         return len(named) == 1
 
 
-class HighlightedSections(markup_instructions.NumberHighlightedSections):
+class HighlightedSections(ifeval.NumberHighlightedSections):
     """The response has at least N highlights, such as `*this*`."""
 
     num_highlights: Count = Field(validation_alias="N")
@@ -213,7 +213,7 @@ class CapitalWords(Instruction):
         return _holds(found, self.quantifier, self.N, _tenth(self.N))
 
 
-class RepeatPrompt(length_instructions.RepeatPrompt):
+class RepeatPrompt(ifeval.RepeatPrompt):
     """The response starts with the prompt, repeated word for word. Case is ignored."""
 
     prompt_to_repeat: Phrase = Field(validation_alias="original_prompt")
@@ -233,7 +233,7 @@ FUNCTIONS: dict[str, type[Instruction]] = {
     "verify_keyword_frequency": KeywordFrequency,
     "validate_forbidden_words": ForbiddenWords,
     "verify_letter_frequency": LetterFrequency,
-    "validate_response_language": word_instructions.ResponseLanguage,
+    "validate_response_language": ifeval.ResponseLanguage,
     "verify_paragraph_count": ParagraphCount,
     "validate_word_constraint": WordConstraint,
     "verify_sentence_constraint": SentenceConstraint,
@@ -241,19 +241,19 @@ FUNCTIONS: dict[str, type[Instruction]] = {
     "verify_postscript": Postscript,
     "validate_placeholders": Placeholders,
     "verify_bullet_points": BulletPoints,
-    "validate_title": markup_instructions.Title,
+    "validate_title": ifeval.Title,
     "validate_choice": Choice,
     "validate_highlighted_sections": HighlightedSections,
     "validate_sections": Sections,
-    "validate_json_format": markup_instructions.JsonFormat,
+    "validate_json_format": ifeval.JsonFormat,
     "validate_repeat_prompt": RepeatPrompt,
-    "validate_two_responses": length_instructions.TwoResponses,
+    "validate_two_responses": ifeval.TwoResponses,
     "validate_uppercase": Uppercase,
     "validate_lowercase": Lowercase,
     "validate_frequency_capital_words": CapitalWords,
     "validate_end": End,
-    "validate_quotation": length_instructions.Quotation,
-    "validate_no_commas": word_instructions.NoComma,
+    "validate_quotation": ifeval.Quotation,
+    "validate_no_commas": ifeval.NoComma,
 }
 
 

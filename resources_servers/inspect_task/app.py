@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, ToolResult, Verdict, Verification, serve
 from rollyard.resources_servers.episode_tools import EpisodeTools
-from rollyard.resources_servers.inspect_task.grader_model import grader_model
 from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
-from rollyard.resources_servers.inspect_task.message_items import function_tools, items_of
-from rollyard.resources_servers.inspect_task.rehearsal import rehearse
-from rollyard.resources_servers.inspect_task.rewards import verdict_of
 from rollyard.resources_servers.inspect_task.settings import InspectSettings
-from rollyard.resources_servers.inspect_task.solver_episode import SolverEpisode
+from rollyard.resources_servers.inspect_task.solver_episode import (
+    SolverEpisode,
+    function_tools,
+    grader_model,
+    items_of,
+    rehearse,
+)
 from rollyard.resources_servers.inspect_task.task_loading import LoadedTask, digest, load_task
 
 
@@ -92,3 +96,44 @@ class InspectTask(EpisodeTools[InspectSettings]):
 
 
 server = serve(InspectTask)
+
+
+_RIGHT, _WRONG = "C", "I"
+
+
+def verdict_of(
+    scores: Mapping[str, Any], settings: InspectSettings, to_float: Callable[[Any], float], *, finished: bool
+) -> Verdict:
+    """Return the verdict. Raises Failure if the scorer that gives the reward could not score the episode."""
+    name = settings.scorer or next(iter(scores))
+    score = scores[name]
+    if score is None:
+        raise Failure(FailureKind.MALFORMED_ANSWER, f"the scorer {name} gave no score (None), which is not a reward")
+    reward = _number(score.value, name, settings.score_key, to_float)
+    more: Json = {} if score.answer is None else {"extracted_answer": score.answer}
+    if score.value in (_RIGHT, _WRONG) or isinstance(score.value, bool):
+        more["success"] = reward == 1.0
+    recorded = {key: _recorded(value) for key, value in scores.items() if value is not None}
+    return Verdict(reward=reward, scores=recorded, solver_finished=finished, **more)
+
+
+def _number(value: Any, name: str, key: str | None, to_float: Callable[[Any], float]) -> float:
+    if isinstance(value, Mapping):
+        if key is not None and key not in value:
+            found = ", ".join(map(str, value)) or "none"
+            raise Failure(FailureKind.BAD_TASK, f"the score of {name} has no key {key!r} (score_key); found {found}")
+        values = [value[key]] if key is not None else list(value.values())
+    else:
+        values = list(value) if isinstance(value, list | tuple) else [value]
+    numbers = [to_float(each) for each in values]
+    if not numbers or not all(map(math.isfinite, numbers)):
+        detail = f"the scorer {name} gave no score ({value!r:.100}), which is not a reward"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail)
+    return sum(numbers) / len(numbers)
+
+
+def _recorded(score: Any) -> Json:
+    fields = {"value": score.value, "answer": score.answer, "explanation": score.explanation}
+    if isinstance(score.value, float) and not math.isfinite(score.value):
+        fields["value"] = None
+    return {key: value for key, value in fields.items() if value is not None}

@@ -12,15 +12,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollyard.records.errors import Failure, FailureKind, OperatorError
+import orjson
+
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError
 from rollyard.records.types import Json
+from rollyard.resources_servers.base import BadTask, Models
 from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
-from rollyard.resources_servers.inspect_task.message_items import tool_text
 from rollyard.resources_servers.inspect_task.task_loading import LoadedTask
+from rollyard.services.responses.response_validity import is_answer, message_text
 
 STOP_S = 5.0
 """How long a stopped solver may take to end."""
@@ -177,3 +180,107 @@ class SolverEpisode:
 
 async def _awaited(work: Awaitable[Any]) -> Any:
     return await work
+
+
+async def rehearse(package: InspectPackage, task: LoadedTask) -> None:
+    """Raise OperatorError if the solver fails or needs several answers, or if a scorer fails or needs a grader.
+
+    Plays a task's first sample with an empty answer before the server starts, to find what cannot work.
+    """
+    sample_id, sample = next(iter(task.samples.items()))
+    episode = SolverEpisode(package, task, sample, sample_id, None)
+    step = "its solver fails"
+    try:
+        await episode.start()
+        items_of(episode.request.messages)
+        has_tools = bool(episode.request.tools)
+        await episode.finish("")
+        if not episode.finished and not has_tools:
+            raise OperatorError(
+                f"the solver of {task.name} calls the model again after its answer, such as self_critique; "
+                "an episode ends with the first message without a tool call. Expected a solver that calls it once, "
+                "or has tools"
+            )
+        for name, scorer in task.scorers.items():
+            step = f"its scorer {name} fails on an empty answer"
+            await episode.score(scorer)
+    except RollyardError as error:
+        if isinstance(error, OperatorError):
+            raise
+        raise OperatorError(f"{task.name} cannot be an environment: {error}") from error
+    except Exception as error:  # the task's own code runs here
+        problem = f"{type(error).__name__}: {error}"
+        raise OperatorError(
+            f"{task.name} cannot be an environment: {step} ({problem}); rehearse: false skips this"
+        ) from error
+    finally:
+        await episode.close()
+
+
+def items_of(messages: Sequence[Any]) -> list[Json]:
+    """Return the messages as Responses items. Raises BadTask for content that an agent cannot send, such as audio."""
+    return [item for message in messages for item in _items(message)]
+
+
+def _items(message: Any) -> list[Json]:
+    if message.role == "tool":
+        return [{"type": "function_call_output", "call_id": message.tool_call_id, "output": tool_text(message)}]
+    if message.role != "assistant":
+        return [{"role": message.role, "content": _content(message.content)}]
+    text = message.text
+    items: list[Json] = [{"role": "assistant", "content": text}] if text else []
+    for call in message.tool_calls or ():
+        arguments = orjson.dumps(call.arguments).decode()
+        items.append({"type": "function_call", "call_id": call.id, "name": call.function, "arguments": arguments})
+    return items
+
+
+def _content(content: Any) -> str | list[Json]:
+    if isinstance(content, str):
+        return content
+    if all(part.type == "text" for part in content):
+        return "\n".join(part.text for part in content)
+    return [_part(part) for part in content]
+
+
+def _part(part: Any) -> Json:
+    if part.type == "text":
+        return {"type": "input_text", "text": part.text}
+    if part.type == "image" and part.image.startswith(("data:", "http://", "https://")):
+        return {"type": "input_image", "image_url": part.image, "detail": part.detail}
+    found = f"an image file ({part.image})" if part.type == "image" else f"content of type {part.type}"
+    raise BadTask(f"the sample contains {found}; expected text, or images as data: or https: URLs")
+
+
+def tool_text(message: Any) -> str:
+    """Return a tool's result as text. An error's message comes first, because the content is then empty."""
+    error = f"{message.error.message}\n" if message.error is not None else ""
+    return f"{error}{message.text}".rstrip("\n") if error else str(message.text)
+
+
+def function_tools(tools: Sequence[Any]) -> list[Json]:
+    """Return inspect_ai's ToolInfo objects as Responses function tools."""
+    return [
+        {
+            "type": "function",
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters.model_dump(exclude_none=True),
+            "strict": False,
+        }
+        for tool in tools
+    ]
+
+
+def grader_model(package: InspectPackage, models: Models, server: str, timeout_s: float) -> Any:
+    """Return the model. A call fails with the server's Failure; tools are not supported."""
+
+    async def respond(messages: list[Any], tools: list[Any], _: Any) -> Any:
+        if tools:
+            detail = f"a scorer offers tools to the grader {server}; only graders without tools are supported"
+            raise Failure(FailureKind.BAD_TASK, detail)
+        response = await models.respond(server, {"input": items_of(messages)}, timeout_s=timeout_s)
+        texts = [message_text(item) for item in response["output"] if is_answer(item)]
+        return package.model.ModelOutput.from_content(server, "".join(texts))
+
+    return package.policy(respond)

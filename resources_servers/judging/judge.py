@@ -12,17 +12,19 @@ answer, and then the vote counts as 0. A Failure would give the policy a second 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Protocol
 
+import orjson
+
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.resources_servers.judging.question import Question
 from rollyard.resources_servers.judging.reading import UnreadableGrade, judge_text, read_score
-from rollyard.resources_servers.judging.settings import JudgeSettings
+from rollyard.resources_servers.judging.settings import FIELD, JudgeSettings
 from rollyard.resources_servers.rubric import Score
 
 log = logging.getLogger(__name__)
@@ -148,3 +150,30 @@ class Judge:
     def _shortened(self, text: str) -> str:
         limit, text = self._settings.text_chars, text.strip()
         return text if len(text) <= limit else f"... {text[-limit:]}" if limit else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An answer to grade, with its question and the reference answer."""
+
+    question: str
+    response: str
+    reference: str
+
+    def digest(self, settings: JudgeSettings) -> str:
+        """Return a hash of everything that determines the grade."""
+        inputs = [self.question, self.response, self.reference, settings.model_dump(mode="json")]
+        return hashlib.sha256(orjson.dumps(inputs, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    def prompt(self, code: str, settings: JudgeSettings) -> str:
+        """Fill in the prompt template. Placeholders such as {reference} inside the inserted values are not expanded."""
+        scale = settings.scale
+        grades = f"a number from {scale[0]:g} to {scale[1]:g}" if scale else " or ".join(settings.grades)
+        values = {
+            "question": self.question,
+            "response": self.response,
+            "reference": self.reference,
+            "grades": grades,
+            "code": code,
+        }
+        return FIELD.sub(lambda found: values[found[1]], settings.prompt)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from rollyard.resources_servers.answers.reading.extraction import Found
+from rollyard.resources_servers.answers.extraction import Found
 
 _DROPPED = re.compile(r"\n|\\!|\\left|\\right|\^\{\\circ\}|\^\\circ|\\\$|\\%|%")
 _UNIT = re.compile(r"\\text\{ .*")

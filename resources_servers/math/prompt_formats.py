@@ -9,14 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from rollyard.records.types import Json
+from rollyard.resources_servers.answers.extraction import Found
+from rollyard.resources_servers.answers.finders import boxed, boxed_or_tagged, dollars, hashes, minerva, number, phrased
 from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
 from rollyard.resources_servers.answers.prompts import chat, completion, with_shots
-from rollyard.resources_servers.answers.reading.answer_phrases import phrased
-from rollyard.resources_servers.answers.reading.boxes import boxed
-from rollyard.resources_servers.answers.reading.extraction import Found
-from rollyard.resources_servers.answers.reading.fallback import dollars, number
-from rollyard.resources_servers.answers.reading.sentence_values import bare_value, values
-from rollyard.resources_servers.answers.reading.tags import boxed_or_tagged, hashes, minerva
+from rollyard.resources_servers.answers.sentence_values import bare_value, values
 from rollyard.resources_servers.math.hendrycks import between_dollars, last_box, same_string
 
 SYSTEM = r"Think step by step, and put your final answer inside \boxed{...}."

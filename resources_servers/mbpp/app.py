@@ -10,9 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 from rollyard.resources_servers.mbpp.prompt_formats import lm_eval_program, modules_used, names_used
 from rollyard.resources_servers.mbpp.time_limits import time_limit_factor
-from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings
+from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, Tests, score
 from rollyard.resources_servers.python_answers.program_extraction import find
-from rollyard.resources_servers.python_answers.scoring import Tests, score
 
 
 class MbppTask(BaseModel):

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from rollyard.records.types import Json
+from rollyard.resources_servers.answers.extraction import cut
 from rollyard.resources_servers.answers.prompts import chat, completion
-from rollyard.resources_servers.answers.reading.extraction import cut
 
 FORMS = ("chat", "lm_eval")
 STOPS = ("[DONE]",)

@@ -22,7 +22,7 @@ from rollyard.responses_api_models.builtin_model.fault_injection import Faults, 
 from rollyard.responses_api_models.builtin_model.policy import ErrorRates, SokobanPolicy
 from rollyard.responses_api_models.builtin_model.random_calls import callable_tools, random_turn
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
-from rollyard.responses_api_models.convert.requests import refuse_logprobs, refuse_state
+from rollyard.responses_api_models.convert.conversion import refuse_logprobs, refuse_state
 from rollyard.services.http.request import Handler, RawRequest
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings

@@ -12,9 +12,7 @@ import orjson
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
-from rollyard.responses_api_models.chat_engine.token_backends.base import TokenBackend
-from rollyard.responses_api_models.chat_engine.token_backends.completions import CompletionsBackend
-from rollyard.responses_api_models.chat_engine.token_backends.generate import GenerateBackend
+from rollyard.responses_api_models.chat_engine.token_backends import CompletionsBackend, GenerateBackend, TokenBackend
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream

@@ -1,8 +1,7 @@
 """The model server in front of an engine that supports Chat Completions.
 
 Responses requests are converted, sent to `{base_url}/chat/completions`, and the completion is converted back. With
-`return_token_id_information` the engine's tokens are recorded, and turns are sent as token ids
-(token_history/turns.py).
+`return_token_id_information` the engine's tokens are recorded, and turns are sent as token ids (token_history.py).
 """
 
 from __future__ import annotations
@@ -17,20 +16,18 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
-from rollyard.responses_api_models.chat_engine.prompt_tokens import count_prompt_tokens
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
-from rollyard.responses_api_models.chat_engine.token_backends.completions import CompletionsBackend
+from rollyard.responses_api_models.chat_engine.token_backends import CompletionsBackend
 from rollyard.responses_api_models.chat_engine.token_diagnostics import TokenDiagnostics
-from rollyard.responses_api_models.chat_engine.token_history.history import without_traces
-from rollyard.responses_api_models.chat_engine.token_history.turns import TokenTurns
+from rollyard.responses_api_models.chat_engine.token_history import TokenTurns, without_traces
 from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.chat_engine.weights.training_routes import TrainerApi
 from rollyard.responses_api_models.convert import conversion
 from rollyard.responses_api_models.request_validation import check_limits
 from rollyard.responses_api_models.streaming import stream_proxy
 from rollyard.responses_api_models.streaming.events import ResponseEvents
-from rollyard.responses_api_models.streaming.first_events import ChatStreamStart
+from rollyard.responses_api_models.streaming.sse import ChatStreamStart
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import (
@@ -269,3 +266,33 @@ def _sendable(request: Json) -> Json:
         if isinstance(items, list)
         else request
     )
+
+
+_PROMPT = ("model", "messages", "tools", "chat_template", "chat_template_kwargs")
+_MISSING = frozenset({404, 405, 501})
+
+
+async def count_prompt_tokens(upstream: Upstream, body: Json, request_context: RequestContext) -> int:
+    """Return the number of tokens in the prompt of a chat request.
+
+    Raises Failure bad_request with status 501 if the engine has no endpoint that tokenizes conversations.
+    """
+    sent = {key: body[key] for key in _PROMPT if key in body}
+    try:
+        answer = await upstream.post("/../tokenize", orjson.dumps(sent), json_object, request_context)
+    except Failure as failure:
+        if failure.problem.upstream_status in _MISSING:
+            raise _unsupported(f"status {failure.problem.upstream_status}") from failure
+        raise
+    count = answer.get("count")
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise _unsupported(f"the fields {', '.join(sorted(answer)) or 'none'}")
+    return count
+
+
+def _unsupported(found: str) -> Failure:
+    detail = (
+        f"the engine cannot count the tokens of a conversation: its /tokenize answered with {found}; expected the "
+        "field count, as vLLM returns it. Read the usage of a response instead"
+    )
+    return Failure(FailureKind.BAD_REQUEST, detail, status=501)

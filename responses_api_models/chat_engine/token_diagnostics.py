@@ -16,11 +16,8 @@ import orjson
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import hermes
-from rollyard.responses_api_models.chat_engine.token_backends.base import TokenBackend
-from rollyard.responses_api_models.chat_engine.token_backends.generate import GenerateBackend
-from rollyard.responses_api_models.chat_engine.token_history.continuation import Continuation
-from rollyard.responses_api_models.chat_engine.token_history.history import Turn
-from rollyard.responses_api_models.chat_engine.token_history.prefix_mismatch import first_difference
+from rollyard.responses_api_models.chat_engine.token_backends import GenerateBackend, TokenBackend
+from rollyard.responses_api_models.chat_engine.token_history import Continuation, Turn, first_difference
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream

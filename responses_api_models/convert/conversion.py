@@ -16,19 +16,486 @@ Fields that neither API defines are copied unchanged. The model's output is not 
 string that the model generated, even if it is not JSON.
 """
 
-from rollyard.responses_api_models.convert.completions import chat_to_response, response_to_chat
-from rollyard.responses_api_models.convert.requests import (
-    Dialect,
-    apply_metadata,
-    chat_request_to_responses,
-    request_to_chat,
-)
+from __future__ import annotations
 
-__all__ = [
-    "Dialect",
-    "apply_metadata",
-    "chat_request_to_responses",
-    "chat_to_response",
-    "request_to_chat",
-    "response_to_chat",
-]
+import time
+import uuid
+from typing import Any, cast
+
+import orjson
+
+from rollyard.records.token_types import TokenHistory
+from rollyard.records.types import TOKEN_FIELDS, Json
+from rollyard.responses_api_models.convert.messages import Dialect, to_items, to_messages, unconvertible
+from rollyard.responses_api_models.think_tags import split_thinking
+from rollyard.services.responses.response_validity import calls_of, check_completion, check_response, malformed
+from rollyard.services.responses.tool_calls import call_function, read_arguments, read_id, read_name
+
+__all__ = ["Dialect", "apply_metadata", "chat_request_to_responses", "request_to_chat"]
+
+STATEFUL = ("previous_response_id", "conversation", "prompt", "background")
+"""Fields of a Responses create request that refer to something that the server would have to store."""
+_CONVERTED = (
+    {"input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "max_output_tokens"}
+    | {"top_logprobs", "include", "metadata", "stream", "stream_options"}
+    | set(STATEFUL)
+)
+_CHAT_CONVERTED = (
+    {"messages", "tools", "tool_choice", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort"}
+    | {"verbosity", "logprobs", "top_logprobs", "n", "stream", "stream_options"}
+)  # fmt: skip
+_DEFAULT = Dialect()
+
+
+def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
+    """Convert a Responses create request to a Chat Completions request."""
+    refuse_state(request)
+    conversation = request.get("input")
+    if isinstance(conversation, str):
+        messages: list[Json] = [{"role": "user", "content": conversation}]
+    elif isinstance(conversation, list):
+        messages = to_messages(conversation, dialect)
+    else:
+        raise unconvertible("input", f"found {type(conversation).__name__}; expected text or a list of items")
+    if instructions := request.get("instructions"):
+        messages.insert(0, {"role": "system", "content": instructions})
+    body = {key: value for key, value in request.items() if key not in _CONVERTED and value is not None}
+    body["messages"] = messages
+    if body.get("truncation") == "disabled":
+        del body["truncation"]
+    if tools := request.get("tools"):
+        body["tools"] = [_chat_tool(tool, index) for index, tool in enumerate(tools)]
+        if choice := request.get("tool_choice"):
+            body["tool_choice"] = choice if isinstance(choice, str) else _chat_choice(choice)
+        if (parallel := request.get("parallel_tool_calls")) is not None:
+            body["parallel_tool_calls"] = parallel
+    if (limit := request.get("max_output_tokens")) is not None:
+        body[dialect.max_tokens_field] = limit
+    if text := request.get("text"):
+        _add_text(body, text)
+    if (reasoning := request.get("reasoning")) and (effort := reasoning.get("effort")):
+        body["reasoning_effort"] = effort
+    if wants_logprobs(request):
+        body["logprobs"] = True
+        body["top_logprobs"] = request.get("top_logprobs") or 0
+    if metadata := request.get("metadata"):
+        body["metadata"] = metadata
+        apply_metadata(body)
+    return body
+
+
+def refuse_state(request: Json) -> None:
+    """Raises Failure bad_request if a Responses create request refers to a stored conversation."""
+    for name in STATEFUL:
+        if request.get(name):
+            raise unconvertible(
+                name, "this server does not store conversations; send the complete conversation as `input`"
+            )
+
+
+def refuse_logprobs(request: Json, server: str) -> None:
+    """Raises Failure bad_request if a Responses create request asks for log-probabilities."""
+    if wants_logprobs(request):
+        name = "top_logprobs" if request.get("top_logprobs") else "include"
+        raise unconvertible(name, f"{server} has no log-probabilities: its model is a program; remove the field")
+
+
+def wants_logprobs(request: Json) -> bool:
+    """Return True if a Responses create request asks for the log-probabilities of the output text."""
+    include = request.get("include")  # of a chat request, whose own fields have no such name, it can be anything
+    listed = isinstance(include, list) and "message.output_text.logprobs" in include
+    return bool(request.get("top_logprobs")) or listed
+
+
+def apply_metadata(body: Json) -> None:
+    """Merge NeMo Gym's `metadata.extra_body` and `metadata.chat_template_kwargs` (JSON strings) into a chat request.
+
+    The request's own fields take precedence over `extra_body`, as in NeMo Gym; `metadata.chat_template_kwargs` takes
+    precedence over the request's own `chat_template_kwargs`.
+    """
+    metadata = body.get("metadata")
+    if not isinstance(metadata, dict) or not ("extra_body" in metadata or "chat_template_kwargs" in metadata):
+        return
+    rest = dict(metadata)
+    for key, value in _object(rest, "extra_body").items():
+        body.setdefault(key, value)
+    own = body.get("chat_template_kwargs") or {}
+    if not isinstance(own, dict):
+        raise unconvertible("chat_template_kwargs", f"found {str(own)[:100]!r}; expected an object")
+    if kwargs := _object(rest, "chat_template_kwargs"):
+        body["chat_template_kwargs"] = {**own, **kwargs}
+    if rest:
+        body["metadata"] = rest
+    else:
+        del body["metadata"]
+
+
+def _object(metadata: Json, key: str) -> Json:
+    value = metadata.pop(key, None) or {}
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise unconvertible(f"metadata.{key}", f"found {value[:100]!r}, which is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise unconvertible(f"metadata.{key}", f"found a JSON {type(value).__name__}; expected an object")
+    return value
+
+
+def _chat_tool(tool: Json, index: int) -> Json:
+    if tool.get("function") is not None:
+        return tool
+    if tool.get("type") != "function":
+        raise unconvertible(f"tools[{index}]", f"found type {tool.get('type')!r}; chat engines support only functions")
+    function = {key: value for key, value in tool.items() if key != "type" and value is not None}
+    return {"type": "function", "function": function}
+
+
+def _chat_choice(choice: Json) -> Json:
+    kind = choice.get("type")
+    if kind == "function":
+        if choice.get("function") is not None:
+            return choice
+        if not isinstance(name := choice.get("name"), str):
+            raise unconvertible("tool_choice", f"found a function without a name: {str(choice)[:100]}")
+        return {"type": "function", "function": {"name": name}}
+    if kind == "allowed_tools":
+        if choice.get("allowed_tools") is not None:
+            return choice
+        tools = [_chat_choice(tool) for tool in _allowed(choice)]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode") or "auto", "tools": tools}}
+    raise unconvertible("tool_choice", f"found type {kind!r}; chat engines support only functions")
+
+
+def _allowed(choice: Json) -> list[Json]:
+    tools = choice.get("tools")
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise unconvertible("tool_choice.tools", f"found {str(tools)[:100]!r}; expected a list of tools")
+    return tools
+
+
+def _add_text(body: Json, text: Json) -> None:
+    text_format = text.get("format") or {}
+    if text_format.get("type") == "json_schema":
+        schema = {key: value for key, value in text_format.items() if key != "type" and value is not None}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif text_format and text_format.get("type") != "text":
+        body["response_format"] = text_format
+    if text.get("verbosity"):
+        body["verbosity"] = text["verbosity"]
+
+
+def chat_request_to_responses(request: Json) -> Json:
+    """Convert a Chat Completions create request to a Responses create request."""
+    messages = request.get("messages")
+    if not isinstance(messages, list):
+        raise unconvertible("messages", f"found {type(messages).__name__}; expected a list of messages")
+    if request.get("n") not in (None, 1):
+        raise unconvertible("n", f"found {request['n']}; the Responses API supports only one choice per request")
+    body = {key: value for key, value in request.items() if key not in _CHAT_CONVERTED and value is not None}
+    body["input"] = to_items(messages)
+    if tools := request.get("tools"):
+        body["tools"] = [_response_tool(tool) for tool in tools]
+    if choice := request.get("tool_choice"):
+        body["tool_choice"] = choice if isinstance(choice, str) else _response_choice(choice)
+    limit = request.get("max_completion_tokens")
+    if (limit := request.get("max_tokens") if limit is None else limit) is not None:
+        body["max_output_tokens"] = limit
+    text: Json = {}
+    if text_format := request.get("response_format"):
+        text["format"] = (
+            {**text_format["json_schema"], "type": "json_schema"} if text_format.get("json_schema") else text_format
+        )
+    if verbosity := request.get("verbosity"):
+        text["verbosity"] = verbosity
+    if text:
+        body["text"] = text
+    if effort := request.get("reasoning_effort"):
+        body["reasoning"] = {"effort": effort}
+    if request.get("logprobs"):
+        included = body.get("include")
+        body["include"] = [*(included if isinstance(included, list) else ()), "message.output_text.logprobs"]
+        body["top_logprobs"] = request.get("top_logprobs") or 0
+    elif top := request.get("top_logprobs"):
+        raise unconvertible("top_logprobs", f"found {top} without `logprobs`: set logprobs to true")
+    return body
+
+
+def _response_tool(tool: Json) -> Json:
+    function = tool.get("function")
+    return {**function, "type": "function"} if isinstance(function, dict) else tool
+
+
+def _response_choice(choice: Json) -> Json:
+    if isinstance(allowed := choice.get("allowed_tools"), dict):
+        tools: list[Any] = [_response_choice(tool) for tool in _allowed(allowed)]
+        return {"type": "allowed_tools", "mode": allowed.get("mode") or "auto", "tools": tools}
+    return _response_tool(choice)
+
+
+_ECHOED = (
+    {"instructions", "metadata", "temperature", "top_p", "max_output_tokens", "reasoning", "text", "truncation"}
+    | {"user", "top_logprobs"}
+)  # fmt: skip
+"""Request fields that are copied to the Response."""
+_ANSWER_KEYS = {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"}
+_MESSAGE_KEYS = frozenset(
+    {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", "annotations"}
+    | {"function_call", *TOKEN_FIELDS}
+)
+_CALL_KEYS = frozenset({"id", "type", "function", "index"})
+_ITEM_KEYS = frozenset(
+    {"id", "type", "status", "role", "content", "phase", "call_id", "name", "arguments", *TOKEN_FIELDS}
+)
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
+_NO_INPUT_DETAILS = {"cached_tokens": 0, "cache_write_tokens": 0}
+
+
+def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -> Json:
+    """Convert a chat completion to a Response. `request` is the Responses create request to which it is the answer."""
+    choice, message = check_completion(answer)
+    try:
+        return _response(answer, choice, message, request, dialect)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise malformed(f"has an unexpected structure ({type(error).__name__}: {error})", answer) from error
+
+
+def _response(answer: Json, choice: Json, message: Json, request: Json, dialect: Dialect) -> Json:
+    serial = str(answer.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
+    output = _output(message, serial, dialect, text_logprobs(choice) if wants_logprobs(request) else [])
+    finish_last(output[-1], choice.get("finish_reason"), message)
+    output[-1].update(token_fields(answer, choice, message))
+    answer = {**answer, "id": serial, **stop_sequence_of(choice)}
+    return response_around(output, answer, request, choice.get("finish_reason"))
+
+
+def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
+    """Mark a turn's last item as incomplete if the turn was truncated, and add the message's extra fields to it."""
+    if finish_reason in _INCOMPLETE:
+        item["status"] = "incomplete"
+    if extra := message.keys() - _MESSAGE_KEYS:  # e.g. OpenRouter's reasoning_details, which must be sent back
+        item.update({key: message[key] for key in extra if message[key] and key not in item})
+
+
+def stop_sequence_of(choice: Json) -> Json:
+    """Return the stop sequence that ended a choice, as the field `stop_sequence`; empty if the engine reports none."""
+    # vLLM's name and SGLang's. Both also report the id of a stop token, which is not a sequence of the request.
+    found = choice.get("stop_reason") if choice.get("stop_reason") is not None else choice.get("matched_stop")
+    return {"stop_sequence": found} if isinstance(found, str) and choice.get("finish_reason") == "stop" else {}
+
+
+def response_around(output: list[Json], answer: Json, request: Json, finish_reason: Any) -> Json:
+    """Return a Response with this `output`. Its other fields are taken from `request` and `answer`; the id in `answer`
+    must not have a prefix such as `chatcmpl-`.
+    """
+    reason = _INCOMPLETE.get(finish_reason or "")
+    response = {key: value for key, value in answer.items() if key not in _ANSWER_KEYS and value is not None}
+    response.update({key: request[key] for key in _ECHOED if request.get(key) is not None})
+    response.update(
+        id=f"resp_{answer['id']}",
+        object="response",
+        created_at=answer.get("created") or int(time.time()),
+        status="incomplete" if reason else "completed",
+        error=None,
+        incomplete_details={"reason": reason} if reason else None,
+        model=answer.get("model") or request.get("model") or "",
+        output=output,
+        parallel_tool_calls=request.get("parallel_tool_calls") is not False,
+        tool_choice=request.get("tool_choice") or "auto",
+        tools=request.get("tools") or [],
+        usage=_response_usage(answer.get("usage")),
+    )
+    return response
+
+
+def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) -> list[Json]:
+    """Return the message's output items in this order: reasoning, text, tool calls. There is at least one item."""
+    output: list[Json] = []
+    content = text_of(message.get("content"))
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if dialect.think_tags and content and not reasoning:
+        reasoning, content = split_thinking(content)
+    if reasoning:
+        summary = [{"type": "summary_text", "text": reasoning}]
+        output.append({"id": f"rs_{serial}", "type": "reasoning", "summary": summary, "status": "completed"})
+    calls, refusal = calls_of(message), message.get("refusal")
+    if content or refusal or not (calls or output):
+        parts: list[Json] = []
+        if content or not refusal:
+            annotations = [annotation(entry) for entry in message.get("annotations") or ()]
+            own = logprobs_of_text(logprobs, content, to_end=not calls)
+            text = {"type": "output_text", "text": content, "annotations": annotations, "logprobs": own}
+            parts.append(text)
+        if refusal:
+            parts.append({"type": "refusal", "refusal": refusal})
+        item = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "status": "completed", "content": parts}
+        output.append(item)
+    taken: set[str] = set()
+    for index, call in enumerate(calls):
+        output.append(call_item(call, f"fc_{serial}_{index}", taken))
+    return output
+
+
+def text_of(content: Any) -> str:
+    """Return the content of a message as one string."""
+    if isinstance(content, list):
+        return "".join([part.get("text") or "" for part in content if isinstance(part, dict)])
+    if content is not None and not isinstance(content, str):
+        raise malformed("has content that is not text", content)
+    return content or ""
+
+
+def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
+    """Convert a tool call to an item. Invalid parts are kept, so the agent can return an error to the model.
+
+    `taken` contains the ids of earlier calls.
+    """
+    call, function = call_function(call)
+    item = {
+        "id": item_id,
+        "type": "function_call",
+        "call_id": read_id(call.get("id"), taken),
+        "name": read_name(function.get("name")),
+        "arguments": read_arguments(function.get("arguments")),
+        "status": "completed",
+    }
+    if extra := call.keys() - _CALL_KEYS - item.keys():
+        item.update({key: call[key] for key in extra if call[key] is not None})
+    return item
+
+
+def annotation(entry: Json) -> Json:
+    """Convert an annotation from the Chat Completions format to the Responses format."""
+    kind = entry["type"]
+    return {**entry[kind], "type": kind} if kind in entry else entry
+
+
+def token_fields(answer: Json, choice: Json, message: Json) -> TokenHistory:
+    """Return the engine's token ids and log-probabilities under NeMo Gym's field names; empty if it returned none."""
+    if "generation_token_ids" in message:
+        return cast(TokenHistory, {key: message[key] for key in TOKEN_FIELDS if key in message})
+    prompt = answer.get("prompt_token_ids")
+    generated = choice.get("token_ids")
+    if prompt is None or generated is None:
+        return {}
+    fields: TokenHistory = {"prompt_token_ids": prompt, "generation_token_ids": generated}
+    entries = (choice.get("logprobs") or {}).get("content")
+    if entries is not None:
+        if len(entries) != len(generated):
+            raise malformed(f"has {len(generated)} token ids but {len(entries)} logprobs", choice)
+        fields["generation_log_probs"] = [entry["logprob"] for entry in entries]
+    return fields
+
+
+def text_logprobs(choice: Json) -> list[Json]:
+    """Convert a choice's logprobs to the format of the Responses API."""
+    entries = (choice.get("logprobs") or {}).get("content") or []
+    return [{**entry, "bytes": entry.get("bytes") or [], "top_logprobs": _top(entry)} for entry in entries]
+
+
+def logprobs_of_text(entries: list[Json], text: str, *, to_end: bool = True) -> list[Json]:
+    """Return the logprob entries for the tokens of `text`. Engines also return entries for the reasoning before the
+    text and the tool calls after it. If no tool calls follow (`to_end`), all remaining tokens belong to the text.
+    """
+    tokens = [entry.get("token") or "" for entry in entries]
+    begin = "".join(tokens).rfind(text) if text else -1
+    if begin < 0:
+        return entries if text else []
+    kept, at = [], 0
+    for entry, token in zip(entries, tokens, strict=True):
+        if at + len(token) > begin and (to_end or at < begin + len(text)):
+            kept.append(entry)
+        at += len(token)
+    return kept
+
+
+def _top(entry: Json) -> list[Json]:
+    return [{**top, "bytes": top.get("bytes") or []} for top in entry.get("top_logprobs") or ()]
+
+
+def _response_usage(usage: Json | None) -> Json | None:
+    if not usage:
+        return None
+    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {**_NO_INPUT_DETAILS, **_given(usage.get("prompt_tokens_details"))},
+        "output_tokens": completion,
+        "output_tokens_details": {"reasoning_tokens": 0, **_given(usage.get("completion_tokens_details"))},
+        "total_tokens": usage.get("total_tokens") or prompt + completion,
+    }
+
+
+def _given(details: Json | None) -> Json:
+    return {key: value for key, value in details.items() if value is not None} if details else {}
+
+
+def response_to_chat(response: Json) -> Json:
+    """Convert a Response to a chat completion with one choice."""
+    check_response(response)
+    message: Json = {"role": "assistant", "content": None, "refusal": None}
+    choice: Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    completion: Json = {
+        "id": "chatcmpl-" + str(response.get("id") or uuid.uuid4().hex).removeprefix("resp_"),
+        "object": "chat.completion",
+        "created": int(response.get("created_at") or time.time()),
+        "model": response.get("model") or "",
+        "choices": [choice],
+    }
+    for item in response.get("output") or ():
+        _add_item(message, choice, item)
+        if "generation_token_ids" in item:
+            message.update({key: item[key] for key in TOKEN_FIELDS if key in item})
+    reason = (response.get("incomplete_details") or {}).get("reason")
+    if reason:
+        choice["finish_reason"] = _FINISH.get(reason, "stop")
+    elif "tool_calls" in message:
+        choice["finish_reason"] = "tool_calls"
+    if usage := response.get("usage"):
+        completion["usage"] = {
+            "prompt_tokens": usage["input_tokens"],
+            "completion_tokens": usage["output_tokens"],
+            "total_tokens": usage["total_tokens"],
+            "prompt_tokens_details": usage.get("input_tokens_details"),
+            "completion_tokens_details": usage.get("output_tokens_details"),
+        }
+    return completion
+
+
+def _add_item(message: Json, choice: Json, item: Json) -> None:
+    kind = item.get("type")
+    if kind == "message":
+        for part in item["content"]:
+            if part["type"] == "refusal":
+                message["refusal"] = (message["refusal"] or "") + part["refusal"]
+                continue
+            message["content"] = (message["content"] or "") + part["text"]
+            if annotations := part.get("annotations"):
+                message.setdefault("annotations", []).extend(_chat_annotation(entry) for entry in annotations)
+            if logprobs := part.get("logprobs"):
+                before = choice["logprobs"]["content"] if choice["logprobs"] else []
+                choice["logprobs"] = {"content": [*before, *logprobs], "refusal": None}
+        message.update(_beyond(item, _ITEM_KEYS, message))
+    elif kind == "function_call":
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        call = {"id": item["call_id"], "type": "function", "function": function}
+        message.setdefault("tool_calls", []).append({**call, **_beyond(item, _ITEM_KEYS, call)})
+    elif kind == "reasoning":
+        text = "\n".join([part["text"] for part in item.get("content") or item.get("summary") or ()])
+        message["reasoning_content"] = (
+            f"{message['reasoning_content']}\n{text}" if "reasoning_content" in message else text
+        )
+
+
+def _beyond(item: Json, known: frozenset[str], taken: Json) -> Json:
+    """Return an item's non-standard fields, such as thought signatures, which must be sent back to the model."""
+    return {key: item[key] for key in item.keys() - known - taken.keys() if item[key] is not None}
+
+
+def _chat_annotation(entry: Json) -> Json:
+    """Convert an annotation from the Responses format to the Chat Completions format."""
+    kind = entry.get("type")
+    if kind != "url_citation" or kind in entry:
+        return entry
+    return {"type": kind, kind: {key: value for key, value in entry.items() if key != "type"}}

@@ -14,7 +14,7 @@ from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.convert.conversion import apply_metadata
 from rollyard.responses_api_models.request_validation import check_limits
 from rollyard.responses_api_models.streaming import stream_proxy
-from rollyard.responses_api_models.streaming.first_events import ChatStreamStart, ResponseStreamStart
+from rollyard.responses_api_models.streaming.sse import ChatStreamStart, ResponseStreamStart
 from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext

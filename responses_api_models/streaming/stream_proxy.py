@@ -15,9 +15,8 @@ import orjson
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.io.json_values import mapping
 from rollyard.records.types import Json, Problem
-from rollyard.responses_api_models.streaming import chunks
 from rollyard.responses_api_models.streaming.events import ResponseEvents
-from rollyard.responses_api_models.streaming.sse import DONE, data_of, error_of, payload_of
+from rollyard.responses_api_models.streaming.sse import DONE, DONE_EVENT, data_of, error_of, payload_of
 from rollyard.services.http.problem import to_problem
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses import stream_events
@@ -70,7 +69,7 @@ async def chat(events: AsyncIterator[bytes], report: Reporter, requested: int = 
                 raise
         if not choices.complete:
             raise _stream_ended_early()
-        yield chunks.DONE
+        yield DONE_EVENT
     except Failure as failure:
         yield b"data: %b\n\n" % orjson.dumps({"error": report(failure).model_dump(mode="json")})
 

@@ -1,6 +1,6 @@
 """The pool of endpoints behind one model server: their load, and the endpoint that each episode is bound to.
 
-Calls go to the least busy healthy endpoint (endpoint.py), unless they have an affinity:
+Calls go to the least busy healthy endpoint (`Endpoint`), unless they have an affinity:
 
     an episode        (x-session-id) is bound to the endpoint of its first response, because that engine has the
                       episode's prefix in its cache. If that endpoint is removed or down, the episode is lost: it is
@@ -12,17 +12,18 @@ Calls go to the least busy healthy endpoint (endpoint.py), unless they have an a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.responses_api_models.upstream.endpoint import Endpoint
+from rollyard.services.backoff import Backoff
 
 EPISODES = 65_536
 """Maximum number of stored affinities. The least recently used one is dropped; if it is used again, a new endpoint is
@@ -216,3 +217,82 @@ def _is_named(found: str, requested: str) -> bool:
     found, requested = (name.lower().rpartition("/")[2] for name in (found, requested))
     rest = found.removeprefix(requested) if found.startswith(requested) else "?"
     return not rest or (rest[0] in "-@:" and (rest[1:2].isdigit() or rest[0] == ":"))
+
+
+COOL_DOWNS = Backoff(first_pause_s=1.0, longest_pause_s=60.0)
+DOWN_AFTER = 3
+"""Number of consecutive failures after which the episodes bound to the endpoint are abandoned."""
+
+
+@dataclass(slots=True, eq=False)
+class Endpoint:
+    """A URL while its server is up. A restarted engine is a new Endpoint, because it may have different weights.
+
+    Every failure caused by the endpoint starts a cool-down, during which calls prefer other endpoints. Afterwards, one
+    call at a time probes it. A failed probe doubles the cool-down; a success on the path that failed ends it
+    immediately.
+    """
+
+    url: str
+    in_flight: int = 0
+    chosen: int = 0
+    """Serial number of its last selection: among equally busy endpoints, the least recently chosen one is preferred."""
+    model: str = ""
+    """Model name in the endpoint's latest response."""
+    failures: int = 0
+    """Consecutive failures, not counting 429."""
+    cool_downs: int = 0
+    """Consecutive cool-downs; 0 means healthy."""
+    cooling_since: float = 0.0
+    cooling_until: float = 0.0
+    answered_paths: set[str] = field(default_factory=set)
+    """Paths on which it has answered a call."""
+    _failed_path: str = ""
+    _probes: int = 0
+
+    @property
+    def is_down(self) -> bool:
+        """True after at least `DOWN_AFTER` consecutive failures."""
+        return self.failures >= DOWN_AFTER
+
+    def is_usable(self, now: float) -> bool:
+        """Return False while the endpoint is cooling down or a probe is in flight."""
+        return not self.cool_downs or (now >= self.cooling_until and not self._probes)
+
+    def fail(self, path: str, started: float, *, pause_s: float = 0.0, counts: bool = True) -> None:
+        """Record a failed call to `path` that started at `started` (monotonic time). `pause_s` is the pause that the
+        response requested. `counts` is False if the failure does not count towards `is_down`.
+        """
+        now = time.monotonic()
+        self._failed_path = path
+        self.failures += counts
+        if now < self.cooling_until:
+            self.cooling_until = max(self.cooling_until, now + pause_s)
+            return
+        # Calls that were in flight when the last cool-down started failed for the same reason.
+        if not self.cool_downs or started >= self.cooling_since:
+            self.cool_downs += 1
+        self.cooling_since, self.cooling_until = now, now + max(COOL_DOWNS.pause_s(self.cool_downs), pause_s)
+
+    def succeed(self, path: str) -> None:
+        """Record a successful call to `path`. It does not end a cool-down caused by a different path."""
+        self.answered_paths.add(path)
+        if self.cool_downs and path == self._failed_path:
+            self.recover()
+
+    def recover(self) -> None:
+        """Mark the endpoint as healthy."""
+        self.failures = self.cool_downs = 0
+        self.cooling_until = 0.0
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Count a call in flight; during a cool-down it also counts as a probe."""
+        probe = self.cool_downs > 0
+        self.in_flight += 1
+        self._probes += probe
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            self._probes -= probe

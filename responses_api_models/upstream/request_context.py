@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Self
 
-from rollyard.responses_api_models.upstream.endpoint import Endpoint
-from rollyard.responses_api_models.upstream.replicas import Affinity
+from rollyard.responses_api_models.upstream.replicas import Affinity, Endpoint
 from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpResponse

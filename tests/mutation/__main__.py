@@ -22,7 +22,7 @@ FOLDERS = (
     "services/http",
     "resources_servers/answers",
     "services/sandbox",
-    "responses_api_models/chat_engine/token_history",
+    "responses_api_models/chat_engine",
 )
 """Each gives the same share of the drawn lines."""
 

@@ -1,16 +1,16 @@
 """Sends requests to every engine behind a model server, and tracks which engines are lost.
 
 An engine that does not respond while another one does is lost: it leaves the pool, so model calls continue without it,
-and rejoins once it has the policy's weights again (joining_engines.py).
+and rejoins once it has the policy's weights again (weight_update.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -167,3 +167,43 @@ class EngineGroup:
 
 _CONNECTION_ERRORS = (502, 503)
 """Statuses of failed or interrupted connections; vLLM closes idle connections after five seconds."""
+
+
+T = TypeVar("T")
+
+
+class JobQueue:
+    """Runs jobs on the engines one after another. A job runs to completion even if its caller disconnects.
+
+    A partial update would be worse than none: engines would stay paused or have different weights.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` after all earlier jobs and return its result. Raises Failure if the server is stopping."""
+        task = asyncio.create_task(self._in_turn(work))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    async def settle(self) -> None:
+        """Wait for the running job; reject the jobs that wait behind it."""
+        self._stopping = True
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def _in_turn(self, work: Coroutine[Any, Any, T]) -> T:
+        async with self._lock:
+            if self._stopping:
+                work.close()
+                raise Failure(FailureKind.CANCELLED, "the server is stopping; nothing was done")
+            return await work
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("%s", error)  # the caller may have disconnected

@@ -17,16 +17,12 @@ from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.weights.call_gate import Gate
-from rollyard.responses_api_models.chat_engine.weights.control_endpoints import GETS, POSTS, answer
-from rollyard.responses_api_models.chat_engine.weights.cpu_limits import CpuLimits
-from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup
+from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup, JobQueue
 from rollyard.responses_api_models.chat_engine.weights.engine_log_probs import EngineLogProbs
-from rollyard.responses_api_models.chat_engine.weights.job_queue import JobQueue
-from rollyard.responses_api_models.chat_engine.weights.joining_engines import JoiningEngines
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions, checked_version
-from rollyard.responses_api_models.chat_engine.weights.vllm_control import VllmControl
-from rollyard.responses_api_models.chat_engine.weights.weight_loader import WeightLoader
-from rollyard.responses_api_models.chat_engine.weights.weight_update import WeightUpdates
+from rollyard.responses_api_models.chat_engine.weights.vllm_control import GETS, POSTS, VllmControl, answer
+from rollyard.responses_api_models.chat_engine.weights.weight_loader import CpuLimits, WeightLoader
+from rollyard.responses_api_models.chat_engine.weights.weight_update import JoiningEngines, WeightUpdates
 from rollyard.responses_api_models.streaming import stream_proxy
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_bytes

@@ -11,27 +11,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
-from urllib.parse import parse_qs
+import math
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, parse_qsl, urlencode
 
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.types import Json
+from rollyard.records.types import Json, Problem
 from rollyard.responses_api_models.chat_engine.weights.call_gate import ASLEEP, PAUSED, STOPPING, UPDATING, Gate
-from rollyard.responses_api_models.chat_engine.weights.control_endpoints import all_succeeded
-from rollyard.responses_api_models.chat_engine.weights.cpu_limits import CpuLimits
-from rollyard.responses_api_models.chat_engine.weights.engine_group import STEP_S, EngineGroup, EngineReply
-from rollyard.responses_api_models.chat_engine.weights.job_queue import JobQueue
-from rollyard.responses_api_models.chat_engine.weights.joining_engines import JoiningEngines
-from rollyard.responses_api_models.chat_engine.weights.model_signature import check_announced
-from rollyard.responses_api_models.chat_engine.weights.pause_lease import PauseLease, split_lease
+from rollyard.responses_api_models.chat_engine.weights.checkpoint import check_announced
+from rollyard.responses_api_models.chat_engine.weights.engine_group import (
+    QUERY_S,
+    STEP_S,
+    EngineGroup,
+    EngineReply,
+    JobQueue,
+)
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import CHANGING, PolicyVersions, checked_version
-from rollyard.responses_api_models.chat_engine.weights.rejections import conflict
-from rollyard.responses_api_models.chat_engine.weights.transfer_ranks import ranked_bodies
-from rollyard.responses_api_models.chat_engine.weights.weight_loader import WeightLoader
+from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request, conflict
+from rollyard.responses_api_models.chat_engine.weights.weight_loader import CpuLimits, WeightLoader
+from rollyard.responses_api_models.chat_engine.weights.weight_update import JoiningEngines
 from rollyard.services.http.request import read_object
+from rollyard.services.http.response_failures import PROBLEM_TYPE
 
 log = logging.getLogger(__name__)
 
@@ -292,3 +296,186 @@ class VllmControl:
 
 def _asleep(value: Any) -> bool:
     return isinstance(value, dict) and value.get("status") == "sleeping"
+
+
+POSTS = {
+    "/pause": "keeps (mode=keep), drains or aborts requests in flight; model calls wait until /resume, or until "
+    "lease_s seconds pass without a control call",
+    "/resume": "ends a pause",
+    "/reset_prefix_cache": "discards the KV cache of old weights",
+    "/collective_rpc": "calls a method of the engine's workers, e.g. of a worker extension that receives weights",
+    "/init_weight_transfer_engine": "connects the trainer and the engines, e.g. in an NCCL group",
+    "/shutdown_weight_transfer_engine": "disconnects them",
+    "/start_weight_update": "starts an update, which invalidates the weights; only while paused",
+    "/update_weights": "transfers a part of the new weights",
+    "/finish_weight_update": "activates the new weights as a new version, `weight_version` or the next number",
+    "/update_weight_version": "names the current weights",
+    "/sleep": "frees GPU memory for a trainer on the same GPUs; model calls wait until /wake_up",
+    "/wake_up": "reclaims the memory",
+}
+"""Path -> purpose. vLLM's other endpoints are not forwarded."""
+GETS = {
+    "/is_paused": "state of /pause",
+    "/is_sleeping": "state of /sleep",
+    "/get_world_size": "number of workers that join an NCCL group",
+    "/weight_info": "the engine's own version of its weights",
+}
+
+
+def answer(replies: list[EngineReply]) -> tuple[int, bytes, str]:
+    """Return the status, body and content type: of a single engine's response, or of a combined response.
+
+    Raises Failure if an engine failed.
+    """
+    if len(replies) == 1 and replies[0].content_type == PROBLEM_TYPE:
+        raise Failure.of(Problem.model_validate_json(replies[0].body))
+    if len(replies) == 1:
+        return replies[0].status, replies[0].body, replies[0].content_type
+    shown = [reply.shown() for reply in replies]
+    if not all_succeeded(replies):
+        wrong = [reply for reply in replies if not reply.ok]
+        first = wrong[0].failure("").problem
+        detail = f"the call failed on {len(wrong)} of {len(replies)} engines; {first.detail}"
+        problem = Failure(FailureKind.UPSTREAM_ERROR, detail, upstream_status=wrong[0].status).problem
+        raise Failure.of(problem.model_copy(update={"engines": shown}))
+    lost = (
+        {"lost": [reply.url for reply in replies if not reply.answered]}
+        if not all(reply.ok for reply in replies)
+        else {}
+    )
+    return 200, orjson.dumps({"engines": shown, **lost}), "application/json"
+
+
+def all_succeeded(replies: list[EngineReply]) -> bool:
+    """Return True if at least one engine responded, and the call succeeded on every engine that did."""
+    answered = [reply for reply in replies if reply.answered]
+    return bool(answered) and all(reply.ok for reply in answered)
+
+
+T = TypeVar("T")
+
+MAX_LEASE_S = 7 * 24 * 3600.0
+_LEASE = "lease_s"
+
+
+class PauseLease:
+    """Manages the lease on the current pause, if it has one.
+
+    Each control call renews the lease. When it expires, the policy resumes automatically, so a dead trainer cannot stop
+    it forever.
+    """
+
+    def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._on_end = on_end
+        self._length_s = 0.0
+        self._ends = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Future[None] | None = None
+        self.expired: Json | None = None
+        """Length and expiry (Unix time) of the last lease that expired; None if none has expired."""
+
+    @property
+    def length_s(self) -> float | None:
+        """Seconds from the last control call to expiry; None if there is no lease."""
+        return self._length_s if self._timer is not None else None
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until expiry; None if there is no lease."""
+        return max(0.0, self._ends - time.monotonic()) if self._timer is not None else None
+
+    def start(self, length_s: float) -> None:
+        """Start a lease, replacing the current one."""
+        self.end()
+        self._length_s = length_s
+        self._ends = time.monotonic() + length_s
+        self._timer = asyncio.get_running_loop().call_later(length_s, self._over)
+
+    def renew(self) -> None:
+        """Restart the current lease, because the trainer is alive."""
+        if self._timer is not None:
+            self.start(self._length_s)
+
+    async def during(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Run the step and return its result, renewing the lease before and after."""
+        self.renew()
+        try:
+            return await step()
+        finally:
+            self.renew()
+
+    def end(self) -> None:
+        """Cancel the lease, because the pause is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the lease has expired and has been neither renewed nor cancelled since."""
+        return self._timer is not None and time.monotonic() >= self._ends
+
+    def expire(self) -> None:
+        """Record that the lease expired."""
+        self.expired = {"lease_s": self._length_s, "at": round(time.time(), 3)}
+        self.end()
+
+    def _over(self) -> None:
+        self._ends = min(self._ends, time.monotonic())
+        self._ending = asyncio.ensure_future(self._on_end())
+        self._ending.add_done_callback(lambda done: done.cancelled() or done.exception())  # JobQueue logs it
+
+
+def split_lease(query: str, request: Json) -> tuple[float | None, str, Json]:
+    """Return the lease in seconds that a call requests, and the call's query and body without the lease field, which
+    engines do not support.
+
+    Raises Failure bad_request if the lease is not a number of seconds within the limits.
+    """
+    pairs = parse_qsl(query, keep_blank_values=True)
+    requested: Any = next((value for name, value in pairs if name == _LEASE), request.get(_LEASE))
+    if requested is None:
+        return None, query, request
+    try:
+        length_s = float(requested) if not isinstance(requested, bool) else math.nan
+    except (TypeError, ValueError):
+        length_s = math.nan
+    if not 0 < length_s <= MAX_LEASE_S:
+        raise bad_request(
+            f"{_LEASE}: found {str(requested)[:50]!r}; expected a number of seconds between 0 and {MAX_LEASE_S:.0f}"
+        )
+    rest = urlencode([(name, value) for name, value in pairs if name != _LEASE])
+    return length_s, rest, {name: value for name, value in request.items() if name != _LEASE}
+
+
+_RANK_OFFSET = "rank_offset"
+
+
+async def ranked_bodies(engines: EngineGroup, request: Json) -> dict[str, bytes]:
+    """Return the body of /init_weight_transfer_engine for each engine; empty if all of them get the same one.
+
+    Raises Failure if an engine does not report its number of workers.
+
+    A trainer sends one `init_info` with the offset of the first engine's workers. vLLM's workers add their own number
+    to it, so that the same offset would give workers of two engines the same rank.
+    """
+    info = request.get("init_info")
+    if not isinstance(info, dict) or not isinstance(info.get(_RANK_OFFSET), int) or len(engines.urls) < 2:
+        return {}
+    urls = engines.urls
+    sizes = await asyncio.gather(*(_workers(engines, url) for url in urls))
+    offset, bodies = info[_RANK_OFFSET], {}
+    for url, size in zip(urls, sizes, strict=True):
+        bodies[url] = orjson.dumps({**request, "init_info": {**info, _RANK_OFFSET: offset}})
+        offset += size
+    return bodies
+
+
+async def _workers(engines: EngineGroup, url: str) -> int:
+    reply = await engines.request(url, "GET", "/get_world_size", timeout_s=QUERY_S)
+    if not reply.ok:
+        raise reply.failure("/get_world_size")
+    size = reply.value.get("world_size") if isinstance(reply.value, dict) else None
+    if not isinstance(size, int):
+        raise Failure(FailureKind.UPSTREAM_ERROR, f"{url}/get_world_size returned {str(reply.value)[:100]}")
+    return size

@@ -1,4 +1,4 @@
-"""The steps of a weight change on one engine.
+"""The steps of a weight change on one engine, and what vLLM cannot do on a CPU.
 
 vLLM 0.32 does not recover from a failed load: the old weights are lost, and a running request crashes the process. It
 keeps the parts that were loaded and counts them in the next load; in tests, later loads of valid weights sometimes
@@ -10,18 +10,25 @@ To restore a version, an engine loads the same files as before; if they have cha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights import checkpoint
-from rollyard.responses_api_models.chat_engine.weights.adapter_loader import AdapterLoader
-from rollyard.responses_api_models.chat_engine.weights.checkpoint import Checkpoint
+from rollyard.responses_api_models.chat_engine.weights.checkpoint import (
+    Checkpoint,
+    ModelSignature,
+    adapter_name,
+    version_of,
+)
 from rollyard.responses_api_models.chat_engine.weights.engine_group import QUERY_S, STEP_S, EngineGroup
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import CHANGING, STARTED, PolicyVersions
+from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 
 log = logging.getLogger(__name__)
 
@@ -267,3 +274,121 @@ class WeightLoader:
         except Failure as failure:
             if failure.problem.upstream_status != 404:  # 404: an engine without weight versions
                 raise
+
+
+_LOAD, _UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+_ENABLE = (
+    "vLLM loads adapters with --enable-lora, a sufficient --max-lora-rank, and "
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"
+)
+
+
+class AdapterLoader:
+    """Loads the policy's LoRA adapters into one engine. All steps raise Failure if the engine reports an error."""
+
+    def __init__(self, engines: EngineGroup, versions: PolicyVersions) -> None:
+        self._engines = engines
+        self._versions = versions
+        self._adapted: set[str] = set()
+        """Engines that have an adapter."""
+
+    async def load(self, url: str, folder: str, version: str) -> None:
+        """Load an adapter. If this fails, the engine keeps the weights below it, which are still valid."""
+        load = {"lora_name": adapter_name(version), "lora_path": folder}
+        reply = await self._engines.request(url, "POST", _LOAD, orjson.dumps(load))
+        if not reply.ok:
+            failure = reply.failure(_LOAD)
+            if not reply.answered:
+                raise failure
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"{failure.problem.detail} ({_ENABLE})")
+        self._adapted.add(url)
+
+    async def unload(self, url: str) -> None:
+        """Unload all adapters of this server. An engine without adapters is not asked."""
+        if url not in self._adapted:
+            return
+        for name in await self._loaded(url):
+            await self._engines.step(url, _UNLOAD, {"lora_name": name}, STEP_S)
+        self._adapted.discard(url)
+
+    async def learn(self, url: str) -> None:
+        """Record the adapters that an engine has loaded for an earlier run of this server."""
+        with contextlib.suppress(Failure):
+            for name, folder in (await self._loaded(url)).items():
+                self._adapted.add(url)
+                self._versions.learn_adapter(str(version_of(name)), Checkpoint(folder, is_adapter=True))
+
+    async def _loaded(self, url: str) -> dict[str, str]:
+        """Return the names and folders of the adapters that this server, or an earlier run of it, has loaded."""
+        reply = await self._engines.request(url, "GET", "/v1/models", timeout_s=QUERY_S)
+        if not reply.ok:
+            raise reply.failure("/v1/models")
+        listed = reply.value.get("data") if isinstance(reply.value, dict) else None
+        models = {str(one.get("id")): str(one.get("root")) for one in listed or () if isinstance(one, dict)}
+        return {name: root for name, root in models.items() if version_of(name) is not None}
+
+
+TIED = (
+    "tie_word_embeddings is true: on a CPU, vLLM keeps the old output head of such a model when its weights are "
+    "reloaded; train a model with tie_word_embeddings=false, or serve it on a GPU"
+)
+SEED = "on a CPU, a weight update crashes vLLM while a request with a seed is running"
+
+
+class CpuLimits:
+    """Tracks which engines run on a CPU and rejects what they do not support.
+
+    When the engine starts, the output head is packed for the matrix product. A reload repacks a separate head, but not
+    a head that is tied to the embeddings, so vLLM would combine the new body with the old head and return 200. A
+    request with a seed that is in flight during an update is recomputed in chunks, which crashes vLLM if its random
+    numbers come from the CPU ("CPU Generator does not use offset").
+    """
+
+    def __init__(self, runs_on_cpu: Callable[[str], Awaitable[bool | None]]) -> None:
+        self._runs_on_cpu = runs_on_cpu
+        self._known: dict[str, bool] = {}
+
+    async def learn(self, urls: Sequence[str]) -> None:
+        """Query engines whose device is unknown; engines that do not respond are queried again next time."""
+        new = [url for url in urls if url not in self._known]
+        answers = await asyncio.gather(*(self._runs_on_cpu(url) for url in new))
+        self._known.update({url: answer for url, answer in zip(new, answers, strict=True) if answer is not None})
+
+    def on_cpu(self, urls: Sequence[str]) -> bool:
+        """Return True if any of these engines is known to run on a CPU."""
+        return any(self._known.get(url) for url in urls)
+
+    async def takes_seeds(self, urls: Sequence[str]) -> bool:
+        """Return True if requests can have seeds, because no engine runs on a CPU."""
+        await self.learn(urls)
+        return not any(self._known.values())
+
+    async def check_head(self, model: ModelSignature | None, urls: Sequence[str]) -> None:
+        """Raises Failure bad_request for new weights if the model's output head is tied and an engine runs on a CPU."""
+        if model is not None and model.is_tied:
+            await self.learn(urls)
+            if self.on_cpu(urls):
+                raise bad_request(TIED)
+
+    async def check_seed(self, body: Json, urls: Sequence[str]) -> None:
+        """Raises Failure bad_request if the request has a seed and an engine runs on a CPU."""
+        if (seed := _seed(body)) is not None and not await self.takes_seeds(urls):
+            found = f"found seed {seed!r} in a request, but {SEED}"
+            raise bad_request(
+                f"{found}: remove the seed (sampling_overrides: {{seed: null}}), or set trainer_endpoints: false"
+            )
+
+    def check_settings(self, name: str, settings: Sequence[Mapping[str, Any] | None]) -> None:
+        """Raises OperatorError if the settings add a seed to every request and an engine runs on a CPU."""
+        for given in settings:
+            if given and given.get("seed") is not None and any(self._known.values()):
+                raise OperatorError(
+                    f"{name}: found seed: {given['seed']!r} together with trainer_endpoints: true, but {SEED}; remove "
+                    "one of the two"
+                )
+
+
+def _seed(body: Json) -> Any:
+    params = body.get("sampling_params")
+    inner = params.get("seed") if isinstance(params, dict) else None
+    return inner if body.get("seed") is None else body["seed"]

@@ -21,7 +21,7 @@ from examples.sokoban_policy.unseen_rooms import distinct_rooms
 from examples.sokoban_policy.vocabulary import MOVES, TEMPLATE, build_tokenizer, prompts
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.grl_sokoban.game import Room
-from rollyard.resources_servers.grl_sokoban.prompts import PromptBuilder
+from rollyard.resources_servers.grl_sokoban.row_writer import PromptBuilder
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import solve
 from rollyard.resources_servers.grl_sokoban.symmetry import NAMES, Symmetry

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.responses_api_models.chat_engine.weights import joining_engines
+from rollyard.responses_api_models.chat_engine.weights import weight_update
 from rollyard.training.transfer_publisher import TransferPublisher
 from rollyard.training.weight_publisher import PolicyClient
 from tests.support.transfer_engine import SENT, FakeGroup, FakeSender, TransferEngine
@@ -21,7 +21,7 @@ UPDATE = ["/start_weight_update", "/update_weights", "/finish_weight_update", "/
 
 @pytest.fixture(autouse=True)
 def check_engines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining_engines, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(weight_update, "CHECK_INTERVAL_S", 0.02)
 
 
 @asynccontextmanager

@@ -12,8 +12,7 @@ from PIL import Image
 
 from rollyard.resources_servers.grl_sokoban import observation
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, generate
-from rollyard.resources_servers.grl_sokoban.observation import View, board_in, coordinates
-from rollyard.resources_servers.grl_sokoban.png import png
+from rollyard.resources_servers.grl_sokoban.observation import View, board_in, coordinates, png
 from rollyard.responses_api_models.convert.messages import to_items
 
 BOARDS = [

@@ -1,4 +1,4 @@
-"""An episode with the settings applied: undo, the deadlock flag, and the reward of an idle episode."""
+"""An episode with the settings applied: undo, the deadlock flag, shaping, and the reward of an idle episode."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rollyard.resources_servers.grl_sokoban.game import Room
+from rollyard.records.errors import OperatorError
+from rollyard.resources_servers.grl_sokoban.game import Game, Room
 from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode
+from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, generate
+from rollyard.resources_servers.grl_sokoban.reward_shaping import Shaping, ShapingSettings
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
-from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
+from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked, solve
+from rollyard.services.server.settings import parse_settings
 
 UNDO = 0
 ROOMS = {
@@ -83,16 +89,6 @@ def test_without_charge_unplayed_the_reward_is_what_the_steps_earned() -> None:
     assert play.move(3) == play.reward() == -0.1
 
 
-def test_undo_restores_the_position_and_costs_a_step() -> None:
-    play = new_episode("######\n#P√__#\n#_XO_#\n######", undo=True)
-    before = play.game.position()
-    assert play.move(4) == pytest.approx(-1.1)
-    assert play.undo() == pytest.approx(0.9)
-    assert play.game.position() == before
-    assert (play.game.steps, play.game.boxes_on_target, play.undoable) == (2, 1, 0)
-    assert play.total_reward == pytest.approx(-0.2)
-
-
 def test_blocked_moves_cannot_be_undone() -> None:
     play = new_episode(ROOMS["easily lost"], undo=True)
     for action in (3, 3, 3):
@@ -125,16 +121,6 @@ def test_beyond_the_solvers_limit_the_flag_is_unknown_and_the_episode_continues(
     assert (play.lost, play.over) == (None, False)
 
 
-def test_a_lost_room_ends_the_episode_only_if_configured() -> None:
-    for deadlock, over in (("flag", False), ("end", True)):
-        play = new_episode(ROOMS["easily lost"], deadlock=deadlock)
-        play.move(1)
-        assert (play.lost, play.over) == (False, False)
-        for action in (3, 1, 4):
-            play.move(action)
-        assert (play.lost, play.over, play.game.done) == (True, over, False)
-
-
 def test_an_undo_can_recover_a_lost_room() -> None:
     play = new_episode(ROOMS["easily lost"], deadlock="flag", undo=True)
     for action in (3, 1, 4):
@@ -142,3 +128,92 @@ def test_an_undo_can_recover_a_lost_room() -> None:
     assert play.lost is True
     play.undo()
     assert play.lost is False
+
+
+SHAPED_ROOMS = [generate(RoomSpec(seed, (6, 6), 2)) for seed in (5, 6, 7, 8)]
+LOST = Room.parse("######\n#X___#\n#_P__#\n#__O_#\n######")
+
+
+def phi(shaping: ShapingSettings, room: Room) -> float:
+    return Shaping(shaping, 50_000, room).potential(room)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(SHAPED_ROOMS),
+    st.sampled_from([ShapingSettings(), ShapingSettings(gamma=0.99, scale=7.5), ShapingSettings(most_moves=3)]),
+    st.lists(st.integers(0, 4), max_size=25),
+)
+def test_the_discounted_sum_telescopes_for_any_moves_and_undos(
+    start: Room, shaping: ShapingSettings, actions: list[int]
+) -> None:
+    play = GameEpisode(start, 100, SokobanSettings(undo=True, shaping=shaping))
+    discounted, discount = 0.0, 1.0
+    for action in actions:
+        if play.over or (action == 0 and not play.undoable):
+            continue
+        plain, shaped = play.game.total_reward, play.shaped
+        reward = play.move(action) if action else play.undo()
+        assert play.shaped is not None and shaped is not None
+        assert reward == pytest.approx(play.game.total_reward - plain + play.shaped - shaped)
+        discounted += discount * (play.shaped - shaped)
+        discount *= shaping.gamma
+    assert discounted == pytest.approx(discount * phi(shaping, play.game.position()) - phi(shaping, start))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.sampled_from(SHAPED_ROOMS), st.lists(st.integers(1, 4), max_size=25))
+def test_the_potential_is_the_optimal_distance_within_its_bounds(start: Room, actions: list[int]) -> None:
+    game, shaping = Game(start), ShapingSettings(scale=4, most_moves=8)
+    for action in actions:
+        if not game.done:
+            game.step(action)
+    potential = phi(shaping, game.position())
+    assert -shaping.bound <= potential <= 0
+    try:
+        solution = solve(game.position())
+    except ValueError:
+        assert potential == -shaping.bound
+    else:
+        assert solution is not None
+        assert potential == -min(solution.moves, 8) / 4
+
+
+def test_lost_and_undecided_positions_have_the_lowest_potential() -> None:
+    shaping = ShapingSettings(scale=10, most_moves=40)
+    assert phi(shaping, LOST) == -4.0
+    assert Shaping(shaping, 1, SHAPED_ROOMS[0]).potential(SHAPED_ROOMS[0]) == -4.0
+
+
+def test_a_detour_gains_nothing_from_shaping() -> None:
+    solution = solve(SHAPED_ROOMS[0])
+    assert solution is not None
+    earned = []
+    for detour in ((), (solution.path[0], 0), (1, 2, 3, 4)):
+        play = GameEpisode(SHAPED_ROOMS[0], 100, SokobanSettings(undo=True, shaping={"scale": 5}))
+        for action in detour:
+            play.move(action) if action else play.undo()
+        while play.undoable:
+            play.undo()
+        for action in solution.path:
+            play.move(action)
+        assert play.game.success
+        earned.append(play.shaped)
+    assert earned == pytest.approx([solution.moves / 5] * 3)
+
+
+@pytest.mark.parametrize(
+    ("shaping", "message"),
+    [
+        ({"gamma": 0.9}, "gamma 0.9 would reward standing still"),
+        ({"gamma": 0.99, "scale": 1}, "use a gamma above 0.998"),
+        ({"gamma": 0}, "greater than 0"),
+        ({"gamma": 1.1}, "less than or equal to 1"),
+        ({"scale": 0}, "greater than 0"),
+        ({"most_moves": 0}, "greater than or equal to 1"),
+        ({"sclae": 3}, "sclae"),
+    ],
+)
+def test_invalid_shaping_is_refused_at_startup(shaping: object, message: str) -> None:
+    with pytest.raises(OperatorError, match=message):
+        parse_settings(SokobanSettings, {"shaping": shaping}, "grl_sokoban")

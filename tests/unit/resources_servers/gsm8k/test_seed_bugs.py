@@ -1,4 +1,4 @@
-"""The bugs L1 to L12 of ludic's GSM8K scripts (https://github.com/joanvelja/ludic at 321e8d7) do not exist here."""
+"""Bugs of ludic's GSM8K scripts (https://github.com/joanvelja/ludic at 321e8d7) that do not exist here."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.records.errors import Failure, OperatorError, RunError
+from rollyard.records.errors import Failure, OperatorError
 from rollyard.records.io.search_path import INSTALLED
-from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.evaluate import main as evaluate
-from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
-from rollyard.resources_servers.gsm8k.reducers import reduce_rollouts
-from rollyard.resources_servers.gsm8k.train_options import train_settings, training_parser
+from rollyard.resources_servers.gsm8k.rollout_log import reduce_rollouts
+from rollyard.resources_servers.gsm8k.train import train_settings, training_parser
 from rollyard.services.http.transport import HttpResponse
 from rollyard.training.checkpoints import Checkpoints
 from rollyard.training.endings import Treatment
 from rollyard.training.groups import groups_of
-from rollyard.training.step_metrics import staleness_of, step_metrics
+from rollyard.training.step_metrics import step_metrics
 from rollyard.training.task_order import TaskOrder
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.weight_publisher import PolicyClient
-from tests.unit.resources_servers.answers.grading import in_process_server, verification_of
+from tests.unit.resources_servers.answers.grading import in_process_server
 from tests.unit.training.batches import TIMES, batch, failed, played
 from tests.unit.training.recorded_turns import turn
 
@@ -36,15 +34,6 @@ LUDIC = {"score": "strict", "format_reward": 0.1, "format_penalty": 1.0}
 def config(*arguments: str) -> TrainConfig:
     options = training_parser(None).parse_args(arguments)
     return TrainConfig.model_validate(train_settings(options, Path("/train.jsonl"), Path("/eval.jsonl"), "m"))
-
-
-@pytest.mark.parametrize(
-    ("gold", "answer"),
-    [("18", "18.0"), ("18", "18.00"), ("1018", "1,018"), ("18", r"\$18"), ("18", r"\frac{36}{2}"), ("18", r"18\%")],
-)
-async def test_l1_answers_are_compared_by_value_not_as_text(gold: str, answer: str) -> None:
-    grade = await AnswerGrader(None).grade(gold, verification_of(rf"\boxed{{{answer}}}"), ANSWER_FORMS["chat"])
-    assert grade.strict and grade.lenient
 
 
 def test_l2_zero_train_steps_use_every_question_once() -> None:
@@ -105,14 +94,6 @@ async def test_l9_the_format_is_worth_more_than_the_answer_only_with_the_publish
     assert worth["sane"] == pytest.approx((1.0, 0.1))
 
 
-def test_l7_questions_are_shuffled_again_in_every_epoch() -> None:
-    found = config()
-    order = TaskOrder(100, seed=found.seed, shuffle=found.shuffle, epochs=None)
-    rows = [draw.row for draw in order.take(order.position({}), 200)[0]]
-    assert sorted(rows[:100]) == sorted(rows[100:]) == list(range(100))
-    assert rows[:100] != rows[100:] != list(range(100))
-
-
 def test_l7_a_resumed_run_goes_on_where_the_data_was() -> None:
     order = TaskOrder(100, seed=1, shuffle=True, epochs=None)
     unbroken = order.take(order.position({}), 50)[0]
@@ -131,11 +112,6 @@ def test_l8_a_half_written_checkpoint_is_not_resumed_from(tmp_path: Path) -> Non
     found = checkpoints.newest()
     assert found is not None
     assert (found.step, found.position) == (1, {"index": 4})
-
-
-def test_l9_a_group_of_equal_rewards_is_skipped() -> None:
-    [group] = groups_of([played(0.1), played(0.1)], scale="group")
-    assert group.skipped == "zero_variance"
 
 
 def test_l10_mean_and_total_of_the_lengths_are_of_the_same_rollouts() -> None:
@@ -168,11 +144,6 @@ def test_l11_weights_can_be_updated_only_from_this_host_unless_allowed(
     [(command, environ)] = started
     assert command[command.index("--host") + 1] == host
     assert ("VLLM_SERVER_DEV_MODE" in environ) is can_update
-
-
-def test_l12_a_rollout_of_unknown_weights_stops_training_instead_of_being_of_version_0() -> None:
-    with pytest.raises(RunError, match="version"):
-        staleness_of([played(1.0, turn([1], [2], policy_version=None))], step=1)
 
 
 async def test_l12_a_failed_question_for_the_version_is_a_failure() -> None:

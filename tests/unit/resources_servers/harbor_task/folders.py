@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollyard.resources_servers.harbor_task.dockerfile.images import HostImage
+from rollyard.resources_servers.harbor_task.dockerfile import HostImage
 from rollyard.resources_servers.harbor_task.task_folder import TaskFolder, load_folder
 
 HOST = HostImage("debian", frozenset({"12", "bookworm"}), "3.11")

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.resources_servers.ifeval.instruction import LANGUAGES, language_of, word_count, words_in_capitals
 from rollyard.resources_servers.ifeval.scoring import KINDS, instruction, variants
+from rollyard.resources_servers.ifeval.sentences import sentences
 from tests.unit.resources_servers.answers.grading import DATA, rows_of
 from tests.unit.resources_servers.ifeval.following_texts import ENGLISH, SAMPLES, follows, text_that_follows
 
@@ -178,3 +186,164 @@ def test_a_keyword_is_matched_literally_in_any_case_and_inside_words(keyword: st
 def test_an_invalid_instruction_is_rejected_with_a_message(kind: str, kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         instruction(kind, kwargs)
+
+
+def test_the_language_of_a_text_is_the_same_every_time() -> None:
+    for code, text in SAMPLES.items():
+        for _ in range(3):
+            assert follows("language:response_language", f"{text} ", language=code) == (True, True), code
+
+
+@pytest.mark.parametrize(
+    "kind", ["language:response_language", "change_case:english_lowercase", "change_case:english_capital"]
+)
+@pytest.mark.parametrize("text", ["https://example.com", "me@example.com", "12345 ...", "😀", "A@B.CO"])
+def test_a_text_without_a_language_matches_none_unlike_in_lm_eval(kind: str, text: str) -> None:
+    kwargs = {"language": "en"} if kind.startswith("language") else {}
+    assert follows(kind, text, **kwargs) == (False, False)
+
+
+def test_a_variant_without_a_language_follows_nothing_unlike_in_lm_eval() -> None:
+    assert follows("language:response_language", f"{ENGLISH}\n***", language="kn") == (False, False)
+
+
+@pytest.mark.parametrize("mixed", [f"{SAMPLES['hi']} {ENGLISH}", f"{ENGLISH}. {SAMPLES['de']}", SAMPLES["pt"][:12]])
+def test_a_text_is_in_one_language_at_most(mixed: str) -> None:
+    assert sum(follows("language:response_language", mixed, language=code)[0] for code in LANGUAGES) == 1
+
+
+def test_detection_does_not_depend_on_the_process_or_the_order() -> None:
+    texts = [text[:size] for text in (*SAMPLES.values(), ENGLISH) for size in (3, 9, 30, 200)]
+    program = (
+        "import sys, json\n"
+        "from rollyard.resources_servers.ifeval.instruction import language_of\n"
+        "texts = json.load(sys.stdin)\n"
+        "print(json.dumps([language_of(text) for text in reversed(texts)]))"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps(texts),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=INSTALLED,
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+    )
+    assert json.loads(other.stdout) == [language_of(text) for text in texts][::-1]
+
+
+def test_the_listed_languages_are_those_that_langdetect_supports() -> None:
+    from langdetect.detector_factory import PROFILES_DIRECTORY  # type: ignore[import-untyped]
+
+    assert sorted(file.name for file in Path(PROFILES_DIRECTORY).iterdir()) == list(LANGUAGES)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("It's 3.50, isn't-it?", 7),
+        ("snake_case word", 2),
+        ("cafe\u0301 au lait", 3),
+        ("हिंदी में लिखा", 3),
+        ("এটি বাংলা ভাষায়", 3),
+        ("می\u200cشود این", 2),
+        ("நான் தமிழ்", 2),
+        ("❤️ two 1️⃣ 😀", 2),
+        ("--- ... !", 0),
+    ],
+)
+def test_a_combining_mark_neither_splits_a_word_nor_counts_as_one(text: str, count: int) -> None:
+    assert word_count(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('I "DON\'T" like **NASA**, (U.S.) or HI-FI!', 6),
+        ("HELLO,WORLD R&D A/B 3D COVID-19 X_Y", 8),
+        ("WORD--WORD—WORD–WORD WORD...WORD", 6),
+        ("WORD******other <<a\nb>>WORD [NO] {YES} `CODE` ‘HM’ “EH”", 7),
+        ("CANNOT GONNA GIMME LEMME GOTTA", 10),
+        ("IT'S NASA's O'CLOCK ROCK’N’ROLL", 7),
+        ("don't Mixed É ẞ Ⅷ 42 ...", 3),
+        ("#TAG @ME $USD 50%OFF A=B 3,000", 5),
+    ],
+)
+def test_upper_case_words_are_split_like_the_penn_treebank(text: str, count: int) -> None:
+    assert words_in_capitals(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("Hello. World!", 2),
+        ("Mr. Smith went to the U.S. today. He was e.g. happy.", 2),
+        ("Wait... what? Yes!", 2),
+        ("It costs $3.50. OK.", 2),
+        ("J. K. Rowling wrote it. So did I. He left.", 3),
+        ('He said "Go." She went.', 2),
+        ("1. First item.\n2. Second item.", 2),
+        ("No punctuation here", 1),
+        ("?!", 0),
+        ("", 0),
+    ],
+)
+def test_sentences_end_at_marks_that_end_them(text: str, count: int) -> None:
+    assert len(sentences(text)) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("My answer is no.\nMy answer is maybe.", 2),
+        ("See No. 5 in Fig. 3. The answer is no. Why?", 3),
+        ("Take vitamin C. It helps.", 2),
+        ("Flowers of Packet A.\nWe know them.", 2),
+        ("The house is x. So we write it.", 2),
+        ("I was. He is. It was I. Am I?", 4),
+        ("J. Smith met p. 5 of W. H. Auden.", 1),
+        ("Wait … what? So … yes.", 2),
+        ("Give it (1. do not say a word; 2. repeat it).", 1),
+        ("I have 2. Then go.", 2),
+        ("The answer:\n42.\nSo it is.", 2),
+        ("In the U.S. the laws differ. In the U.S. Congress makes them.", 2),
+    ],
+)
+def test_the_context_of_a_dot_determines_whether_it_ends_a_sentence(text: str, count: int) -> None:
+    assert len(sentences(text)) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("St. Louis and St. Paul are cities.", 1),
+        ("The U.S. Supreme Court met U.S. lawyers.", 1),
+        ("Gov. Brown of Calif. and Sen. Lee of Va. met Rep. King Jr. of N.Y. on Jan. 5.", 1),
+        ("Rev. Dr. King and Lt. Col. Smith vs. Capt. Hook, Ph.D., et al. of Acme Inc. in Washington, D.C. spoke.", 1),
+        ("He lives in the U.S. She lives in the U.K. We left.", 3),
+        ("He works for Acme Inc. They met at 5 p.m. Then it rained.", 3),
+        ("The S.P.C.A. Building, a.k.a. the U.A.E. Tower, opened at 9 a.m. Eastern time on Mar. 5.", 1),
+        ("R.S.V.P. We wait. It is made in the U.S.S.R. They know.", 4),
+        ("Mt. Everest is high. Ft. Worth is not.", 2),
+        ("Apples, pears, etc. are cheap. Use a tool, i.e. a hammer (e.g. mine).", 2),
+        ("See Fig. 3, Sec. 2.1, No. 5 and pp. 5-7. The answer is no. Five is more.", 3),
+    ],
+)
+def test_an_abbreviation_ends_a_sentence_only_before_a_word_that_starts_one(text: str, count: int) -> None:
+    assert len(sentences(text)) == count
+
+
+@pytest.mark.parametrize("label", ["1.", "**1.**", "## 1.1.", "> 3.", "  a.", "B.", "- 10."])
+def test_a_list_label_is_not_a_sentence_unlike_in_punkt(label: str) -> None:
+    assert len(sentences(f"{label} First item.\n{label} Second item.")) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["**Bold one.** Plain one.", "We met at 5 p.m. Then we left.", "これは文です。次の文です。"]
+)
+def test_bold_text_times_of_day_and_other_scripts_end_sentences_unlike_in_punkt(text: str) -> None:
+    assert len(sentences(text)) == 2
+
+
+def test_punctuation_without_a_word_is_not_a_sentence_unlike_in_punkt() -> None:
+    assert [len(sentences(text)) for text in ("***", "😀", '"', "One.\n***\nTwo.")] == [0, 0, 0, 2]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.resources_servers.inspect_task.rewards import verdict_of
+from rollyard.resources_servers.inspect_task.app import verdict_of
 from rollyard.resources_servers.inspect_task.settings import InspectSettings
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.anthropic_messages import response_to_message
-from rollyard.responses_api_models.convert.stop_sequences import StopSequences
+from rollyard.responses_api_models.convert.anthropic import StopSequences, response_to_message
 from rollyard.responses_api_models.streaming.anthropic_events import MessageEvents
 from rollyard.responses_api_models.streaming.sse import data_of
 from rollyard.services.responses import stream_events

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.anthropic_messages import response_to_message
-from rollyard.responses_api_models.convert.anthropic_requests import messages_to_responses
-from rollyard.responses_api_models.convert.stop_sequences import StopSequences
+from rollyard.responses_api_models.convert.anthropic import StopSequences, messages_to_responses, response_to_message
 
 HELLO: Json = {"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
 IMAGE: Json = {"type": "image", "source": {"type": "url", "url": "https://example.com/cat.png"}}
@@ -172,3 +172,41 @@ def test_invalid_arguments_of_the_model_survive_the_way_to_the_client_and_back(a
     returned = messages_to_responses({**HELLO, "messages": conversation})["input"][1]
     assert message["content"][0]["input"] == {"invalid_arguments": arguments}
     assert returned == call
+
+
+TEXT = st.text(alphabet="ab ", max_size=20)
+SEQUENCES = st.lists(st.text(alphabet="ab ", min_size=1, max_size=4), max_size=3)
+
+
+def cut(pieces: list[str], sequences: list[str]) -> tuple[str, str | None]:
+    stop = StopSequences(sequences)
+    shown = "".join(stop.feed(piece) for piece in pieces)
+    return (shown if stop.matched is not None else shown + stop.rest()), stop.matched
+
+
+@given(TEXT, SEQUENCES)
+def test_the_division_into_pieces_does_not_change_the_result(text: str, sequences: list[str]) -> None:
+    assert cut([text], sequences) == cut(list(text), sequences)
+
+
+@given(TEXT, SEQUENCES)
+def test_the_text_before_the_sequence_contains_no_sequence(text: str, sequences: list[str]) -> None:
+    shown, matched = cut([text], sequences)
+    assert not any(sequence in shown for sequence in sequences)
+    assert text.startswith(shown + (matched or "")) and (matched is not None or shown == text)
+
+
+@pytest.mark.parametrize(
+    ("text", "sequences", "expected"),
+    [
+        ("one END two", ["END"], ("one ", "END")),
+        ("aab", ["ab"], ("a", "ab")),
+        ("abcd", ["bcd", "c"], ("ab", "c")),
+        ("no", ["x"], ("no", None)),
+        ("almost EN", ["END"], ("almost EN", None)),
+    ],
+)
+def test_the_text_ends_at_the_sequence_that_is_complete_first(
+    text: str, sequences: list[str], expected: tuple[str, str | None]
+) -> None:
+    assert cut([text], sequences) == expected

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rollyard.records.run_types import Keys
 from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
-from rollyard.responses_api_models.chat_engine.token_backends.completions import _with_texts
+from rollyard.responses_api_models.chat_engine.token_backends import _with_texts
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.http.client import AddressBook, ServerClient

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import openai
 import pytest
 import yaml
+from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, RateLimitError
 
 from rollyard.records.types import Json
+from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.openai_model import app
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
+from rollyard.responses_api_models.vllm_model.app import VllmModel
+from rollyard.services.server.app import Server
+from tests.support.fixtures import unused_url
+from tests.support.openai_client import (
+    HELLO,
+    MODEL_SERVERS,
+    client_and_engine,
+    client_of_server,
+)
 from tests.support.scripted_engine import COMPLETION, Step, engine, model_server, post_json
 
 RESPONSE: Json = {
@@ -55,30 +68,6 @@ async def test_a_rows_extra_body_is_merged_and_yields_to_the_request() -> None:
     assert {key: fake.requests[0][key] for key in expected} == expected
 
 
-@pytest.mark.parametrize("body", [b"<html>busy</html>", b'{"id": "resp', b"[1]", b"", b'"text"'], ids=repr)
-async def test_an_answer_that_is_not_an_object_is_malformed_after_all_attempts(body: bytes) -> None:
-    async with engine(Step(body)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, problem = await post_json(server, "/v1/responses", {"input": "hi"})
-    assert (answer.status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
-    assert len(fake.requests) == 3
-
-
-async def test_a_failed_response_is_a_failure_and_not_an_empty_turn() -> None:
-    failed = {**RESPONSE, "status": "failed", "output": [], "error": {"code": "server_error", "message": "oops"}}
-    async with engine(failed) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, problem = await post_json(server, "/v1/responses", {"input": "hi"})
-    assert (answer.status, problem["type"]) == (502, "urn:rollyard:upstream_error")
-    assert "oops" in problem["detail"]
-
-
-async def test_a_refusal_keeps_the_endpoints_status() -> None:
-    refusal = Step({"error": {"message": "no such model"}}, 404)
-    async with engine(refusal) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, problem = await post_json(server, "/v1/responses", {"input": "hi"})
-    assert (answer.status, problem["upstream_status"]) == (404, 404)
-    assert "no such model" in problem["detail"]
-
-
 def test_nemo_gyms_setting_names_are_accepted() -> None:
     names = {"openai_base_url": "http://h/v1", "openai_api_key": "k", "openai_model": "m"}
     settings = EndpointSettings(**names)
@@ -90,3 +79,120 @@ def test_the_default_config_fits_the_settings() -> None:
     defaults = yaml.safe_load(text)["policy_model"]["responses_api_models"]["openai_model"]
     assert OpenaiModel.Settings(**{**defaults, "base_url": "http://h/v1"}).entrypoint == "app.py"
     assert app.server is OpenaiModel
+
+
+OVERFLOW = "This model's maximum context length is 2048 tokens. However, your prompt contains 2049 input tokens"
+
+
+async def chat(client: AsyncOpenAI, **more: Any) -> Any:
+    return await client.chat.completions.create(model="any", messages=HELLO, **more)
+
+
+async def respond(client: AsyncOpenAI, **more: Any) -> Any:
+    return await client.responses.create(model="any", input="hi", **more)
+
+
+async def error_of(client: AsyncOpenAI, call: Any = respond, **more: Any) -> APIStatusError:
+    with pytest.raises(APIStatusError) as caught:
+        await call(client, **more)
+    return caught.value
+
+
+def refusal(status: int, **headers: str) -> Step:
+    """An error in OpenAI's format."""
+    return Step({"error": {"message": "that is why", "type": "x", "param": None, "code": "its_code"}}, status, headers)
+
+
+@pytest.mark.parametrize(
+    ("status", "exception", "expected"),
+    [
+        (400, openai.BadRequestError, 400),
+        (401, openai.AuthenticationError, 401),
+        (403, openai.PermissionDeniedError, 403),
+        (404, openai.NotFoundError, 404),
+        (409, openai.ConflictError, 409),
+        (422, openai.UnprocessableEntityError, 422),
+        (429, openai.RateLimitError, 429),
+        (500, openai.InternalServerError, 502),
+        (503, openai.InternalServerError, 502),
+    ],
+)
+async def test_each_refusal_raises_its_own_exception_in_both_apis_streamed_or_not(
+    status: int, exception: type[APIStatusError], expected: int
+) -> None:
+    async with client_and_engine(refusal(status), max_attempts=1) as (client, _):
+        errors = [await error_of(client, call, stream=stream) for call in (chat, respond) for stream in (False, True)]
+    assert [(type(error), error.status_code, error.code) for error in errors] == [(exception, expected, "its_code")] * 4
+    assert all("that is why" in error.message for error in errors)
+
+
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_context_overflow_has_openais_error_code(kind: type[Server], stream: bool) -> None:
+    step = Step({"error": {"message": OVERFLOW, "type": "BadRequestError", "code": 400}}, 400)
+    async with client_and_engine(step, kind=kind) as (client, _):
+        error = await error_of(client, stream=stream)
+    assert (type(error), error.code) == (BadRequestError, "context_length_exceeded")
+    assert OVERFLOW in error.message
+
+
+async def test_an_invalid_request_is_a_bad_request_of_the_model_server() -> None:
+    async with client_and_engine() as (client, engine):
+        error = await error_of(client, previous_response_id="resp_0")
+    assert (type(error), error.code, engine.requests) == (BadRequestError, "bad_request", [])
+    assert "previous_response_id: " in error.message
+
+
+async def test_an_unknown_path_is_not_found() -> None:
+    async with client_and_engine() as (client, _):
+        with pytest.raises(openai.NotFoundError, match=r"/v1/embeddings .*/v1/responses"):
+            await client.embeddings.create(model="any", input="hi")
+
+
+async def test_a_client_needs_the_run_token() -> None:
+    async with client_of_server(BuiltinModel, token="the run token") as client:
+        error = await error_of(client)
+        answer = await respond(client.with_options(api_key="the run token"))
+    assert (type(error), error.code) == (AuthenticationError, "unauthorized")
+    assert answer.status == "completed"
+
+
+async def test_the_exception_has_the_endpoints_request_id() -> None:
+    async with client_and_engine(refusal(400, **{"x-request-id": "req-9"})) as (client, _):
+        assert (await error_of(client)).request_id == "req-9"
+
+
+async def test_a_rate_limit_keeps_the_endpoints_retry_after() -> None:
+    async with client_and_engine(refusal(429, **{"retry-after": "7"}), max_attempts=1) as (client, _):
+        error = await error_of(client)
+    assert isinstance(error, RateLimitError)
+    assert error.response.headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("step", "attempts"),
+    [(refusal(429), 2), (refusal(500), 2), (refusal(409), 2), (Step(b"<html>"), 2)],
+    ids=["429", "500", "409", "html"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_client_does_not_retry_what_the_server_has_already_retried(
+    step: Step, attempts: int, stream: bool
+) -> None:
+    async with client_and_engine(step, retries=2, max_attempts=2) as (client, engine):
+        await error_of(client, stream=stream)
+    assert len(engine.requests) == attempts
+
+
+async def test_an_unreachable_endpoint_is_a_server_error_that_names_it() -> None:
+    url = unused_url() + "/v1"
+    async with client_of_server(VllmModel, base_url=url, max_attempts=1) as client:
+        error = await error_of(client)
+    assert (type(error), error.status_code, error.code) == (openai.InternalServerError, 503, "unreachable")
+    assert url in error.message
+
+
+async def test_injected_faults_look_like_those_of_an_endpoint_to_the_client() -> None:
+    faults: Json = {"rate_limit_rate": 1.0, "retry_after_s": 0}
+    async with client_of_server(BuiltinModel, faults=faults) as client:
+        error = await error_of(client.with_options(max_retries=1))
+    assert (type(error), error.code) == (RateLimitError, "rate_limit_exceeded")

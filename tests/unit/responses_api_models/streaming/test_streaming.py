@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from itertools import pairwise
+from typing import cast
 
 import httpx
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai import AsyncOpenAI, InternalServerError
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.convert.conversion import chat_to_response
-from rollyard.responses_api_models.streaming.chunks import chat_chunks
+from rollyard.responses_api_models.streaming.sse import chat_chunks, data_of, error_in, is_event, split_events
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.stream_events import whole
 from rollyard.services.server.settings import ServerSettings
@@ -24,7 +28,6 @@ from tests.support.scripted_engine import completion
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "step", "arguments": '{"actions":["Up"]}'}}
 ANSWER = completion({"content": "I go up", "reasoning_content": "hm", "tool_calls": [CALL, {**CALL, "id": "call_2"}]})
-TOOLS: Any = [{"type": "function", "name": "step", "parameters": {"type": "object"}, "strict": False}]
 
 
 class WithoutStreaming(ModelServer[ServerSettings]):
@@ -55,13 +58,6 @@ async def client_for(answer: Json | None) -> AsyncIterator[AsyncOpenAI]:
         yield client
 
 
-async def test_the_official_client_reads_a_response() -> None:
-    async with client_for(ANSWER) as client:
-        response = await client.responses.create(model="any", input="hi", tools=TOOLS)
-    assert response.output_text == "I go up"
-    assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
-
-
 async def test_the_official_client_reads_a_streamed_response() -> None:
     async with client_for(ANSWER) as client:
         events = [event async for event in await client.responses.create(model="any", input="hi", stream=True)]
@@ -74,27 +70,10 @@ async def test_the_official_client_reads_a_streamed_response() -> None:
     assert kinds[-15:] == [*message, *call, *call, "completed"]
 
 
-async def test_the_official_clients_accumulator_ends_with_the_complete_response() -> None:
-    async with (
-        client_for(ANSWER) as client,
-        client.responses.stream(model="any", input="hi", tools=TOOLS) as stream,
-    ):
-        final = await stream.get_final_response()
-    assert final.output_text == "I go up"
-    assert cast(Any, final.output[-1]).arguments == '{"actions":["Up"]}'
-
-
 async def test_the_stream_of_an_incomplete_response_ends_as_incomplete() -> None:
     async with client_for(completion({"content": "half"}, "length")) as client:
         events = [event async for event in await client.responses.create(model="any", input="hi", stream=True)]
     assert events[-1].type == "response.incomplete"
-
-
-async def test_the_official_client_reads_a_completion() -> None:
-    async with client_for(ANSWER) as client:
-        answer = await client.chat.completions.create(model="any", messages=[{"role": "user", "content": "hi"}])
-    assert answer.choices[0].message.content == "I go up"
-    assert [cast(Any, call).id for call in answer.choices[0].message.tool_calls or ()] == ["call_1", "call_2"]
 
 
 async def test_the_official_client_reads_a_streamed_completion_with_usage() -> None:
@@ -129,11 +108,6 @@ async def test_a_failure_is_an_error_response_even_when_a_stream_was_requested()
     assert "answered 500: boom" in cast(Json, caught.value.body)["detail"]
 
 
-async def test_the_models_are_listed() -> None:
-    async with client_for(ANSWER) as client:
-        assert [model.id async for model in client.models.list()] == ["engine-model", "Qwen/Qwen3-4B"]
-
-
 async def test_a_stream_is_sent_as_server_sent_events() -> None:
     async with client_for(ANSWER) as client, httpx.AsyncClient(trust_env=False) as plain:
         url = f"{client.base_url}chat/completions"
@@ -162,3 +136,58 @@ def test_every_choice_is_streamed() -> None:
     choices = [{"index": n, "message": {"role": "assistant", "content": str(n)}} for n in (0, 1)]
     stream = chat_chunks({"id": "c", "choices": choices})
     assert stream.count(b'"role":"assistant"') == 2
+
+
+EVENTS = [b": ping\n\n", b'data: {"a": 1}\n\n', b"event: x\r\ndata: 1\r\ndata: 2\r\n\r\n", b"data: [DONE]\n\n"]
+
+
+async def chunks_of(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def events(*chunks: bytes) -> list[bytes]:
+    return [event async for event in split_events(chunks_of(*chunks))]
+
+
+@given(st.lists(st.integers(0, sum(map(len, EVENTS))), max_size=8))
+def test_events_are_the_same_wherever_the_body_is_cut(positions: list[int]) -> None:
+    body = b"".join(EVENTS)
+    bounds = sorted({0, len(body), *positions})
+    parts = [body[start:end] for start, end in pairwise(bounds)]
+    assert asyncio.run(events(*parts)) == EVENTS
+
+
+async def test_a_body_that_ends_inside_an_event_is_a_lost_connection() -> None:
+    with pytest.raises(Failure, match=r'middle of an event: data: \{"a"'):
+        await events(EVENTS[0], b'data: {"a"')
+
+
+async def test_the_last_event_of_a_stream_needs_no_blank_line() -> None:
+    assert await events(EVENTS[1], b"data: [DONE]") == [EVENTS[1], EVENTS[3]]
+
+
+def test_the_data_of_an_event_joins_all_its_data_lines() -> None:
+    assert [data_of(event) for event in EVENTS] == [b"", b'{"a": 1}', b"1\n2", b"[DONE]"]
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        (b'data: {"error": {"message": "no"}}\n\n', "no"),
+        (b'data: {"error": "no"}\n\n', "no"),
+        (b'event: error\ndata: {"type": "error", "message": "no"}\n\n', "no"),
+        (b'data: {"choices": [], "error": null}\n\n', None),
+        (b'data: {"choices": [{"delta": {"content": "error"}}]}\n\n', None),
+        (b"data: an error\n\n", None),
+        (b": error\n\n", None),
+    ],
+)
+def test_an_error_is_found_in_the_formats_of_both_apis(event: bytes, message: str | None) -> None:
+    assert (error_in(event) or {}).get("message") == message
+
+
+@pytest.mark.parametrize("answer", [b"<html>\n\n", b'{"id": 1}\n\n', b""])
+def test_a_body_that_is_not_an_event_is_detected(answer: bytes) -> None:
+    assert not is_event(answer)
+    assert all(is_event(event) for event in EVENTS)

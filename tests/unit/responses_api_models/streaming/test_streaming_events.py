@@ -103,14 +103,6 @@ def test_the_events_come_in_openais_order() -> None:
     ]
 
 
-def test_each_delta_becomes_an_event_as_soon_as_its_chunk_arrives() -> None:
-    stream = ResponseEvents({"input": "hi"}, PLAIN)
-    first, hello, *_ = chunks({"content": "hello"})
-    assert isinstance(first, dict) and isinstance(hello, dict)
-    assert kinds(parse_events(stream.chunk(first))) == ["created", "in_progress"]
-    assert kinds(parse_events(stream.chunk(hello))) == ["output_item.added", "content_part.added", "output_text.delta"]
-
-
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
 def test_reasoning_is_read_under_both_field_names(field: str) -> None:
     events = streamed({field: "hm"})
@@ -186,30 +178,10 @@ def test_the_log_probabilities_of_the_deltas_add_up_to_those_of_the_complete_tex
     assert deltas == received[-1]["response"]["output"][0]["content"][0]["logprobs"] and len(deltas) == 4
 
 
-def test_logprobs_come_with_their_deltas_on_request() -> None:
-    chunk = chunks({"content": "a"})[1]
-    assert isinstance(chunk, dict)
-    chunk["choices"][0]["logprobs"] = {"content": [{"token": "a", "logprob": -1.0}]}
-    for include, count in ((["message.output_text.logprobs"], 1), ([], 0)):
-        stream = ResponseEvents({"input": "hi", "include": include}, PLAIN)
-        assert [len(e["logprobs"]) for e in parse_events(stream.chunk(chunk)) if "delta" in e] == [count]
-
-
 def test_unknown_fields_are_kept_on_the_last_item() -> None:
     details = [{"reasoning_details": [{"text": "a"}]}, {"reasoning_details": [{"text": "b"}]}]
     output = streamed({"content": "x"}, *details)[-1]["response"]["output"]
     assert output[-1]["reasoning_details"] == [{"text": "a"}, {"text": "b"}]
-
-
-def test_the_usage_of_the_last_chunk_counts() -> None:
-    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
-    assert streamed({"content": "a"}, usage=usage)[-1]["response"]["usage"]["output_tokens"] == 4
-
-
-def test_an_answer_truncated_by_its_limit_ends_as_incomplete() -> None:
-    last = streamed({"content": "a"}, finish_reason="length")[-1]
-    assert last["type"] == "response.incomplete"
-    assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
 def test_the_final_hook_receives_the_complete_response() -> None:
@@ -233,26 +205,6 @@ def test_an_invalid_chunk_is_a_failure(chunk: Json, kind: FailureKind) -> None:
     with pytest.raises(Failure) as caught:
         ResponseEvents({"input": "hi"}, PLAIN).chunk(chunk)
     assert caught.value.kind is kind
-
-
-def test_a_stream_without_a_finish_reason_is_incomplete() -> None:
-    stream = ResponseEvents({"input": "hi"}, PLAIN)
-    stream.chunk(chunks({"content": "a"})[1])  # type: ignore[arg-type]
-    with pytest.raises(Failure, match="before its response"):
-        stream.end()
-
-
-def test_an_interrupted_stream_ends_with_the_failed_response_and_an_error() -> None:
-    stream = ResponseEvents({"input": "hi"}, PLAIN)
-    started = stream.chunk(chunks({"content": "a"})[1])  # type: ignore[arg-type]
-    problem = to_problem(Failure(FailureKind.CONNECTION_LOST, "the engine is gone"), "policy", "/v1/responses")
-    events = parse_events(started + stream.broken_off(problem))
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    failed, error = events[-2:]
-    assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
-    assert failed["response"]["error"] == {"code": "server_error", "message": "the engine is gone"}
-    assert (error["type"], error["message"], error["code"]) == ("error", "the engine is gone", "connection_lost")
-    assert error["error"]["server"] == "policy"
 
 
 def test_a_stream_with_an_unreadable_end_is_a_failure_that_can_still_be_sent() -> None:

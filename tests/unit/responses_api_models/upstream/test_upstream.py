@@ -6,6 +6,7 @@ import asyncio
 import email.utils
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ from rollyard.responses_api_models.upstream.response_parsing import json_object,
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.http.transport import HttpTransport, Transport
+from tests.support.endpoint_matrix import play
 from tests.support.fixtures import http_transport, unused_url
 from tests.support.scripted_engine import COMPLETION, Step, engine
+from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, tool_output, user_message
+from tests.support.token_engine import Refused, TokenEngine
 from tests.support.waiting import deadline_s, until
 
 KEY = "sk-very-secret-key"
@@ -233,11 +237,6 @@ async def test_who_asked_for_a_long_pause_is_named_and_callers_are_asked_for_60_
     assert (failure.problem.model_extra or {})["retry_after"] == "60"
 
 
-async def test_a_dead_address_does_not_fail_a_call_that_another_can_answer() -> None:
-    async with engine() as fake:
-        assert await post([unused_url() + "/v1", fake.url]) == COMPLETION
-
-
 async def test_a_dead_address_is_tried_last_after_a_failure() -> None:
     async with engine() as fake, http_transport() as transport:
         upstream = make_upstream(transport, [unused_url() + "/v1", fake.url], max_attempts=2)
@@ -263,15 +262,6 @@ async def test_a_refusal_by_all_endpoints_is_final() -> None:
     assert (len(one.requests), len(two.requests)) == (1, 1)
 
 
-async def test_a_single_failed_endpoint_is_tried_again_by_the_next_call() -> None:
-    async with engine(*[Step(status=500)] * 6, COMPLETION) as fake, http_transport() as transport:
-        upstream = make_upstream(transport, fake.url)
-        for _ in range(2):
-            with pytest.raises(Failure):
-                await upstream.post("/x", b"{}", json_object)
-        assert await upstream.post("/x", b"{}", json_object) == COMPLETION
-
-
 async def test_a_failed_call_moves_to_another_endpoint_without_a_pause() -> None:
     async with engine(Step(status=429, headers={"retry-after": "60"})) as bad, engine() as good:
         async with asyncio.timeout(deadline_s()):
@@ -294,14 +284,6 @@ async def test_hundreds_of_calls_run_concurrently() -> None:
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-
-
-async def test_cancelling_a_call_disconnects_so_that_the_engine_can_abort() -> None:
-    async with engine(Step(delay_s=deadline_s())) as fake:
-        call = asyncio.create_task(post(fake.url))
-        await until(lambda: fake.requests)
-        call.cancel()
-        await asyncio.wait_for(fake.disconnected.wait(), deadline_s())
 
 
 @pytest.mark.parametrize(
@@ -364,3 +346,56 @@ def test_a_key_that_cannot_be_a_header_value_is_refused_without_being_shown() ->
     with pytest.raises(OperatorError, match="api_key") as caught:
         make_upstream(HttpTransport(), "http://host/v1", api_key="sk-a\nb")
     assert "sk-a" not in str(caught.value)
+
+
+class WithoutEndpoints(TokenEngine):
+    """Answers 404 at these paths."""
+
+    missing: tuple[str, ...] = ()
+
+    def _answers(self, path: str) -> Callable[[Json], Json]:
+        if path.endswith(self.missing):
+            raise Refused("Not Found", 404)
+        return super()._answers(path)
+
+
+def engine_without(*paths: str, script: Any = (CALL_TURN, TEXT_TURN)) -> WithoutEndpoints:
+    engine = WithoutEndpoints([*script])
+    engine.missing = paths
+    return engine
+
+
+TOKEN_ENDPOINTS = ("/render", "/inference/v1/generate", "/derender")
+FALLBACKS: list[tuple[tuple[str, ...], str]] = [
+    *[((path,), "completions") for path in TOKEN_ENDPOINTS],
+    ((*TOKEN_ENDPOINTS, "/tokenize"), "chat"),
+    ((*TOKEN_ENDPOINTS, "/tokenize", "/v1/completions"), "chat"),
+]
+
+
+@pytest.mark.parametrize(("paths", "backend"), FALLBACKS)
+async def test_an_engine_without_some_endpoints_gets_its_turns_through_another_backend(
+    paths: tuple[str, ...], backend: str
+) -> None:
+    async with open_episode(engine_without(*paths)) as client:
+        one = await client.ask()
+        two = await client.ask(tool_output(one))
+        three = await client.ask(user_message("on"))
+    traces = [item["token_trace"] for item in (one, two, three)]
+    assert [trace["way"] for trace in traces] == ["chat", backend, backend]
+    assert {trace["sampling"]["version_of"] for trace in traces} == {"turn"}
+
+
+@pytest.mark.parametrize("path", TOKEN_ENDPOINTS)
+async def test_a_required_backend_that_the_engine_lacks_is_refused_by_name(path: str) -> None:
+    async with open_episode(engine_without(path), token_in="generate") as client:
+        status, problem = await client.send("/v1/responses", {"input": "go"})
+    assert (status, problem["type"]) == (400, "urn:rollyard:upstream_refused")
+    assert "start vLLM with --enable-scale-out" in problem["detail"]
+
+
+@pytest.mark.parametrize(("kind", "midway"), [("malformed", False), ("empty_answer", True), ("refuses", True)])
+async def test_one_bad_endpoint_of_ten_fails_no_rollout_and_gets_few_calls(kind: str, midway: bool) -> None:
+    outcome = await play(kind, midway=midway, rollouts=40, parallel=6)
+    assert (outcome.measured, outcome.wrong) == (40, 0)
+    assert outcome.share < 0.05

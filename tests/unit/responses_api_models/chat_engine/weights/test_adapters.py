@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from rollyard.responses_api_models.chat_engine.weights import joining_engines, weight_loader
+from rollyard.responses_api_models.chat_engine.weights import weight_loader, weight_update
 from tests.support.adapter_engine import AdapterEngine, write_adapter
 from tests.support.checkpoints import write_checkpoint
 from tests.support.waiting import until
@@ -20,7 +20,7 @@ ONE, TWO = "/adapters/one", "/adapters/two"
 
 @pytest.fixture(autouse=True)
 def check_engines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining_engines, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(weight_update, "CHECK_INTERVAL_S", 0.02)
 
 
 async def publish(policy: TrainerClient, folder: str, version: str) -> int:

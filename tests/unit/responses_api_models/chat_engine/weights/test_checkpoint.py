@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
 from rollyard.records.errors import Failure
-from rollyard.responses_api_models.chat_engine.weights import checkpoint, checkpoint_fingerprint
-from rollyard.responses_api_models.chat_engine.weights.checkpoint import check, difference, start_checkpoint
-from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature
+from rollyard.responses_api_models.chat_engine.weights import checkpoint
+from rollyard.responses_api_models.chat_engine.weights.checkpoint import (
+    ModelSignature,
+    check,
+    difference,
+    start_checkpoint,
+)
 from tests.support.checkpoints import (
     EMBEDDINGS,
     HEAD,
     INDEX,
     SHAPES,
+    overwrite_element,
     rewrite_header,
     write_checkpoint,
     write_shard,
@@ -278,16 +285,16 @@ def test_with_the_check_off_a_folder_that_only_the_engines_see_is_accepted(tmp_p
 
 def test_the_fingerprint_changes_with_every_save_into_the_same_folder(tmp_path: Path) -> None:
     folder = tmp_path / "reused"
-    fingerprints = {checkpoint_fingerprint.fingerprint(Path(write_checkpoint(folder)))}
+    fingerprints = {checkpoint.fingerprint(Path(write_checkpoint(folder)))}
     stat = (folder / WEIGHTS_FILE).stat()
     for seed in (1, 2):
         write_checkpoint(folder, seed=seed)
         os.utime(folder / WEIGHTS_FILE, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # like a copy that preserves the times
-        fingerprints.add(checkpoint_fingerprint.fingerprint(folder))
+        fingerprints.add(checkpoint.fingerprint(folder))
     os.utime(folder / WEIGHTS_FILE)
-    fingerprints.add(checkpoint_fingerprint.fingerprint(folder))
+    fingerprints.add(checkpoint.fingerprint(folder))
     write_checkpoint(folder, seed=2, vocab_size=9)
-    fingerprints.add(checkpoint_fingerprint.fingerprint(folder))
+    fingerprints.add(checkpoint.fingerprint(folder))
     assert len(fingerprints) == 5
 
 
@@ -298,3 +305,46 @@ def test_a_folder_that_is_gone_or_changed_differs_from_its_checkpoint(tmp_path: 
     assert found.fingerprint in difference(found)
     (tmp_path / "new").rename(tmp_path / "gone")
     assert "no longer" in difference(found)
+
+
+NOT_FINITE = [
+    ("F64", struct.pack("<d", float("nan"))),
+    ("F64", struct.pack("<d", float("-inf"))),
+    ("F32", struct.pack("<f", float("nan"))),
+    ("F32", struct.pack("<f", float("inf"))),
+    ("F32", b"\x01\x00\x80\xff"),
+    ("BF16", b"\xc0\x7f"),
+    ("BF16", b"\x80\xff"),
+    ("F16", struct.pack("<e", float("nan"))),
+    ("F16", struct.pack("<e", float("-inf"))),
+    ("F8_E5M2", b"\x7c"),
+    ("F8_E5M2", b"\xff"),
+    ("F8_E4M3", b"\x7f"),
+    ("F8_E4M3", b"\xff"),
+]
+
+
+@pytest.mark.parametrize("index", [0, 7, -1])
+def test_a_single_weight_that_is_not_finite_is_found_at_any_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int
+) -> None:
+    monkeypatch.setattr(checkpoint, "PIECE", 24)  # so that a tensor is read in several pieces
+    for dtype, value in NOT_FINITE:
+        folder = write_checkpoint(tmp_path / "new", dtype=dtype)
+        overwrite_element(tmp_path / "new" / WEIGHTS_FILE, "model.layers.1.weight", value, index)
+        with pytest.raises(Failure, match=r"model\.layers\.1\.weight in .* NaN"):
+            check(folder, None)
+        assert check(folder, None, "headers").fingerprint
+
+
+def test_the_largest_number_of_a_type_is_finite(tmp_path: Path) -> None:
+    largest = {
+        "F32": struct.pack("<f", np.finfo(np.float32).max),
+        "BF16": b"\x7f\x7f",
+        "F16": struct.pack("<e", -65504.0),
+        "F8_E4M3": b"\x7e",
+    }
+    for dtype, value in largest.items():
+        folder = write_checkpoint(tmp_path / dtype, dtype=dtype)
+        overwrite_element(tmp_path / dtype / WEIGHTS_FILE, EMBEDDINGS, value)
+        assert check(folder, None).fingerprint

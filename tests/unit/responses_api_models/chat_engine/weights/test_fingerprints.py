@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine.weights import joining_engines
+from rollyard.responses_api_models.chat_engine.weights import weight_update
 from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
 from tests.support.checkpoints import EMBEDDINGS, write_checkpoint
 from tests.support.waiting import until
@@ -17,7 +17,7 @@ from tests.support.weight_engine import engine_url
 
 @pytest.fixture(autouse=True)
 def check_engines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining_engines, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(weight_update, "CHECK_INTERVAL_S", 0.02)
 
 
 async def test_updates_and_status_report_the_fingerprint_and_every_turn_records_it(tmp_path: Path) -> None:
@@ -117,17 +117,6 @@ async def test_an_engine_restarted_by_its_operator_does_not_load_changed_files_e
         other.restart()
         await asyncio.sleep(0.2)
         assert (active_urls(policy), other.weights) == ([engine_url(0)], run.base)
-
-
-async def test_a_restarted_engine_loads_the_unchanged_files(tmp_path: Path) -> None:
-    run = CheckpointRun(tmp_path)
-    (engine,) = run.engines
-    async with run.serve() as policy:
-        await policy.update(run.new_checkpoint(1))
-        policy.server.gone(engine_url(0))
-        engine.restart()
-        await policy.server.register_engine(engine_url(0))
-        assert (engine.label, await policy.call_model()) == ("1", (200, str(tmp_path / "step-1")))
 
 
 @pytest.mark.parametrize("what", ["the same files", "other files"])

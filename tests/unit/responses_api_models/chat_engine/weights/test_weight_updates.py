@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rollyard.records.errors import Failure
+from rollyard.records.errors import Failure, OperatorError
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
 from rollyard.responses_api_models.vllm_model.app import VllmModel
+from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
+from tests.support.checkpoints import (
+    EMBEDDINGS,
+    HEAD,
+    SHAPES,
+    overwrite_element,
+    write_checkpoint,
+    write_tied_checkpoint,
+)
+from tests.support.token_clients import TEXT_TURN, user_message
+from tests.support.token_engine import TokenEngine
 from tests.support.waiting import until
 from tests.support.weight_engine import REFUSAL, STARTED, WeightEngine, engine_url, trainer_server
 
@@ -165,15 +179,6 @@ async def test_an_engine_restarted_before_any_update_unblocks_model_calls_at_onc
         engine.restart()
         assert await policy.call_model() == (200, STARTED)
         assert await policy.version() == "0"
-
-
-async def test_an_update_reaches_a_restarted_engine() -> None:
-    engine = WeightEngine(failing_folder=BROKEN)
-    async with trainer_server(engine) as policy:
-        await policy.update(BROKEN)
-        engine.restart()
-        assert (await policy.update(NEW))[0] == 200
-        assert await policy.call_model() == (200, NEW)
 
 
 async def test_subclasses_are_notified_of_an_engine_that_lost_its_weights() -> None:
@@ -400,3 +405,174 @@ async def test_a_server_that_starts_with_a_paused_engine_resumes_it() -> None:
     engine.hold_requests()
     async with trainer_server(engine) as policy:
         assert await policy.call_model() == (200, STARTED)
+
+
+WEIGHTS_FILE = "model.safetensors"
+
+
+def _missing(folder: Path) -> str:
+    return str(folder / "nwe")
+
+
+def _without_head(folder: Path) -> str:
+    return write_checkpoint(folder / "new", {name: shape for name, shape in SHAPES.items() if name != HEAD})
+
+
+def _with_a_nan(folder: Path) -> str:
+    write_checkpoint(folder / "new", seed=1, dtype="F32")
+    overwrite_element(folder / "new" / WEIGHTS_FILE, EMBEDDINGS, b"\x00\x00\xc0\x7f")
+    return str(folder / "new")
+
+
+def _cut_short(folder: Path) -> str:
+    path = Path(write_checkpoint(folder / "new"))
+    (path / WEIGHTS_FILE).write_bytes((path / WEIGHTS_FILE).read_bytes()[:-1])
+    return str(path)
+
+
+def _another_model(folder: Path) -> str:
+    return write_checkpoint(folder / "new", {**SHAPES, EMBEDDINGS: [9, 4]})
+
+
+async def test_an_invalid_checkpoint_is_refused_before_any_engine_is_asked(tmp_path: Path) -> None:
+    for make in [_missing, _without_head, _with_a_nan, _cut_short, _another_model]:
+        run = CheckpointRun(tmp_path, engines=2)
+        async with run.serve() as policy:
+            folder = make(tmp_path)
+            status, content = await policy.update(folder)
+            assert (status, "\n" in content["detail"]) == (400, False)
+            assert await policy.version() == "0"
+            assert await policy.call_model() == (200, run.base)
+        assert all(set(engine.paths) <= READ_ONLY_PATHS for engine in run.engines)
+
+
+async def test_an_invalid_version_is_refused(tmp_path: Path) -> None:
+    versions: list[Any] = [True, 1.5, "", " ", " a", "a\n", "ü", [], {}, "default", "changing", "x" * 201]
+    run = CheckpointRun(tmp_path)
+    async with run.serve() as policy:
+        folder = run.new_checkpoint(1)
+        for version in versions:
+            assert (await policy.update(folder, version=version))[0] == 400, version
+    assert set(run.engines[0].paths) <= READ_ONLY_PATHS
+
+
+async def test_a_checkpoint_without_write_permission_is_loaded(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    folder = Path(run.new_checkpoint(1))
+    for file in (*folder.iterdir(), folder):
+        file.chmod(0o555)
+    async with run.serve() as policy:
+        assert (await policy.update(str(folder)))[0] == 200
+    folder.chmod(0o755)
+
+
+async def test_an_update_while_all_engines_start_is_refused_and_can_be_repeated(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    async with run.serve() as policy:
+        policy.server.gone(engine_url(0))
+        status, content = await policy.update(run.new_checkpoint(1))
+        assert (status, "no engine" in content["detail"]) == (503, True)
+        await policy.server.register_engine(engine_url(0))
+        assert (await policy.update(run.new_checkpoint(1)))[0] == 200
+
+
+async def test_an_engine_that_comes_up_during_an_update_gets_the_new_weights(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path, engines=2)
+    good, late = run.engines
+    good.delayed["/collective_rpc"] = asyncio.Event()
+    async with run.serve() as policy:
+        policy.server.gone(engine_url(1))
+        updating = asyncio.create_task(policy.update(run.new_checkpoint(1)))
+        await until(lambda: "/collective_rpc" in good.paths)
+        registering = asyncio.create_task(policy.server.register_engine(engine_url(1)))
+        await asyncio.sleep(0.02)
+        assert active_urls(policy) == [engine_url(0)]
+        good.delayed["/collective_rpc"].set()
+        assert (await updating)[0] == 200
+        await registering
+        assert (len(active_urls(policy)), late.weights, late.label) == (2, str(tmp_path / "step-1"), "1")
+
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+SEEDED: list[tuple[str, Any]] = [
+    ("/v1/chat/completions", {**CHAT, "seed": 0}),
+    ("/v1/responses", {"input": "hi", "metadata": {"extra_body": '{"seed": 7}'}}),
+    ("/v1/completions", {"prompt": [1], "seed": 7}),
+    ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"seed": 7}}),
+    ("/inference/v1/generate", {"token_ids": [1], "seed": None, "sampling_params": {"seed": 7}}),
+]
+
+
+@pytest.mark.parametrize(("device", "status"), [("cpu", 400), ("cuda", 200)])
+async def test_new_weights_for_a_tied_model_are_refused_on_a_cpu(tmp_path: Path, device: str, status: int) -> None:
+    engine = WeightEngine(root=write_tied_checkpoint(tmp_path / "base"), device=device)
+    async with trainer_server(engine, weights_check="values") as policy:
+        update_status, content = await policy.update(write_tied_checkpoint(tmp_path / "new", seed=1))
+        assert update_status == status
+        if device == "cpu":
+            assert "output head" in content["detail"]
+            await policy.post("/pause")
+            assert (await policy.post("/start_weight_update", {}))[0] == 400
+            assert engine.weights == str(tmp_path / "base")
+
+
+async def test_new_weights_for_an_untied_model_are_accepted_on_a_cpu(tmp_path: Path) -> None:
+    engine = WeightEngine(root=write_checkpoint(tmp_path / "base"), device="cpu")
+    async with trainer_server(engine, weights_check="values") as policy:
+        assert (await policy.update(write_checkpoint(tmp_path / "new", seed=1)))[0] == 200
+
+
+async def test_a_seeded_request_is_refused_where_weights_may_be_updated_on_a_cpu() -> None:
+    engine = WeightEngine(device="cpu")
+    async with trainer_server(engine) as policy:
+        for path, body in SEEDED:
+            asked = engine.paths.count(path)
+            status, content = await policy.post(path, body)
+            assert (status, "seed" in content["detail"], engine.paths.count(path)) == (400, True, asked)
+            assert await policy.call_model() == (200, STARTED)
+
+
+async def test_a_seeded_request_is_answered_everywhere_else() -> None:
+    elsewhere: list[Json] = [{"device": "cuda"}, {"trainer_endpoints": False}, {"sampling_overrides": {"seed": None}}]
+    for settings in elsewhere:
+        more = {name: value for name, value in settings.items() if name != "device"}
+        engine = WeightEngine(device=settings.get("device", "cpu"))
+        async with trainer_server(engine, **more) as policy:
+            for path, body in SEEDED[:2]:
+                assert (await policy.post(path, body))[0] == 200
+
+
+async def test_settings_that_seed_every_request_are_refused_at_startup() -> None:
+    seeded: list[Json] = [{"extra_body": {"seed": 1}}, {"sampling_overrides": {"seed": 0}}]
+    for settings in seeded:
+        with pytest.raises(OperatorError, match="found seed"):
+            async with trainer_server(WeightEngine(device="cpu"), **settings):
+                pass
+
+
+async def test_the_device_of_an_engine_that_was_down_at_startup_is_found_out_later(tmp_path: Path) -> None:
+    engine = WeightEngine(root=write_tied_checkpoint(tmp_path / "base"), device="cpu")
+    engine.dead = True
+    async with trainer_server(engine, weights_check="values") as policy:
+        engine.dead = False
+        assert (await policy.post(*SEEDED[0]))[0] == 400
+        assert (await policy.update(write_tied_checkpoint(tmp_path / "new", seed=1)))[0] == 400
+        assert engine.weights == str(tmp_path / "base")
+
+
+class TokensOnCpu(TokenEngine):
+    """A token engine that reports a CPU."""
+
+    def _answers(self, path: str) -> Callable[[Json], Json]:
+        known: dict[str, Json] = {"/server_info": {"vllm_config": {"device_config": {"device": "cpu"}}}}
+        return (lambda body: known[path]) if path in known else super()._answers(path)
+
+
+async def test_the_servers_own_requests_have_no_seed_where_weights_may_be_updated_on_a_cpu() -> None:
+    engine = TokensOnCpu([TEXT_TURN])
+    async with trainer_server(engine, return_token_id_information=True) as policy:
+        assert (await policy.post("/token_check", {"samples": 3}))[0] == 200
+        assert (await policy.post("/v1/chat/completions", {"messages": [user_message("<|im_end|>")]}))[0] == 200
+    bodies = [body for _, body in engine.requests]
+    assert len(bodies) > 20
+    assert [body for body in bodies if body.get("seed") is not None] == []

@@ -1,0 +1,348 @@
+"""Token backends: the two APIs through which an engine accepts and returns token ids. Each renders messages, generates
+from token ids and parses the generated text.
+
+GenerateBackend       vLLM's own endpoints: /v1/chat/completions/render, /inference/v1/generate,
+                      /v1/chat/completions/derender (all with --enable-scale-out); the engine parses the text
+CompletionsBackend    /tokenize and /v1/completions, which all vLLM versions and many other engines support; `hermes`
+                      parses the text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from rollyard.records.token_types import SamplingRecord
+from rollyard.records.types import Json
+from rollyard.responses_api_models.chat_engine import hermes, sampling
+from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.response_parsing import json_object
+from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.services.responses.response_validity import check_finish, first_choice, malformed
+
+QUESTION: Json = {"role": "user", "content": "x"}
+"""The message that `check` sends to test an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Messages rendered and tokenized by the engine."""
+
+    ids: list[int]
+    request: Json = field(default_factory=dict)
+    """The rest of the rendered request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What the engine generated from a prompt of token ids."""
+
+    ids: list[int]
+    log_probs: list[float]
+    completion: Json
+    """The output as a chat completion, with parsed tool calls and reasoning."""
+    sampling: SamplingRecord
+    """Sampling parameters of the output (sampling.py)."""
+    weight_versions: Any = None
+    """The weight version of each span of generated tokens, if vLLM reports it."""
+
+
+class TokenBackend(Protocol):
+    """An API through which an engine accepts token ids."""
+
+    name: str
+    names_versions: bool
+    """Whether its responses report the weight version of each token."""
+
+    async def check(self, model: str, request_context: RequestContext) -> None:
+        """Raises Failure upstream_refused or malformed_answer if the engine lacks an endpoint of this backend."""
+        ...
+
+    def unsupported_reason(self, body: Json) -> str:
+        """Return why this backend does not support the chat request `body`; empty if it does."""
+        ...
+
+    async def render(
+        self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
+    ) -> Rendered:
+        """Render `messages` with the tools and template arguments of the chat request `body`, and with the generation
+        prompt if `ask` is set.
+        """
+        ...
+
+    async def generate(
+        self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
+    ) -> Generated:
+        """Sample the model's turn from the prompt `ids` with the parameters of the chat request `body`. If `texts` is
+        set, the completion also contains logprobs with the text of each token.
+        """
+        ...
+
+
+SEED_IDS = 16
+"""Number of trailing prompt ids that the engine's detokenizer needs before the generation."""
+_OF_RENDERING = ("token_offsets", "request_id")
+"""Keys of a rendered request that a generate request must not contain."""
+
+
+class GenerateBackend:
+    """Sends token ids through vLLM's token-in endpoints."""
+
+    name = "generate"
+    names_versions = True
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def check(self, model: str, request_context: RequestContext) -> None:
+        """Call all three endpoints, because older vLLM versions have only the first one."""
+        body: Json = {"model": model, "max_tokens": 1, "ignore_eos": True}
+        rendered = await self.render(body, [QUESTION], request_context)
+        request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
+        request["sampling_params"] = {"max_tokens": 1, "ignore_eos": True}
+        sent = orjson.dumps(request)
+        answer = await self._upstream.post("/../inference/v1/generate", sent, _read_ids, request_context)
+        await self.read(answer, rendered.ids, body, request_context)
+
+    def unsupported_reason(self, body: Json) -> str:
+        return ""
+
+    async def render(
+        self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
+    ) -> Rendered:
+        sent = orjson.dumps({**body, "messages": messages, "add_generation_prompt": ask})
+        request = await self._upstream.post(
+            "/chat/completions/render", sent, object_reader("token_ids"), request_context
+        )
+        return Rendered(request["token_ids"], request)
+
+    async def generate(
+        self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
+    ) -> Generated:
+        request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
+        params = {key: value for key, value in request["sampling_params"].items() if key != "max_tokens"}
+        # Without a limit in the request, the rendered one was computed from the rendered messages. Dropping it lets the
+        # engine compute it from `ids`.
+        if (limit := body.get("max_completion_tokens") or body.get("max_tokens")) is not None:
+            # vLLM 0.32 omits a limit of 16, its default, from a rendered request, and treats a missing one as no limit.
+            params["max_tokens"] = request["sampling_params"].get("max_tokens", limit)
+        elif (room := request["sampling_params"].get("max_tokens")) and (
+            ids == rendered.ids or params.get("min_tokens")
+        ):
+            # Where vLLM checks min_tokens against the limit, it treats a missing limit as 16.
+            params["max_tokens"] = max(room + len(rendered.ids) - len(ids), 1)
+        request["sampling_params"] = params
+        request["token_ids"] = ids
+        sent = orjson.dumps(request)
+        answer = await self._upstream.post("/../inference/v1/generate", sent, _read_generated, request_context)
+        choice = answer["choices"][0]
+        generated, entries = choice["token_ids"], choice["logprobs"]["content"]
+        log_probs = [entry["logprob"] for entry in entries]
+        if not texts:
+            choice["logprobs"] = None
+        completion = await self.read(answer, ids, body, request_context)
+        # Only this usage includes the tokens cached by the engine; the derender endpoint does not report them.
+        completion["usage"] = answer.get("usage") or completion.get("usage")
+        finish(completion, body)
+        sampling_record = sampling.of_engine(request["sampling_params"], body)
+        return Generated(generated, log_probs, completion, sampling_record, choice.get("weight_versions"))
+
+    async def read(self, answer: Json, ids: list[int], body: Json, request_context: RequestContext) -> Json:
+        """Convert a response from /inference/v1/generate to a chat completion, using the engine's parsers."""
+        choice = answer["choices"][0]
+        turn_ids = _turn_ids(choice)
+        if not turn_ids:
+            message = {"role": "assistant", "content": ""}
+            return {"id": answer.get("request_id"), "object": "chat.completion", "created": answer.get("created")} | {
+                "model": answer.get("model"),
+                "choices": [{"index": 0, "message": message, "finish_reason": choice.get("finish_reason")}],
+            }
+        parsing = {
+            "model": body.get("model"),
+            "generate_response": {**answer, "choices": [{**choice, "token_ids": turn_ids}]},
+            "prompt_tokens": len(ids),
+            "prompt_token_ids": ids[-SEED_IDS:],
+            "chat_request": {**body, "messages": [{"role": "user", "content": ""}]},
+        }
+        read = object_reader("choices")
+        completion: Json = await self._upstream.post(
+            "/chat/completions/derender", orjson.dumps(parsing), read, request_context
+        )
+        if isinstance(stop := choice.get("stop_reason"), str):
+            parsed, message = first_choice(completion)
+            parsed["stop_reason"] = stop
+            _cut_stop(message, stop, len(stop) * bool(body.get("include_stop_str_in_output")))
+        return completion
+
+
+def _turn_ids(choice: Json) -> list[int]:
+    """Return the turn's token ids without the token that ended it. That token would become part of the text, which most
+    tool parsers cannot handle.
+    """
+    ids: list[int] = choice["token_ids"]
+    by_token = choice.get("finish_reason") == "stop" and not isinstance(choice.get("stop_reason"), str)
+    return ids[:-1] if by_token else ids
+
+
+def _cut_stop(message: Json, stop: str, kept: int) -> None:
+    """Remove a stop string (except for its first `kept` characters) and everything after it from the text. The token
+    ids are not changed.
+    """
+    for key in ("content", "reasoning", "reasoning_content"):
+        if text := message.get(key):
+            message[key] = text[: text.rindex(stop) + kept] if stop in text else text
+            return
+
+
+def _read_generated(body: bytes) -> Json:
+    """Parse a generate response. Raises Failure malformed_answer if it contains no tokens or unexpected logprobs."""
+    answer = json_object(body)
+    entries = logprobs_of(answer, "content")
+    if not all(isinstance(entry, dict) and "logprob" in entry for entry in entries):
+        raise malformed("has malformed logprobs", answer)
+    return answer
+
+
+def _read_ids(body: bytes) -> Json:
+    answer = json_object(body)
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0].get("token_ids"), list):
+        raise malformed("has no token_ids", answer)
+    return answer
+
+
+_CHAT_ONLY = frozenset(
+    {"messages", "tools", "tool_choice", "parallel_tool_calls", "max_completion_tokens", "logprobs", "top_logprobs"}
+    | {"chat_template", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt", "metadata"}
+)
+
+
+class CompletionsBackend:
+    """Sends token ids through the completions endpoint."""
+
+    name = "completions"
+    names_versions = False
+
+    def __init__(self, upstream: Upstream, parses_tools: bool) -> None:
+        self._upstream = upstream
+        self._parses_tools = parses_tools
+
+    def _expects_calls(self, body: Json) -> bool:
+        return self._parses_tools and bool(body.get("tools")) and body.get("tool_choice") != "none"
+
+    async def check(self, model: str, request_context: RequestContext) -> None:
+        await self.render({"model": model}, [QUESTION], request_context)
+
+    def unsupported_reason(self, body: Json) -> str:
+        if not body.get("tools"):
+            return ""
+        if not self._parses_tools:
+            return "no_text_tool_parser"
+        # The chat endpoint enforces such a call with a grammar, which this endpoint does not support.
+        return "tool_choice" if body.get("tool_choice") not in (None, "auto", "none") else ""
+
+    async def render(
+        self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
+    ) -> Rendered:
+        kept = ("model", "tools", "chat_template", "chat_template_kwargs")
+        request = {key: body[key] for key in kept if body.get(key) is not None}
+        request.update(messages=messages, add_generation_prompt=ask, add_special_tokens=False)
+        answer = await self._upstream.post(
+            "/../tokenize", orjson.dumps(request), object_reader("tokens"), request_context
+        )
+        return Rendered(answer["tokens"], {"max_model_len": answer.get("max_model_len")})
+
+    async def generate(
+        self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
+    ) -> Generated:
+        request = {key: value for key, value in body.items() if key not in _CHAT_ONLY}
+        request.update(prompt=ids, return_token_ids=True, add_special_tokens=False)
+        request["logprobs"] = body.get("top_logprobs") or 0
+        if self._expects_calls(body):
+            request["skip_special_tokens"] = False  # the markers of calls are special tokens in some models
+        limit = body.get("max_completion_tokens") or body.get("max_tokens")
+        if limit is None and (longest := rendered.request.get("max_model_len")):
+            limit = max(longest - len(ids), 1)
+        if limit is not None:
+            request["max_tokens"] = limit
+        answer = await self._upstream.post("/completions", orjson.dumps(request), _read_completed, request_context)
+        choice = answer["choices"][0]
+        generated, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+        expects_calls = self._expects_calls(body)
+        text = choice.get("text") or ""
+        chat_choice = {
+            "index": 0,
+            "message": hermes.read(text) if expects_calls else hermes.plain(text),
+            "logprobs": {"content": _with_texts(choice["logprobs"])} if texts else None,
+            "finish_reason": choice.get("finish_reason"),
+            "stop_reason": choice.get("stop_reason"),
+        }
+        completion = {**answer, "object": "chat.completion", "choices": [chat_choice]}
+        finish(completion, body)
+        return Generated(generated, log_probs, completion, sampling.of_request(body, tools_constrain=False))
+
+
+def _with_texts(logprobs: Json) -> list[Json]:
+    """Convert logprobs from the format of the completions endpoint to that of the chat endpoint."""
+
+    def entry(token: str, logprob: float) -> Json:
+        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+    # Engines omit `top_logprobs` or return null if no other candidates were requested.
+    tops = logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"])
+    rows = zip(logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True)
+    return [
+        {**entry(token, own), "top_logprobs": [entry(*pair) for pair in (top or {}).items()]}
+        for token, own, top in rows
+    ]
+
+
+def _read_completed(body: bytes) -> Json:
+    answer = json_object(body)
+    logprobs_of(answer, "token_logprobs")
+    return answer
+
+
+def finish(completion: Json, body: Json) -> None:
+    """Adapt the completion to what the chat endpoint would return: the format of its id, the finish reason of a turn
+    with tool calls, and only one call if parallel calls are disabled.
+    """
+    serial = str(completion.get("id") or "").removeprefix("generate-tokens-").removeprefix("cmpl-")
+    completion["id"] = f"chatcmpl-{serial.removeprefix('chatcmpl-')}" if serial else None
+    choice, message = first_choice(completion)
+    calls, tool_choice = message.get("tool_calls"), body.get("tool_choice")
+    if calls and body.get("parallel_tool_calls") is False:
+        message["tool_calls"] = calls[:1]
+    if calls and (
+        tool_choice in (None, "auto") or (tool_choice == "required" and choice.get("finish_reason") == "stop")
+    ):
+        choice["finish_reason"] = "tool_calls"
+
+
+def logprobs_of(answer: Json, key: str) -> list[Any]:
+    """Return the logprob entries, one per token. Raises Failure malformed_answer if there are no tokens."""
+    choices = answer.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict):
+        raise malformed("has no choices", answer)
+    check_finish(choice.get("finish_reason"))
+    ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
+    entries = logprobs.get(key) if isinstance(logprobs, dict) else None
+    if not ids or not isinstance(ids, list) or not isinstance(entries, list):
+        raise malformed("lacks token_ids or logprobs", answer)
+    return entries
+
+
+def object_reader(key: str) -> Callable[[bytes], Json]:
+    """Return a parser for JSON objects, which raises Failure malformed_answer if `key` is missing or empty."""
+
+    def read(body: bytes) -> Json:
+        answer = json_object(body)
+        if not answer.get(key):
+            raise malformed(f"has no {key}", answer)
+        return answer
+
+    return read

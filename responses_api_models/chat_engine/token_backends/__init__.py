@@ -1,1 +1,0 @@
-"""Token backends: the APIs through which an engine accepts and returns token ids."""

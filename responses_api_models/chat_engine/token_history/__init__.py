@@ -1,1 +1,0 @@
-"""The token history of an episode, and the prompts that continue it."""

@@ -1,0 +1,102 @@
+"""The rollout log of a training run, and the figures of an evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rollyard.records.types import Json
+from rollyard.resources_servers.gsm8k.rollout_log import reduce_rollouts, write_rollout_log
+
+
+def rollout(task: int, repeat: int, **fields: object) -> Json:
+    return {
+        "_ng_task_index": task,
+        "_ng_rollout_index": repeat,
+        "id": f"gsm8k_{task}",
+        "responses_create_params": {"input": [{"role": "user", "content": "How many?"}]},
+        "response": {
+            "output": [{"type": "message", "content": [{"type": "output_text", "text": r"\boxed{18}"}]}],
+            "usage": {"output_tokens": 7},
+        },
+        "reward": 1.1,
+        "success": True,
+        "parse_error": False,
+        "extracted_answer": "18",
+        "expected_answer": "18",
+        "finish_reason": "answered",
+        "timings": {"total_s": 0.5},
+        **fields,
+    }
+
+
+def write(path: Path, *rows: Json) -> Path:
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return path
+
+
+def log_of(tmp_path: Path, *files: Path) -> list[Json]:
+    write_rollout_log(list(files), tmp_path / "log.jsonl")
+    return [orjson.loads(line) for line in (tmp_path / "log.jsonl").read_bytes().splitlines()]
+
+
+def test_a_line_has_the_keys_of_the_original_log(tmp_path: Path) -> None:
+    (line,) = log_of(tmp_path, write(tmp_path / "step_000003.jsonl", rollout(4, 1)))
+    assert {*line} == {"id", "meta", "steps", "total_reward", "length", "duration_ns"}
+    (step,) = line["steps"]
+    assert {*step} == {"index", "prev_obs", "action", "next_obs", "reward", "truncated", "terminated", "info"}
+    assert (line["id"], line["total_reward"], line["duration_ns"]) == ("step_000003-4-1", 1.1, 500_000_000)
+    assert (step["prev_obs"], step["action"]) == ("How many?", r"\boxed{18}")
+    assert (step["info"]["correct"], step["info"]["completion_length"]) == (True, 7)
+
+
+def test_an_unreadable_answer_has_parse_error_instead_of_correct(tmp_path: Path) -> None:
+    row = rollout(0, 0, parse_error=True, success=False, reward=-1.0, finish_reason="length")
+    (line,) = log_of(tmp_path, write(tmp_path / "step_000001.jsonl", row))
+    info = line["steps"][0]["info"]
+    assert info["parse_error"] is True and "correct" not in info
+    assert (line["steps"][0]["truncated"], line["steps"][0]["terminated"]) == (True, False)
+
+
+def test_writing_it_again_does_not_repeat_lines(tmp_path: Path) -> None:
+    file = write(tmp_path / "step_000001.jsonl", rollout(0, 0), rollout(0, 1))
+    assert len(log_of(tmp_path, file)) == len(log_of(tmp_path, file)) == 2
+
+
+def test_the_incomplete_last_line_of_a_running_collection_is_left_out(tmp_path: Path) -> None:
+    file = write(tmp_path / "step_000001.jsonl", rollout(0, 0))
+    with file.open("ab") as more:
+        more.write(b'{"_ng_task')
+    assert len(log_of(tmp_path, file)) == 1
+
+
+def measured(answer: str | None, *, success: bool = False, tokens: int | None = 10) -> dict[str, Any]:
+    usage = None if tokens is None else {"output_tokens": tokens}
+    return {"response": {"output": [], "usage": usage}, "extracted_answer": answer, "success": success, "reward": 0.0}
+
+
+def test_rates_are_shares_of_all_rollouts() -> None:
+    found = reduce_rollouts([measured("18", success=True), measured("17"), measured(None), measured(None)])
+    assert (found.correct_rate, found.parse_err_rate) == (0.25, 0.5)
+
+
+def test_lengths_cover_the_rollouts_with_usage() -> None:
+    found = reduce_rollouts([measured("1", tokens=10), measured("1", tokens=20), measured("1", tokens=None)])
+    assert (found.avg_completion_length, found.total_completion_tokens) == (15.0, 30)
+
+
+def test_an_endpoint_without_usage_has_no_mean_length() -> None:
+    assert "avg_completion_length: unknown" in reduce_rollouts([measured("1", tokens=None)]).lines()
+
+
+def test_no_rollouts_have_rates_of_zero() -> None:
+    assert reduce_rollouts([]).correct_rate == 0.0
+
+
+def test_figures_are_printed_under_the_names_of_both_scripts() -> None:
+    names = [line.partition(":")[0] for line in reduce_rollouts([measured("1")]).lines()]
+    assert {"accuracy", "correct_rate", "parse_err_rate", "avg_completion_length", "total_completion_tokens"} <= {
+        *names
+    }

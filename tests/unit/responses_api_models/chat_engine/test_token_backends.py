@@ -1,0 +1,415 @@
+"""A turn's token record is the same with every backend and correct; otherwise the turn is a failure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.records.types import Json
+from rollyard.responses_api_models.chat_engine import capabilities
+from rollyard.responses_api_models.chat_engine.sampling import NUMBERS as SAMPLING
+from rollyard.services.http.transport import Receive, Scope, Send
+from tests.support.token_clients import CALL_TURN, TEXT_TURN, EpisodeClient, open_episode, tool_output, user_message
+from tests.support.token_engine import Refused, TokenEngine
+from tests.support.toy_tokenizer import END, encode, encode_letters
+
+BACKENDS = ["off", "generate", "completions"]
+BOTH = [*CALL_TURN[:-1], *encode_letters("\n"), *CALL_TURN]
+
+
+async def later_turn(script: list[list[int]], backend: str, params: Json | None = None, **settings: Any) -> Json:
+    """The Response of a second turn with that backend."""
+    async with open_episode(TokenEngine(script), token_in=backend, params=params, **settings) as client:
+        one = await client.ask()
+        two = await client.ask(tool_output(one) if one["type"] == "function_call" else user_message("on"))
+        assert two["token_trace"]["way"] == ("chat" if backend == "off" else backend)
+        return client.responses[1]
+
+
+async def later_completion(script: list[list[int]], backend: str, **more: Any) -> Json:
+    """The chat completion of a second turn with that backend."""
+    async with open_episode(TokenEngine(script), token_in=backend) as client:
+        request: Json = {"messages": [user_message("go up")], **more}
+        status, answer = await client.send("/v1/chat/completions", request)
+        request["messages"] += [answer["choices"][0]["message"], user_message("on")]
+        status, answer = await client.send("/v1/chat/completions", request)
+        assert status == 200, answer
+        assert answer["choices"][0]["message"]["token_trace"]["way"] == ("chat" if backend == "off" else backend)
+        return answer
+
+
+def comparable(response: Json) -> Json:
+    """The response without what differs between any two calls."""
+    output = [
+        {key: value for key, value in item.items() if key not in ("id", "call_id", "prompt_token_ids", "token_trace")}
+        for item in response["output"]
+    ]
+    usage = {key: value for key, value in response["usage"].items() if key not in ("input_tokens", "total_tokens")}
+    fields = ("object", "status", "incomplete_details", "error", "model", "tools", "tool_choice", "parallel_tool_calls")
+    return {**{key: response[key] for key in fields}, "output": output, "usage": usage, "keys": sorted(response)}
+
+
+SCRIPTS = {
+    "a call": [CALL_TURN, CALL_TURN],
+    "two calls": [CALL_TURN, BOTH],
+    "text": [CALL_TURN, TEXT_TURN],
+    "text before a call": [CALL_TURN, [*encode_letters("I go. "), *CALL_TURN]],
+    "reasoning before text": [CALL_TURN, [*encode("<think>\nhm\n</think>\n\n"), *TEXT_TURN]],
+    "reasoning before a call": [CALL_TURN, [*encode("hm</think>\n"), *CALL_TURN]],
+    "cut off": [CALL_TURN, TEXT_TURN[:-1]],
+    "a call that cannot be read": [CALL_TURN, [*encode('<tool_call>{"name": </tool_call>'), END]],
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+async def test_the_response_is_the_same_with_every_backend(script: str) -> None:
+    off, generate, completions = [comparable(await later_turn(SCRIPTS[script], backend)) for backend in BACKENDS]
+    assert generate == off
+    assert completions == off
+
+
+STOPS: dict[str, tuple[list[int], Json, str | int]] = {
+    "a stop string": (encode_letters("the box is"), {"stop": ["box", "wall"]}, "box"),
+    "a stop string in reasoning": (encode("<think>the box"), {"stop": ["box"]}, "box"),
+    "a stop token": (encode("the box"), {"stop_token_ids": encode("box")}, encode("box")[0]),
+}
+
+
+async def test_a_stop_string_or_token_is_not_in_the_text_with_any_backend() -> None:
+    for stop in STOPS:
+        ids, params, reason = STOPS[stop]
+        responses: list[Json] = []
+        for token_in in BACKENDS:
+            async with open_episode(TokenEngine([TEXT_TURN, ids]), token_in=token_in, params=params) as client:
+                await client.ask()
+                client.engine.stop_reason = reason
+                item = await client.ask(user_message("on"))
+            assert item["generation_token_ids"] == ids
+            responses.append(comparable(client.responses[1]))
+        assert responses == [responses[0]] * 3
+        assert "box" not in orjson.dumps(responses[0]["output"]).decode()
+
+
+async def test_a_turn_of_only_the_end_token_has_an_empty_text() -> None:
+    for backend in BACKENDS:
+        response = await later_turn([CALL_TURN, [END]], backend)
+        (item,) = response["output"]
+        assert (item["content"][0]["text"], item["generation_token_ids"]) == ("", [END])
+        assert response["status"] == "completed"
+
+
+async def test_usage_counts_the_whole_prompt_and_adds_up() -> None:
+    for backend in BACKENDS:
+        response = await later_turn([CALL_TURN, TEXT_TURN], backend)
+        usage, last = response["usage"], response["output"][-1]
+        assert (usage["input_tokens"], usage["output_tokens"]) == (len(last["prompt_token_ids"]), len(TEXT_TURN))
+        assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+
+
+async def test_ids_are_unique_and_look_like_those_of_the_chat_endpoint() -> None:
+    for backend in BACKENDS:
+        async with open_episode(TokenEngine([CALL_TURN]), token_in=backend) as client:
+            item = await client.ask()
+            for _ in range(2):
+                item = await client.ask(tool_output(item))
+        ids = [response["id"] for response in client.responses]
+        assert len(set(ids)) == 3
+        assert all(found.startswith("resp_") and "cmpl" not in found and "generate" not in found for found in ids)
+        assert len({response["output"][-1]["call_id"] for response in client.responses}) == 3
+
+
+async def test_only_the_first_of_several_calls_counts_without_parallel_tool_calls() -> None:
+    for backend in BACKENDS[1:]:
+        response = await later_turn([CALL_TURN, BOTH], backend, {"parallel_tool_calls": False})
+        assert len(response["output"]) == 1
+
+
+async def test_a_chat_client_gets_tool_calls_as_the_finish_reason() -> None:
+    parameters = {"type": "object", "properties": {}}
+    tools = [{"type": "function", "function": {"name": "push", "parameters": parameters}}]
+    for backend in BACKENDS:
+        answer = await later_completion([TEXT_TURN, CALL_TURN], backend, tools=tools)
+        assert answer["choices"][0]["finish_reason"] == "tool_calls"
+        assert answer["object"] == "chat.completion"
+        assert answer["id"].startswith("chatcmpl-")
+
+
+async def test_token_ids_are_in_vllms_fields_only_on_request() -> None:
+    for backend in BACKENDS:
+        plain, requested = [
+            await later_completion([TEXT_TURN], backend, **more) for more in ({}, {"return_token_ids": True})
+        ]
+        assert (plain["prompt_token_ids"], plain["choices"][0]["token_ids"]) == (None, None)
+        message = requested["choices"][0]["message"]
+        assert requested["prompt_token_ids"] == message["prompt_token_ids"]
+        assert requested["choices"][0]["token_ids"] == message["generation_token_ids"] == TEXT_TURN
+
+
+async def test_logprobs_with_token_texts_are_returned_only_on_request() -> None:
+    for backend in BACKENDS:
+        include = {"include": ["message.output_text.logprobs"]}
+        detailed, plain = [await later_turn([TEXT_TURN], backend, params) for params in (include, {})]
+        (entries,) = [part["logprobs"] for part in detailed["output"][-1]["content"]]
+        assert "".join(entry["token"] for entry in entries) == "the box<|im_end|>"
+        assert [entry["logprob"] for entry in entries] == detailed["output"][-1]["generation_log_probs"]
+        assert plain["output"][-1]["content"][0]["logprobs"] == []
+        assert (await later_completion([TEXT_TURN], backend))["choices"][0]["logprobs"] is None
+
+
+SAMPLING_PARAMS: Json = {
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 20,
+    "min_p": 0.1,
+    "presence_penalty": 0.2,
+    "seed": 7,
+}
+
+
+@pytest.mark.parametrize("backend", ["completions", "off"])
+async def test_the_recorded_sampling_is_what_the_engine_received(backend: str) -> None:
+    for params in [{}, SAMPLING_PARAMS]:
+        async with open_episode(
+            TokenEngine([TEXT_TURN]), token_in=backend, params=params, logprobs_mode="processed_logprobs"
+        ) as client:
+            await client.ask()
+            item = await client.ask(user_message("on"))
+            received = client.engine.requests[-1][1]
+        sampling = item["token_trace"]["sampling"]
+        assert {key: value for key, value in sampling.items() if key in (*SAMPLING, "seed")} == {
+            key: received[key] for key in (*SAMPLING, "seed") if key in received
+        }
+        assert sampling["temperature"] == params.get("temperature", 1.0)
+        assert (sampling["logprobs_mode"], sampling["policy_version"]) == ("processed_logprobs", "0")
+
+
+async def test_sampling_overrides_are_recorded_instead_of_what_they_override() -> None:
+    settings: Json = {"sampling_overrides": {"temperature": 1.0}, "extra_body": {"top_k": 5}}
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"temperature": 0.3}, **settings) as client:
+        sampling = (await client.ask())["token_trace"]["sampling"]
+    assert (sampling["temperature"], sampling["top_k"]) == (1.0, 5)
+
+
+async def failed_turn(client: EpisodeClient) -> Json:
+    """The problem of a failed second turn."""
+    client.conversation.answer(user_message("on"))
+    status, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
+    assert status >= 400
+    return problem
+
+
+async def test_a_turn_without_token_ids_is_a_failure() -> None:
+    for backend in BACKENDS:
+        async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend, max_attempts=1) as client:
+            await client.ask()
+            client.engine.returns_token_ids = False
+            problem = await failed_turn(client)
+        assert (problem["type"], problem["status"]) == ("urn:rollyard:malformed_answer", 502)
+
+
+class MissingLogprob(TokenEngine):
+    """Omits the last token's logprob."""
+
+    def _generate(self, body: Json) -> Json:
+        return _shortened(super()._generate(body), "content")
+
+    def _complete(self, body: Json) -> Json:
+        return _shortened(super()._complete(body), "token_logprobs")
+
+    def _chat(self, body: Json) -> Json:
+        return _shortened(super()._chat(body), "content")
+
+
+def _shortened(answer: Json, key: str) -> Json:
+    answer["choices"][0]["logprobs"][key].pop()
+    return answer
+
+
+async def test_logprobs_that_do_not_match_the_ids_are_a_failure() -> None:
+    for backend in BACKENDS:
+        settings: Json = {"token_in": backend, "max_attempts": 1, "logprobs_mode": "processed_logprobs"}
+        async with open_episode(MissingLogprob([TEXT_TURN]), **settings) as client:
+            assert (await failed_turn(client))["type"] == "urn:rollyard:malformed_answer"
+
+
+@pytest.mark.parametrize("tokens", [TEXT_TURN, []], ids=["some tokens", "none"])
+async def test_a_generation_that_the_engine_aborted_is_not_a_model_turn(tokens: list[int]) -> None:
+    for backend in BACKENDS:
+        async with open_episode(TokenEngine([TEXT_TURN, tokens]), token_in=backend) as client:
+            await client.ask()
+            client.engine.finish_reason = "abort"
+            assert (await failed_turn(client))["type"] == "urn:rollyard:upstream_error"
+
+
+async def test_a_conversation_that_no_longer_fits_is_a_context_overflow() -> None:
+    for backend in BACKENDS:
+        async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend) as client:
+            item = await client.ask()
+            client.engine.max_model_len = len(item["prompt_token_ids"]) + 5
+            problem = await failed_turn(client)
+        assert (problem["type"], problem["code"]) == ("urn:rollyard:context_overflow", "context_length_exceeded")
+
+
+async def sent_limit(backend: str, params: Json) -> list[Any]:
+    """The max_tokens that the engine receives for a second turn, and the context that is left."""
+    async with open_episode(TokenEngine([TEXT_TURN], max_model_len=500), token_in=backend, params=params) as client:
+        await client.ask()
+        item = await client.ask(user_message("on"))
+        requests = [
+            body.get("sampling_params") or body
+            for path, body in client.engine.requests
+            if path.endswith(PATHS[backend])
+        ]
+    return [requests[-1].get("max_tokens"), 500 - len(item["prompt_token_ids"])]
+
+
+PATHS = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
+
+
+async def test_without_a_limit_the_whole_remaining_context_is_available() -> None:
+    limit, _ = await sent_limit("generate", {})
+    assert limit is None  # the engine computes it from the ids
+    limit, room = await sent_limit("completions", {})
+    assert limit == room
+
+
+@pytest.mark.parametrize("backend", PATHS)
+async def test_a_limit_reaches_the_engine(backend: str) -> None:
+    """16 is vLLM's own default, which its render endpoint omits."""
+    for limit in [7, 16]:
+        sent, _ = await sent_limit(backend, {"max_output_tokens": limit})
+        assert sent == limit
+
+
+def mode(item: Json) -> str:
+    found: str = item["token_trace"]["sampling"]["logprobs_mode"]
+    return found
+
+
+@pytest.mark.parametrize(("processed", "expected"), [(True, "processed_logprobs"), (False, "raw_logprobs")])
+async def test_the_logprobs_mode_is_detected_at_the_first_turn_and_kept(processed: bool, expected: str) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN], processed_logprobs=processed), token_in="off") as client:
+        assert mode(await client.ask()) == expected
+        requests_before = len(client.engine.requests)
+        client.engine.processed_logprobs = not processed
+        assert mode(await client.ask(user_message("on"))) == expected
+    assert client.engine.paths[requests_before:] == ["completions"]
+
+
+@pytest.mark.parametrize("processed", [True, False])
+async def test_an_engine_with_another_logprobs_mode_than_the_settings_require_is_refused(processed: bool) -> None:
+    found, required = ("processed_logprobs", "raw_logprobs")[:: 1 if processed else -1]
+    async with open_episode(TokenEngine([TEXT_TURN], processed_logprobs=processed), logprobs_mode=required) as client:
+        status, problem = await client.send("/v1/responses", {"input": "go"})
+    assert (status, problem["type"]) == (400, "urn:rollyard:upstream_refused")
+    assert f"runs with --logprobs-mode {found}; expected {required}" in problem["detail"]
+
+
+async def test_each_engines_own_logprobs_mode_is_recorded() -> None:
+    engines = TokenEngine([TEXT_TURN], processed_logprobs=True), TokenEngine([TEXT_TURN], processed_logprobs=False)
+    async with open_episode(*engines) as client:
+        found = {mode((await client.send("/v1/responses", {"input": "go"}))[1]["output"][-1]) for _ in range(4)}
+    assert found == {"processed_logprobs", "raw_logprobs"}
+
+
+class Logits(TokenEngine):
+    """Returns logits instead of log-probabilities."""
+
+    def _probe(self, body: Json) -> Json:
+        answer = super()._probe(body)
+        answer["choices"][0]["logprobs"]["top_logprobs"] = [{"a": 7.5 / body["temperature"]}]
+        return answer
+
+
+async def test_an_engine_that_returns_logits_is_refused() -> None:
+    async with open_episode(Logits([TEXT_TURN])) as client:
+        status, problem = await client.send("/v1/responses", {"input": "go"})
+    assert status == 400
+    assert "--logprobs-mode processed_logits; expected raw_logprobs or processed_logprobs" in problem["detail"]
+
+
+async def test_the_mode_from_the_settings_is_recorded_for_an_engine_that_cannot_be_probed() -> None:
+    async with open_episode(WithoutCompletions([TEXT_TURN]), logprobs_mode="raw_logprobs") as client:
+        assert mode(await client.ask()) == "raw_logprobs"
+
+
+class WithoutCompletions(TokenEngine):
+    """Answers /v1/completions with an error."""
+
+    status = 404
+
+    def _complete(self, body: Json) -> Json:
+        raise Refused("no", self.status)
+
+
+async def test_the_mode_of_an_engine_that_cannot_be_probed_is_unknown_and_its_turns_are_valid() -> None:
+    async with open_episode(WithoutCompletions([TEXT_TURN])) as client:
+        assert mode(await client.ask()) == "unknown"
+        requests_before = len(client.engine.requests)
+        assert mode(await client.ask(user_message("on"))) == "unknown"
+    assert "/v1/completions" not in [path for path, _ in client.engine.requests[requests_before:]]
+
+
+async def test_an_engine_whose_probe_fails_temporarily_is_probed_again_at_the_next_turn() -> None:
+    engine = WithoutCompletions([TEXT_TURN])
+    engine.status = 503
+    async with open_episode(engine, max_attempts=1) as client:
+        assert mode(await client.ask()) == "unknown"
+        client.engine = TokenEngine([TEXT_TURN])
+        client.transport.mount("http://engine:0", client.engine)
+        assert mode(await client.ask(user_message("on"))) == "processed_logprobs"
+
+
+@pytest.mark.parametrize(
+    ("has_token_endpoints", "token_in", "backend"),
+    [(True, "auto", "generate"), (False, "auto", "completions"), (True, "completions", "completions")],
+)
+async def test_the_token_backend_is_the_one_of_the_settings_or_the_first_that_the_engine_offers(
+    has_token_endpoints: bool, token_in: str, backend: str
+) -> None:
+    async with open_episode(
+        TokenEngine([TEXT_TURN], has_token_endpoints=has_token_endpoints), token_in=token_in
+    ) as client:
+        await client.ask()
+        items = [await client.ask(user_message("on")) for _ in range(2)]
+    assert [item["token_trace"]["way"] for item in items] == [backend, backend]
+    probes = [body for path, body in client.engine.requests if path.endswith("/render") and "tools" not in body]
+    assert len(probes) == (token_in == "auto")
+
+
+async def test_an_engine_that_refused_the_first_probe_is_probed_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capabilities, "RETRY_AFTER_S", 0.0)
+    async with open_episode(TokenEngine([TEXT_TURN], has_token_endpoints=False)) as client:
+        await client.ask()
+        assert (await client.ask(user_message("on")))["token_trace"]["way"] == "completions"
+        client.engine.has_token_endpoints = True
+        assert (await client.ask(user_message("and on")))["token_trace"]["way"] == "generate"
+    async with open_episode(WithoutCompletions([TEXT_TURN]), token_in="off") as client:
+        assert mode(await client.ask()) == "unknown"
+        client.transport.mount("http://engine:0", TokenEngine([TEXT_TURN]))
+        assert mode(await client.ask(user_message("on"))) == "processed_logprobs"
+
+
+class Down(TokenEngine):
+    """Answers 503 to /render while `down` is set."""
+
+    down = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.down and scope["path"].endswith("/render"):
+            await send({"type": "http.response.start", "status": 503, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await super().__call__(scope, receive, send)
+
+
+async def test_an_engine_whose_probe_fails_is_not_treated_as_one_without_the_endpoints() -> None:
+    async with open_episode(Down([TEXT_TURN]), max_attempts=1) as client:
+        failed, problem = await client.send("/v1/responses", {"input": "go"})
+        assert isinstance(client.engine, Down)
+        client.engine.down = False
+        item = await client.ask()
+    assert (failed, problem["type"]) == (502, "urn:rollyard:upstream_error")
+    assert item["token_trace"]["way"] == "generate"

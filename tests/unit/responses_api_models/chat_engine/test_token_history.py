@@ -1,0 +1,650 @@
+"""Turns with recorded tokens: each prompt continues the previous turn, or the trace records why it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rollyard.records.rollout_types import Response
+from rollyard.records.types import TOKEN_FIELDS, Json
+from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
+from rollyard.responses_api_models.chat_engine.token_history import (
+    Fingerprint,
+    TokenHistory,
+    find_prefix_mismatch,
+    first_difference,
+    last_turn,
+    token_texts,
+)
+from rollyard.responses_api_models.convert.conversion import Dialect, chat_to_response, request_to_chat
+from tests.support import toy_tokenizer
+from tests.support.token_clients import (
+    CALL_TURN,
+    TEXT_TURN,
+    TOOL,
+    EpisodeClient,
+    appended_tokens,
+    open_episode,
+    tool_output,
+    tool_turn_tokens,
+    turn_tokens,
+    user_message,
+)
+from tests.support.token_engine import TokenEngine
+from tests.support.toy_tokenizer import END, ChatTemplate, decode, encode, encode_letters
+
+BACKENDS = ["generate", "completions"]
+_IDS = [*range(10, 10 + len(toy_tokenizer.PIECES)), *encode_letters("xyz .\n√{}\"'<|>")]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A turn of the model and what follows it."""
+
+    generated: list[int]
+    answer: str
+    user_speaks: bool
+    """Whether a user message follows, with or without tool outputs."""
+
+
+def exchanges() -> st.SearchStrategy[list[Exchange]]:
+    anything = st.lists(st.sampled_from(_IDS), min_size=1, max_size=12)
+    with_call = anything.map(lambda ids: [*ids, *CALL_TURN[:-1]])
+    thinking = anything.map(lambda ids: [*encode("<think>\nhm\n</think>\n\n"), *ids])
+    turn = st.tuples(st.one_of(anything, with_call, thinking), st.booleans())
+    generated = turn.map(lambda pair: [*pair[0], END] if pair[1] else pair[0])
+    text = st.text("abx<>|{}/ \n√", max_size=12)
+    return st.lists(st.builds(Exchange, generated, text, st.booleans()), min_size=2, max_size=5)
+
+
+async def next_turn(client: EpisodeClient, exchange: Exchange) -> Json:
+    """Send what follows the previous turn; the model's next turn."""
+    calls = [item for item in client.responses[-1]["output"] if item["type"] == "function_call"]
+    new = [tool_output(call, exchange.answer) for call in calls]
+    return await client.ask(*new, *([user_message(exchange.answer)] if exchange.user_speaks or not calls else []))
+
+
+def template_after_previous_turn(client: EpisodeClient) -> list[int]:
+    """What the template writes after the model's latest turn when the whole conversation is rendered again."""
+    request = orjson.loads(client.conversation.request())
+    items = request["input"][: -len(client.responses[-1]["output"])]
+    chat = request_to_chat({**request, "input": items}, Dialect())
+    messages, tools = chat["messages"], chat.get("tools")
+    last = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
+    turns = ChatTemplate().render(messages[: last + 1], tools, ask=False).count("<|im_end|>")
+    return encode(ChatTemplate().render(messages, tools).split("<|im_end|>", turns)[turns])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(max_examples=25)
+@given(conversation=exchanges())
+async def test_each_prompt_starts_with_exactly_the_previous_turn_and_continues_as_the_template_does(
+    backend: str, conversation: list[Exchange]
+) -> None:
+    script = [exchange.generated for exchange in conversation]
+    async with open_episode(TokenEngine(script), token_in=backend) as client:
+        last = await client.ask()
+        for number, exchange in enumerate(conversation[:-1]):
+            item = await next_turn(client, exchange)
+            ended = [] if exchange.generated[-1] == END else [END]
+            assert appended_tokens(item, last) == [*ended, *template_after_previous_turn(client)]
+            assert item["generation_token_ids"] == conversation[number + 1].generated
+            assert (item["token_trace"]["way"], item["token_trace"]["segment"]) == (backend, 0)
+            last = item
+
+
+async def two_turns(script: list[list[int]], backend: str, **settings: Any) -> tuple[Json, Json, TokenEngine]:
+    """A turn with a call, and the next turn."""
+    engine = TokenEngine(script)
+    async with open_episode(engine, token_in=backend, **settings) as client:
+        one = await client.ask()
+        return one, await client.ask(tool_output(one)), engine
+
+
+async def test_a_truncated_turn_gets_the_templates_end_of_turn() -> None:
+    for backend in BACKENDS:
+        async with open_episode(TokenEngine([encode("I go"), TEXT_TURN]), token_in=backend) as client:
+            one = await client.ask()
+            two = await client.ask(user_message("on"))
+        assert (client.responses[0]["status"], client.responses[1]["status"]) == ("incomplete", "completed")
+        assert appended_tokens(two, one) == encode(
+            "<|im_end|>\n<|im_start|>user\non<|im_end|>\n<|im_start|>assistant\n"
+        )
+
+
+async def test_reasoning_that_the_template_drops_later_stays_in_the_tokens() -> None:
+    for backend in BACKENDS:
+        thinking = [*encode("<think>\nwhere is the box?\n</think>\n\ngo"), END]
+        async with open_episode(TokenEngine([thinking, TEXT_TURN]), token_in=backend) as client:
+            one = await client.ask()
+            two = await client.ask(user_message("on"))
+        assert appended_tokens(two, one) == encode("\n<|im_start|>user\non<|im_end|>\n<|im_start|>assistant\n")
+        assert [item["type"] for item in client.responses[0]["output"]] == ["reasoning", "message"]
+
+
+async def test_outputs_of_several_calls_are_grouped_as_in_the_template() -> None:
+    for backend in BACKENDS:
+        both = [*CALL_TURN[:-1], *encode_letters("\n"), *CALL_TURN]
+        async with open_episode(TokenEngine([both, TEXT_TURN]), token_in=backend) as client:
+            one = await client.ask()
+            first, second = client.responses[0]["output"]
+            two = await client.ask(tool_output(first, "left"), tool_output(second, "right"))
+        grouped = tool_turn_tokens("left\n</tool_response>\n<tool_response>\nright")
+        assert appended_tokens(two, one) == grouped
+
+
+async def test_template_arguments_apply_to_new_messages() -> None:
+    for backend in BACKENDS:
+        one, two, _ = await two_turns([CALL_TURN, TEXT_TURN], backend, chat_template_kwargs={"enable_thinking": False})
+        assert appended_tokens(two, one) == [*tool_turn_tokens("## the wall"), *encode("<think>\n\n</think>\n\n")]
+
+
+async def test_token_records_do_not_reach_the_engines_messages() -> None:
+    for backend in [*BACKENDS, "off"]:
+        *_, engine = await two_turns([CALL_TURN, TEXT_TURN], backend)
+        for _, body in engine.requests:
+            sent = orjson.dumps([body.get("messages"), body.get("chat_request")])
+            assert not [field for field in TOKEN_FIELDS if field.encode() in sent]
+
+
+async def test_an_engine_that_reads_token_ids_on_messages_gets_them_without_the_trace() -> None:
+    one, _, engine = await two_turns([CALL_TURN, TEXT_TURN], "auto", send_token_ids=True)
+    path, body = [request for request in engine.requests if "messages" in request[1]][-1]
+    (sent,) = [message for message in body["messages"] if message["role"] == "assistant"]
+    assert path == "/v1/chat/completions"
+    assert {key: sent.get(key) for key in TOKEN_FIELDS} == {
+        **{key: one[key] for key in TOKEN_FIELDS},
+        "token_trace": None,
+    }
+
+
+async def test_a_chat_client_gets_the_same_tokens_and_trace_as_a_responses_client() -> None:
+    for backend in [*BACKENDS, "off"]:
+        one, two, _ = await two_turns([CALL_TURN, TEXT_TURN], backend)
+        async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
+            tools = [{"type": "function", "function": {key: value for key, value in TOOL.items() if key != "type"}}]
+            request: Json = {"messages": [user_message("go up")], "tools": tools}
+            for recorded in (one, two):
+                status, answer = await client.send("/v1/chat/completions", request)
+                assert status == 200
+                message = answer["choices"][0]["message"]
+                assert {key: message[key] for key in TOKEN_FIELDS} == {key: recorded[key] for key in TOKEN_FIELDS}
+                calls = message.get("tool_calls") or []
+                outputs = [{"role": "tool", "tool_call_id": call["id"], "content": "## the wall"} for call in calls]
+                request["messages"] += [message, *outputs]
+
+
+async def test_only_the_last_turns_tokens_are_needed() -> None:
+    for backend in BACKENDS:
+        async with open_episode(TokenEngine([CALL_TURN, CALL_TURN, TEXT_TURN]), token_in=backend) as client:
+            one = await client.ask()
+            two = await client.ask(tool_output(one))
+            sent = orjson.loads(client.conversation.request())["input"]
+            assert [("generation_token_ids" in item) for item in sent if item.get("type") == "function_call"] == [
+                False,
+                True,
+            ]
+            three = await client.ask(tool_output(two))
+        assert appended_tokens(three, two) == tool_turn_tokens("## the wall")
+
+
+async def test_the_templates_end_of_turn_is_probed_once_and_a_later_turn_takes_three_requests() -> None:
+    async with open_episode(TokenEngine([CALL_TURN]), logprobs_mode="processed_logprobs") as client:
+        item = await client.ask()
+        item = await client.ask(tool_output(item))
+        requests_before = len(client.engine.requests)
+        await client.ask(tool_output(item))
+    assert client.engine.paths[requests_before:] == ["render", "generate", "derender"]
+
+
+IMAGE: Json = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+
+
+async def second_turn(
+    client: EpisodeClient, change: Callable[[Json], object] = lambda request: None
+) -> tuple[Json, Json]:
+    """A turn and the next one, whose request `change` may edit in between."""
+    one = await client.ask()
+    client.conversation.answer(tool_output(one) if one["type"] == "function_call" else user_message("on"))
+    request = orjson.loads(client.conversation.request())
+    change(request)
+    status, response = await client.send("/v1/responses", request)
+    assert status == 200, response
+    client.conversation.add(cast(Response, response))
+    return one, response["output"][-1]
+
+
+async def test_retokenized_messages_are_recorded_with_the_first_difference() -> None:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in="off") as client:
+        one, two = await second_turn(client)
+    expected, prompt, trace = turn_tokens(one), two["prompt_token_ids"], two["token_trace"]
+    position = trace["break"]["position"]
+    assert expected[:position] == prompt[:position]
+    assert expected[position] != prompt[position]
+    assert trace["break"] == {
+        "reason": "retokenized",
+        "position": position,
+        "expected_length": len(expected),
+        "prompt_length": len(prompt),
+        "expected": expected[position : position + 8],
+        "found": prompt[position : position + 8],
+    }
+    assert (one["token_trace"]["segment"], trace["segment"], trace["way"]) == (0, 1, "chat")
+
+
+async def test_messages_that_tokenize_as_generated_are_not_a_break() -> None:
+    generated = [*encode("the box"), END]
+    async with open_episode(TokenEngine([generated, TEXT_TURN]), token_in="off") as client:
+        one, two = await second_turn(client)
+    assert "break" not in two["token_trace"]
+    assert appended_tokens(two, one)
+
+
+TURN: Json = {
+    "type": "function_call",
+    "call_id": "a",
+    "name": "push",
+    "arguments": "{}",
+    "generation_token_ids": [7, 8],
+}
+TURN |= {"prompt_token_ids": [5, 6], "generation_log_probs": [0.0, 0.0]}
+
+
+def later(change: Callable[[list[Json]], object]) -> Callable[[Json], object]:
+    return lambda request: change(request["input"])
+
+
+EDITS: dict[str, Callable[[Json], object]] = {
+    "another user message": later(lambda items: items[0].update(content="go left")),
+    "another call": later(lambda items: items[1].update(arguments='{"actions": ["left"]}')),
+    "another tool's call": later(lambda items: items[1].update(name="pull")),
+    "a message that the model never wrote": later(
+        lambda items: items.insert(1, {**TURN, "type": "message"} | ASSISTANT_TEXT)
+    ),
+    "a message between": later(lambda items: items.insert(0, user_message("hello"))),
+    "a user message removed": later(lambda items: items.pop(0)),
+    "other tools": lambda request: request["tools"].append({**TOOL, "name": "pull"}),
+    "other instructions": lambda request: request.update(instructions="Be brief."),
+    "another template argument": lambda request: request.update(chat_template_kwargs={"enable_thinking": False}),
+}
+ASSISTANT_TEXT: Json = {"role": "assistant", "content": "I push."}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+async def test_an_edited_history_is_detected_and_sent_as_messages(edit: str) -> None:
+    for backend in ("generate", "completions"):
+        async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
+            _, two = await second_turn(client, EDITS[edit])
+        assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "history_changed")
+
+
+HARMLESS: dict[str, Callable[[Json], object]] = {
+    "whitespace around a user message": later(lambda items: items[0].update(content=" go up\n")),
+    "reasoning dropped": later(lambda items: items.pop(1)),
+    "another id of the call": later(lambda items: [item.update(call_id="mine") for item in items[2:]]),
+    "the items' own ids and states dropped": later(lambda items: [items[2].pop(key) for key in ("id", "status")]),
+}
+
+
+@pytest.mark.parametrize("edit", HARMLESS)
+async def test_changes_that_clients_make_unintentionally_are_not_edits(edit: str) -> None:
+    thinking = [*encode("<think>\nhm\n</think>\n\n"), *CALL_TURN]
+    async with open_episode(TokenEngine([thinking, TEXT_TURN])) as client:
+        one, two = await second_turn(client, HARMLESS[edit])
+    assert two["token_trace"]["way"] == "generate"
+    assert appended_tokens(two, one)
+
+
+async def test_a_break_starts_a_new_segment_that_the_next_turn_continues() -> None:
+    async with open_episode(TokenEngine([CALL_TURN])) as client:
+        _, two = await second_turn(client, EDITS["another user message"])
+        three = await client.ask(tool_output(two))
+        assert three["token_trace"]["break"]["reason"] == "history_changed"  # the agent still sends the old history
+        four = await client.ask(tool_output(three))
+    assert [turn["token_trace"]["segment"] for turn in (two, three, four)] == [1, 2, 2]
+    assert appended_tokens(four, three)
+
+
+def with_image(place: int) -> Callable[[Json], object]:
+    text = {"type": "input_text", "text": "look"}
+    return later(lambda items: items.insert(place, {"role": "user", "content": [text, IMAGE]}))
+
+
+async def test_a_new_image_is_sent_as_messages() -> None:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN])) as client:
+        _, two = await second_turn(client, with_image(3))
+    assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "not_text")
+
+
+async def test_an_image_of_an_earlier_turn_is_sent_as_messages_because_token_ids_do_not_contain_it() -> None:
+    image = [{"type": "input_text", "text": "look"}, IMAGE]
+    async with open_episode(
+        TokenEngine([CALL_TURN, TEXT_TURN]), params={"input": [{"role": "user", "content": image}]}
+    ) as client:
+        _, two = await second_turn(client)
+    assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "not_text")
+
+
+async def test_text_in_several_parts_is_text() -> None:
+    parts = [{"type": "input_text", "text": "go"}, {"type": "input_text", "text": " up"}]
+    async with open_episode(
+        TokenEngine([CALL_TURN, TEXT_TURN]), params={"input": [{"role": "user", "content": parts}]}
+    ) as client:
+        one, two = await second_turn(client)
+    assert appended_tokens(two, one)
+
+
+async def test_a_template_without_an_end_of_turn_token_is_sent_as_messages() -> None:
+    """Ordinary text does not qualify: it also occurs in calls and reasoning, where a cut would be wrong."""
+    for end in ("", "\n", "\n\n", ".\n", "</", "\n## "):
+        async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN], template=ChatTemplate(end))) as client:
+            _, two = await second_turn(client)
+        assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "no_end_of_turn"), end
+
+
+async def test_a_request_without_new_messages_is_sent_as_messages() -> None:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN])) as client:
+        _, two = await second_turn(client, later(lambda items: items.pop()))
+    assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "nothing_new")
+
+
+NOT_BY_COMPLETIONS: list[tuple[Json, Json, str]] = [
+    ({"text_tool_parser": None}, {}, "no_text_tool_parser"),
+    ({}, {"tool_choice": "required"}, "tool_choice"),
+    ({}, {"tool_choice": {"type": "function", "name": "push"}}, "tool_choice"),
+]
+
+
+async def test_requests_that_the_completions_endpoint_does_not_support_are_sent_as_messages() -> None:
+    for options, params, reason in NOT_BY_COMPLETIONS:
+        async with open_episode(
+            TokenEngine([CALL_TURN, TEXT_TURN]), token_in="completions", params=params, **options
+        ) as client:
+            _, two = await second_turn(client)
+        assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", reason)
+
+
+async def test_without_tools_the_completions_endpoint_needs_no_parser() -> None:
+    settings: Json = {"token_in": "completions", "text_tool_parser": None}
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"tools": []}, **settings) as client:
+        one, two = await second_turn(client)
+    assert appended_tokens(two, one)
+
+
+async def test_an_engine_without_token_in_endpoints_gets_ids_through_completions() -> None:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN], has_token_endpoints=False)) as client:
+        one, two = await second_turn(client)
+    assert two["token_trace"]["way"] == "completions"
+    assert appended_tokens(two, one)
+
+
+async def test_token_in_generate_requires_the_endpoints_and_says_how_to_enable_them() -> None:
+    async with open_episode(TokenEngine([CALL_TURN], has_token_endpoints=False), token_in="generate") as client:
+        status, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
+    assert (status, problem["type"]) == (400, "urn:rollyard:upstream_refused")
+    assert "--enable-scale-out" in problem["detail"]
+
+
+def recorded_turn(**trace: Any) -> Json:
+    """A turn recorded by another stack."""
+    return {**TURN, "prompt_token_ids": encode("<|im_start|>user\ngo up<|im_end|>\n"), **trace}
+
+
+async def test_a_recorded_turn_of_another_stack_is_continued() -> None:
+    for turn in [recorded_turn(), recorded_turn(token_trace=None)]:
+        async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as client:
+            item = await client.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
+        assert appended_tokens(item, turn)[0] == END
+
+
+async def test_tokens_that_are_null_count_as_missing() -> None:
+    turn = {**TURN, "prompt_token_ids": None, "generation_token_ids": None}
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as client:
+        item = await client.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
+    assert item["token_trace"]["segment"] == 0
+
+
+class Versioned(TokenEngine):
+    """Reports which weights sampled which tokens, as vLLM does."""
+
+    def _generate(self, body: Json) -> Json:
+        answer = super()._generate(body)
+        half = len(answer["choices"][0]["token_ids"]) // 2
+        ends = {"version": "default", "start": 0, "end": half}, {"version": "step-1", "start": half, "end": 2 * half}
+        answer["choices"][0]["weight_versions"] = list(ends)
+        return answer
+
+
+async def test_a_first_turn_takes_three_requests_and_uses_the_templates_prompt() -> None:
+    async with open_episode(TokenEngine([CALL_TURN]), params={"tools": []}) as client:
+        await client.ask()
+        requests_before = len(client.engine.requests)
+        client.conversation.output.clear()
+        status, response = await client.send("/v1/responses", {"input": [user_message("go up")]})
+    assert status == 200
+    assert client.engine.paths[requests_before:] == ["render", "generate", "derender"]
+    item = response["output"][-1]
+    assert item["prompt_token_ids"] == encode("<|im_start|>user\ngo up<|im_end|>\n<|im_start|>assistant\n")
+    assert item["token_trace"]["way"] == "generate"
+
+
+async def test_each_token_of_a_single_turn_has_its_weight_version() -> None:
+    async with open_episode(Versioned([TEXT_TURN])) as client:
+        sampling = (await client.ask())["token_trace"]["sampling"]
+    assert [span["version"] for span in sampling["weight_versions"]] == ["0", "step-1"]
+    assert (sampling["policy_version"], sampling["policy_version_end"]) == ("0", "step-1")
+    assert sampling["version_of"] == "token"
+
+
+async def test_an_engine_without_version_spans_gets_messages_and_the_record_says_so() -> None:
+    for backend in ["completions", "off"]:
+        async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend) as client:
+            trace = (await client.ask())["token_trace"]
+        assert (trace["way"], trace["sampling"]["version_of"]) == ("chat", "turn")
+
+
+CHAT_ONLY: list[Json] = [
+    *({"echo": True}, {"continue_final_message": True}, {"truncate_prompt_tokens": 9}, {"prompt_logprobs": 1}),
+    *({"add_generation_prompt": False}, {"input": [{"role": "user", "content": [IMAGE]}]}),
+]
+
+
+async def test_requests_that_only_the_chat_endpoint_supports_are_sent_as_messages() -> None:
+    for params in CHAT_ONLY:
+        async with open_episode(TokenEngine([TEXT_TURN]), params=params) as client:
+            one = await client.ask()
+            two = await client.ask(user_message("on"))
+        assert [item["token_trace"]["way"] for item in (one, two)] == ["chat", "chat"]
+        assert "break" not in one["token_trace"]
+        assert two["token_trace"]["break"]["reason"] in (*params, "not_text")
+
+
+async def test_both_backends_give_the_same_response_for_a_first_turn() -> None:
+    for script in [[CALL_TURN], [TEXT_TURN], [encode("<think>hm</think>the box")]]:
+        results = []
+        for backend in ("off", "generate"):
+            async with open_episode(TokenEngine(script), token_in=backend) as client:
+                item = await client.ask()
+            response = client.responses[0]
+            names = ("type", "name", "arguments", "content", "summary", "status")
+            visible = [{key: one.get(key) for key in names} for one in response["output"]]
+            results.append(
+                (visible, response["status"], response["usage"], item["generation_log_probs"], sorted(response))
+            )
+        assert results[0] == results[1]
+
+
+async def test_a_request_that_does_not_sample_exactly_one_turn_is_refused() -> None:
+    fields = {"n": 2, "best_of": 2, "use_beam_search": True, "logprob_token_ids": [5]}
+    async with open_episode(TokenEngine([TEXT_TURN])) as client:
+        for name, value in fields.items():
+            request = {"messages": [user_message("hi")], name: value}
+            status, problem = await client.send("/v1/chat/completions", request)
+            assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+            assert problem["detail"].startswith(name)
+    assert not client.engine.requests
+
+
+async def test_fields_with_values_that_mean_one_turn_are_accepted() -> None:
+    async with open_episode(TokenEngine([TEXT_TURN])) as client:
+        fields = {"n": 1, "best_of": 1, "use_beam_search": False, "logprob_token_ids": []}
+        status, _ = await client.send("/v1/chat/completions", {"messages": [user_message("hi")], **fields})
+    assert status == 200
+
+
+ids = st.lists(st.integers(0, 3), max_size=6)
+texts = (
+    st.none()
+    | st.text("ab \n<think/>{", max_size=20)
+    | st.sampled_from(["<think>a</think>b", "a</think>b", "<think>a"])
+)
+arguments = st.sampled_from(["{}", '{"a": 1}', "{not json", ""]) | st.just({"a": 1})
+
+
+def calls(written: list[Any]) -> list[Json]:
+    functions = [{"name": "push", "arguments": one} for one in written]
+    return [{"id": f"c{at}", "type": "function", "function": one} for at, one in enumerate(functions)]
+
+
+messages = st.builds(
+    lambda content, thought, written: {
+        "role": "assistant",
+        "content": content,
+        "reasoning": thought,
+        "tool_calls": calls(written),
+    },
+    texts,
+    st.none() | st.just("hm"),
+    st.lists(arguments, max_size=2),
+)
+
+
+@given(messages, st.booleans())
+def test_a_message_keeps_its_fingerprint_through_the_responses_api(message: Json, think_tags: bool) -> None:
+    dialect = Dialect(think_tags=think_tags)
+    answer = {
+        "id": "1",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"completion_tokens": 1},
+    }
+    output = chat_to_response(answer, {}, dialect)["output"]
+    (again,) = request_to_chat({"input": output}, dialect)["messages"]
+    assert Fingerprint({}).add([again]) == Fingerprint({}).add([message])
+
+
+@given(messages, messages, messages)
+def test_messages_added_one_by_one_give_the_fingerprint_of_all_at_once(one: Json, two: Json, three: Json) -> None:
+    grown = Fingerprint({"tools": []})
+    grown.add([one])
+    assert grown.add([two, three]) == Fingerprint({"tools": []}).add([one, two, three])
+
+
+@given(ids, ids)
+def test_the_first_difference_is_the_first_position_with_other_ids(expected: list[int], found: list[int]) -> None:
+    at = first_difference(expected, found)
+    if at is None:
+        assert found[: len(expected)] == expected
+    else:
+        assert expected[:at] == found[:at]
+        assert expected[at : at + 1] != found[at : at + 1]
+
+
+def test_a_prompt_shorter_than_the_turn_before_differs_at_its_end() -> None:
+    broken = find_prefix_mismatch([1, 2, 3], [1, 2], "retokenized")
+    assert broken is not None
+    assert (broken["position"], broken["expected"], broken["found"]) == (2, [3], [])
+
+
+def test_the_last_turn_with_tokens_is_found_before_later_messages() -> None:
+    turn = {"role": "assistant", "content": "a", "prompt_token_ids": [1], "generation_token_ids": [2]}
+    found = last_turn([turn, {"role": "user", "content": "x"}, turn, {"role": "user", "content": "y"}])
+    assert found is not None
+    assert (found.index, found.ids, found.trace) == (2, [1, 2], {})
+
+
+def turn_in_context(text: str, context: str) -> Json:
+    trace = {"segment": 3, "context": context}
+    return {
+        "role": "assistant",
+        "content": text,
+        "prompt_token_ids": [1],
+        "generation_token_ids": [2],
+        "token_trace": trace,
+    }
+
+
+def test_a_turn_that_continues_an_unchanged_history_stays_in_its_segment() -> None:
+    question: Json = {"role": "user", "content": "q"}
+    first = {"role": "assistant", "content": "a", "prompt_token_ids": [1], "generation_token_ids": [2]}
+    trace = TokenHistory({}, [question]).trace(first, "")
+    history = TokenHistory({}, [question, turn_in_context("a", trace["context"]), question])
+    assert not history.is_changed
+    assert history.trace({"content": "b", "prompt_token_ids": [1, 2, 5]}, "retokenized")["segment"] == 3
+
+
+def test_an_edited_message_before_the_last_turn_changes_the_history() -> None:
+    trace = TokenHistory({}, [{"role": "user", "content": "q"}]).trace({"role": "assistant", "content": "a"}, "")
+    edited = [{"role": "user", "content": "other"}, turn_in_context("a", trace["context"])]
+    assert TokenHistory({}, edited).is_changed
+
+
+def test_a_prompt_that_differs_from_the_recorded_ids_starts_a_new_segment() -> None:
+    history = TokenHistory({}, [turn_in_context("a", "unknown")])
+    trace = history.trace({"content": "b", "prompt_token_ids": [1, 7]}, "retokenized")
+    assert (trace["segment"], trace["break"]["position"]) == (4, 1)
+
+
+async def test_each_backend_records_the_text_of_every_generated_token() -> None:
+    for backend in ["off", "generate", "completions"]:
+        engine = TokenEngine([CALL_TURN, TEXT_TURN])
+        async with open_episode(engine, token_in=backend, return_token_texts=True) as client:
+            first = await client.ask()
+            second = await client.ask(tool_output(first))
+        for item, ids in ((first, CALL_TURN), (second, TEXT_TURN)):
+            assert item["token_trace"]["texts"] == [decode([number]) for number in ids]
+
+
+async def test_without_the_setting_no_texts_are_recorded() -> None:
+    async with open_episode(TokenEngine([TEXT_TURN])) as client:
+        assert "texts" not in (await client.ask())["token_trace"]
+
+
+async def test_texts_do_not_reach_the_engine_with_the_next_turn() -> None:
+    engine = TokenEngine([CALL_TURN, TEXT_TURN])
+    async with open_episode(engine, token_in="off", return_token_texts=True) as client:
+        await client.ask(tool_output(await client.ask()))
+    assert "texts" not in str([body.get("messages") for _, body in engine.requests])
+    assert client.responses[0]["output"][-1]["token_trace"]["texts"]
+
+
+def entries(*tokens: tuple[str, bytes]) -> Json:
+    return {"logprobs": {"content": [{"token": text, "bytes": list(raw)} for text, raw in tokens]}}
+
+
+def test_a_character_in_several_tokens_is_the_text_of_the_last_one() -> None:
+    raw = "🎉".encode()
+    choice = entries(("a", b"a"), ("\ufffd", raw[:2]), ("\ufffd", raw[2:3]), ("\ufffd", raw[3:]), ("b", b"b"))
+    assert token_texts(choice, 5) == ["a", "", "", "🎉", "b"]
+
+
+def test_texts_remain_if_the_bytes_are_those_of_the_replacement_character() -> None:
+    choice = entries(("a", b"a"), ("\ufffd", "\ufffd".encode()))
+    assert token_texts(choice, 2) == ["a", "\ufffd"]
+
+
+def test_ids_in_place_of_texts_and_missing_texts_are_not_recorded() -> None:
+    assert token_texts(entries(("token_id:5", b""), ("a", b"a")), 2) == []
+    assert token_texts(entries(("a", b"a")), 2) == []
+    assert token_texts({"logprobs": None}, 0) == []
+
+
+def test_texts_without_recorded_tokens_are_refused() -> None:
+    with pytest.raises(ValidationError, match="return_token_texts is set without return_token_id_information"):
+        ChatEngineSettings(model="tiny", return_token_texts=True)
