@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.services.rollouts.rollout_keys import Shard
 
 
 @dataclass(frozen=True)
@@ -13,17 +14,24 @@ class EvalFolder:
     """Paths of the files that an evaluation writes."""
 
     root: Path
-    worker: str | None = None
-    """Name of this job, if several jobs collect into the folder."""
+    shard: Shard | None = None
+    """The share of this job, if several jobs collect into the folder."""
 
     @property
     def own(self) -> Path:
         """The folder for the logs and the state of this job."""
-        return self.root if self.worker is None else self.root / "workers" / self.worker
+        shard = self.shard
+        return self.root if shard is None else self.root / "shards" / f"{shard.number}-of-{shard.count}"
 
     @property
     def rollouts(self) -> RolloutPaths:
         return RolloutPaths(self.root / "rollouts.jsonl")
+
+    @property
+    def collected(self) -> RolloutPaths:
+        """The files that this job writes: those of the rollouts, or of its share of them."""
+        output = self.rollouts.output
+        return self.rollouts if self.shard is None else RolloutPaths(self.shard.output(output))
 
     @property
     def report(self) -> Path:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from rollyard.services.rollouts.partial.agent_call import AgentCall
 from rollyard.services.rollouts.partial.failed_attempt import FailedAttempt, failure_row, first_failure
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rewards import RENAMED, SCORES, with_verdict
-from rollyard.services.rollouts.rollout_keys import Key, task_key
+from rollyard.services.rollouts.rollout_keys import task_key
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.types import CollectionStatus, FailureRow, State
 
@@ -55,7 +55,7 @@ class Collector:
 
     def __init__(
         self,
-        rollouts: Iterator[Rollout] | AsyncIterator[Rollout],
+        rollouts: Iterator[Rollout],
         params: Mapping[str, Any],
         client: ServerClient,
         store: RolloutStore,
@@ -66,12 +66,8 @@ class Collector:
         print_line: Callable[[str], None] = lambda text: None,
         materialize: Callable[[bytes], None] | None = None,
         on_rollout: Callable[[bytes], None] | None = None,
-        on_end: Callable[[Key], None] | None = None,
-        draining: asyncio.Event | None = None,
     ) -> None:
-        """`on_rollout` is called with each stored line; an exception that it raises ends the collection. `on_end` is
-        called when a rollout is no longer in flight. `draining` is set once no more rollouts are started.
-        """
+        """`on_rollout` is called with each stored line; an exception that it raises ends the collection."""
         self._rollouts = rollouts
         self._params = params
         self._client = client
@@ -83,8 +79,7 @@ class Collector:
         self._materialize = materialize
         self._on_rollout = on_rollout
         self._workers: list[asyncio.Task[None]] = []
-        self._on_end = on_end
-        self._draining = draining or asyncio.Event()
+        self._draining = asyncio.Event()
         self._stopped_because = ""
         self._file_error: RunError | None = None
         """Set if the heartbeat finds that the files were changed."""
@@ -157,7 +152,7 @@ class Collector:
 
     async def _work(self) -> None:
         # All workers pull from one iterator: a row is read when a slot is free.
-        while (rollout := await self._next()) is not None:
+        while (rollout := self._next()) is not None:
             if self._draining.is_set():
                 return
             key = (rollout.task_index, rollout.rollout_index)
@@ -170,15 +165,11 @@ class Collector:
                 await self._collect(rollout)
             finally:
                 self._progress.end(key)
-                if self._on_end is not None:
-                    self._on_end(key)
 
-    async def _next(self) -> Rollout | None:
+    def _next(self) -> Rollout | None:
         """Return the next rollout, or None at the end or if the input has changed since it was first read."""
         try:
-            if isinstance(self._rollouts, Iterator):
-                return next(self._rollouts, None)
-            return await anext(self._rollouts, None)
+            return next(self._rollouts, None)
         except RollyardError as error:
             self._stop(str(error))
             return None
@@ -193,7 +184,7 @@ class Collector:
             return
         if self._materialize is not None:
             self._materialize(without_keys(body))
-        max_attempts = self._limits.max_attempts - self._store.attempts_used.get(key, 0)
+        max_attempts = self._limits.max_attempts
         for attempt in range(max_attempts):
             started = time.monotonic()
             rollout_keys: RolloutKeys = {

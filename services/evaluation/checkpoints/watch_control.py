@@ -17,6 +17,7 @@ from rollyard.services.evaluation.pipeline.control.control_server import Control
 from rollyard.services.evaluation.pipeline.eval_lock import locked
 from rollyard.services.evaluation.pipeline.eval_state import FINAL, EvalState, new_state, read_state
 from rollyard.services.evaluation.pipeline.tracker import EvalObserver, EvalTracker
+from rollyard.services.rollouts.rollout_keys import Shard
 
 POLL_S = 0.5
 
@@ -61,7 +62,7 @@ class WatchControl:
 
     def evaluates(self, config: EvalConfig) -> None:
         """Show the state of this evaluation as that of the watch."""
-        self._current = config.output_dir.name, EvalFolder(config.output_dir, config.worker)
+        self._current = config.output_dir.name, EvalFolder(config.output_dir, Shard.parse(config.shard))
 
     async def _follow(self) -> None:
         """Keep the watch's state current."""

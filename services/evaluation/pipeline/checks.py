@@ -34,6 +34,7 @@ from rollyard.services.io.json_differences import differences
 from rollyard.services.io.writable import check_writable
 from rollyard.services.rollouts.collection import CollectionPlan
 from rollyard.services.rollouts.manifest_records import Manifest
+from rollyard.services.rollouts.rollout_keys import Shard
 from rollyard.services.rollouts.sampling import check_sampling
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
@@ -49,7 +50,7 @@ ENDPOINT_TIMEOUT_S = 30.0
 async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> EvalPlan:
     """Return the plan of an evaluation. Raises OperatorError for the first thing that would make it fail."""
     source = find_model(config, environ)
-    folder = EvalFolder(here / config.output_dir, config.worker)
+    folder = EvalFolder(here / config.output_dir, Shard.parse(config.shard))
     CollectionPlan(folder.rollouts.output, params=config.responses_create_params)  # raises on misspelt parameters
     check_sampling(config.responses_create_params)
     refuse_secrets(config.overrides)

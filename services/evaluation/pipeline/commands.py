@@ -51,7 +51,7 @@ def collect_command(plan: EvalPlan, head_url: str) -> list[str]:
         "responses_create_params": dict(config.responses_create_params) or None,
         "rollout_timeout_s": config.rollout_timeout_s,
         "max_failure_rate": config.max_failure_rate,
-        "worker": config.worker,
+        "shard": config.shard,
         "head": head_url,
     }
     given = [as_override(key, value) for key, value in options.items() if value is not None]

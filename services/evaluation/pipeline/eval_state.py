@@ -23,12 +23,12 @@ signal; `stopped`: by `ng_eval stop`. The last five are final.
 FINAL: tuple[Phase, ...] = ("complete", "incomplete", "failed", "interrupted", "stopped")
 
 
-class EvalState(Record):
+class EvalState(Record, extra="ignore"):  # earlier versions had other fields
     """The state of one evaluation. The file is replaced atomically at every change."""
 
     id: str
     folder: str
-    worker: str | None = None
+    shard: str | None = None
     host: str
     pid: int
     started_ticks: int
@@ -49,12 +49,12 @@ class EvalState(Record):
     updated: float = 0.0
 
 
-def new_state(run_id: str, folder: Path, worker: str | None, max_attempts: int) -> EvalState:
+def new_state(run_id: str, folder: Path, shard: str | None, max_attempts: int) -> EvalState:
     """Return the state of an evaluation that this process begins."""
     return EvalState(
         id=run_id,
         folder=str(folder.absolute()),
-        worker=worker,
+        shard=shard,
         host=socket.gethostname(),
         pid=os.getpid(),
         started_ticks=start_ticks(os.getpid()),

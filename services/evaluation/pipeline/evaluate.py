@@ -87,7 +87,7 @@ async def evaluate(
         check_identity(folder, plan.identity)  # another evaluation may have written it since the check
         if before is not None:
             await end_leftovers(before.id)
-        state = new_state(secrets.token_hex(_MARK_LENGTH // 2), folder.root, config.worker, config.max_attempts)
+        state = new_state(secrets.token_hex(_MARK_LENGTH // 2), folder.root, config.shard, config.max_attempts)
         tracker = EvalTracker(state, folder.state, observer)
         async with ControlServer(requests, lambda: tracker.state, folder, here) as control:
             # Not from the status file, which is older than the last rollouts if the collector was killed.
@@ -154,6 +154,7 @@ class _Evaluation:
         config, tracker = self._plan.config, self._tracker
         if self._plan.is_complete():
             tracker.print_line("all rollouts are already collected; writing the report")
+            tracker.update(measured=tracker.state.expected)
             return True
         fruitless, started = 0, False
         for number in range(1, config.max_attempts + 1):

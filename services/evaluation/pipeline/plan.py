@@ -14,6 +14,7 @@ from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_folder import EvalFolder
 from rollyard.services.evaluation.pipeline.model_source import ModelSource
 from rollyard.services.rollouts.rewards import is_masked_line
+from rollyard.services.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.status_file import read_status
 from rollyard.services.rollouts.task_subset import subset_of_original
 from rollyard.services.types import Json
@@ -44,8 +45,8 @@ class EvalPlan:
 
     @property
     def expected(self) -> int:
-        """Number of rollouts."""
-        return self.tasks.count * self.config.num_repeats
+        """Number of rollouts that this job collects."""
+        return Expected(self.tasks.count, self.config.num_repeats, self.folder.shard).count
 
     @property
     def model_title(self) -> str:
@@ -60,16 +61,21 @@ class EvalPlan:
         The checks have compared the identity of the collection. The report verifies the rows.
         """
         status = read_status(self.folder.rollouts.output)
-        finished = status is not None and status.state == "complete" and status.measured == self.expected
-        return finished and self.existing() == self.expected
+        expected = self.tasks.count * self.config.num_repeats
+        finished = status is not None and status.state == "complete" and status.measured == expected
+        return finished and _measured(self.folder.rollouts.output) == expected
 
     def existing(self) -> int:
-        """Return the number of measured rollouts in the folder."""
-        try:
-            with self.folder.rollouts.output.open("rb") as file:
-                return sum(line.endswith(b"\n") and not is_masked_line(line) for line in file)
-        except FileNotFoundError:
-            return 0
+        """Return the number of measured rollouts in the file that this job writes."""
+        return _measured(self.folder.collected.output)
+
+
+def _measured(output: Path) -> int:
+    try:
+        with output.open("rb") as file:
+            return sum(line.endswith(b"\n") and not is_masked_line(line) for line in file)
+    except FileNotFoundError:
+        return 0
 
 
 def config_paths_of(config: EvalConfig, source: ModelSource) -> tuple[str, ...]:
@@ -127,7 +133,7 @@ def tasks_of_folder(tasks: Tasks, folder: EvalFolder, agent: str | None) -> Task
     """
     output = folder.rollouts.output
     has_rows = output.is_file() and output.stat().st_size > 0
-    if not isinstance(tasks, TaskFile) or tasks.limit is not None or folder.worker is not None or not has_rows:
+    if not isinstance(tasks, TaskFile) or tasks.limit is not None or folder.shard is not None or not has_rows:
         return tasks
     subset, _ = subset_of_original(tasks, folder.rollouts, agent)
     return subset or tasks

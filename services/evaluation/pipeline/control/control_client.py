@@ -17,6 +17,7 @@ from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.evaluation.eval_folder import EvalFolder
 from rollyard.services.evaluation.pipeline.control.control_server import RECORDS, ControlRecord
 from rollyard.services.evaluation.pipeline.eval_state import FINAL, EvalState, is_alive, read_state
+from rollyard.services.rollouts.rollout_keys import Shard
 
 TIMEOUT_S = 10.0
 POLL_S = 0.1
@@ -81,7 +82,9 @@ def find_eval(here: Path, name: str | None) -> FoundEval:
         return found
     for base in (here, *here.parents):
         records = [record for record in _records(base) if name is None or record.id == name]
-        found_here = [FoundEval(EvalFolder(Path(record.folder), record.worker), record) for record in records]
+        found_here = [
+            FoundEval(EvalFolder(Path(record.folder), Shard.parse(record.shard)), record) for record in records
+        ]
         if found_here:
             return next((one for one in found_here if one.is_current() and one.is_running()), found_here[0])
     if name is None:
@@ -97,8 +100,9 @@ def _around(here: Path) -> FoundEval | None:
 def _in_folder(path: Path) -> FoundEval | None:
     if not (path / "eval_state.json").is_file():
         return None
-    worker = path.name if path.parent.name == "workers" else None
-    folder = EvalFolder(path if worker is None else path.parents[1], worker)
+    state = read_state(path / "eval_state.json")
+    shard = None if state is None else Shard.parse(state.shard)
+    folder = EvalFolder(path if shard is None else path.parents[1], shard)
     return FoundEval(folder, _read(folder.control))
 
 

@@ -24,12 +24,12 @@ RECORDS = Path(".rollyard") / "evals"
 """Folder, in the working directory of `ng_eval`, with one file for each evaluation that was started there."""
 
 
-class ControlRecord(Record):
+class ControlRecord(Record, extra="ignore"):  # earlier versions had other fields
     """Where an evaluation can be controlled. The file is readable only by its user."""
 
     id: str
     folder: str
-    worker: str | None
+    shard: str | None = None
     address: str
     token: str
 
@@ -59,7 +59,7 @@ class ControlServer:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
         state = self._state()
         record = ControlRecord(
-            id=state.id, folder=state.folder, worker=state.worker, address=self.address, token=self._token
+            id=state.id, folder=state.folder, shard=state.shard, address=self.address, token=self._token
         )
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{state.id}.json"
         self._records.mkdir(parents=True, exist_ok=True)

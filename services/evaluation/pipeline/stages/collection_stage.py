@@ -15,7 +15,6 @@ from rollyard.services.evaluation.pipeline.stages.running_stages import Evaluati
 from rollyard.services.evaluation.pipeline.tracker import EvalTracker
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.services.rollouts.failure_summary import most_frequent_failure
-from rollyard.services.rollouts.shared.shared_status import shared_status
 from rollyard.services.rollouts.status_file import read_status
 from rollyard.services.run_types import HeadFile
 from rollyard.services.runtime.programs.program import Program
@@ -120,12 +119,10 @@ class CollectionStage:
             raise RunError(why)
 
     def _status(self) -> CollectionStatus | None:
-        return read_status(self._plan.folder.rollouts.output)
+        return read_status(self._plan.folder.collected.output)
 
     def _show(self, process: Program) -> None:
-        status = (
-            self._status() if self._plan.config.worker is None else shared_status(self._plan.folder.rollouts.output)
-        )
+        status = self._status()
         # Before its first status, the file is that of an earlier collection.
         if status is not None and status.updated >= process.started:
             self._tracker.progress(status)
@@ -135,7 +132,7 @@ class CollectionStage:
 
     def _show_failure(self, process: Program) -> None:
         """Show the most frequent failure of this collection, if it was not shown before."""
-        found = most_frequent_failure(self._plan.folder.rollouts.failures, process.started)
+        found = most_frequent_failure(self._plan.folder.collected.failures, process.started)
         cause = found.partition(": ")[2]
         if found and cause != self._shown_failure:
             self._shown_failure = cause
