@@ -36,7 +36,9 @@ def run(arguments: Sequence[str]) -> int:
     progress = found.progress
     missing = progress.expected - progress.measured
     print(f"merged: {progress.measured} of {progress.expected} rollouts measured")
-    print(f"  files         {found.files}{f', of which {found.running} are still written' if found.running else ''}")
+    if found.files:
+        running = f", of which {found.running} are still written" if found.running else ""
+        print(f"  files         {found.files}{running}")
     print(f"  rollouts      {found.paths.output}")
     if not missing:
         return EXIT_DONE

@@ -312,7 +312,7 @@ def plan_line(tasks: int, repeats: int, missing: int, turns: int | None) -> str:
     rollouts = (
         f"{tasks:,} task{'s' * (tasks != 1)} x {repeats:,} = {tasks * repeats:,} rollout{'s' * (tasks * repeats != 1)}"
     )
-    rest = "" if missing == tasks * repeats else f", {missing:,} of them missing"
+    rest = "" if missing == tasks * repeats else f", {missing:,} of them to collect"
     calls = (
         "the agent sets no limit of model calls in a rollout"
         if turns is None

@@ -42,7 +42,7 @@ class Shard:
         found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
             raise OperatorError(
-                f"shard is {text!r:.40}; expected i/n, with i from 1 to n: the jobs 1/2 and 2/2 are a collection"
+                f"shard is {text!r:.40}; expected i/n, with i from 1 to n, such as 1/2 and 2/2 for two jobs"
             )
         return cls(int(found[1]), int(found[2]))
 

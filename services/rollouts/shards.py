@@ -39,7 +39,7 @@ from rollyard.services.rollouts.rollout_keys import Expected, Key, KeySet, Shard
 from rollyard.services.rollouts.status_file import read_status
 from rollyard.services.rollouts.store import repeated, valid_failures, valid_rows
 from rollyard.services.run_types import ServerCode
-from rollyard.services.types import Json
+from rollyard.services.types import Json, State
 
 _COUNT = re.compile(r"\.shard-\d+-of-(\d+)")
 
@@ -91,8 +91,7 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
                 running.append(file)
         manifest, files = _check_same_collection(output)
         expected = _expected_of(manifest)
-        replace(paths.manifest, encode_manifest(manifest))
-        progress, done, refused = CollectionProgress(expected.count), KeySet(), KeySet()
+        progress, done = CollectionProgress(expected.count), KeySet()
 
         def add(key: Key, line: ParsedLine) -> bool:
             if is_new := done.add(key):
@@ -102,27 +101,26 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
         for key, line in valid_rows(rows.rows(), output, expected):
             if not add(key, line):
                 raise repeated(key, line, output)
+        if files:
+            replace(paths.manifest, encode_manifest(manifest))
         for file in files:
             for key, line in valid_rows(_lines(file), file, expected):
                 if add(key, line):
                     rows.append(line.line[:-1])
         rows.sync()
-        failed = _merge_lines(paths.failures, [RolloutPaths(file).failures for file in files], _whole_line)
-        for key, line in valid_failures(failed, paths.failures, expected):
-            if line.value.get("failure_kind") == FailureKind.BAD_TASK and key not in done:
-                refused.add(key)
-        if materialized := [path for file in files if (path := RolloutPaths(file).materialized).exists()]:
-            for _ in _merge_lines(paths.materialized, materialized, _key):
-                pass
+        shards = [RolloutPaths(file) for file in files]
+        _merge_lines(paths.failures, [shard.failures for shard in shards], lambda line: hash(line.line))
+        _merge_lines(paths.materialized, [shard.materialized for shard in shards], _key)
+        refused = sum(done.add(key) for key in _rejected(output, [], expected))
         progress.resumed()
-        progress.failed += len(refused)
-        complete = progress.measured == expected.count
-        status = progress.status("complete" if complete else "incomplete").model_dump()
-        replace(paths.status, orjson.dumps(status, option=orjson.OPT_INDENT_2))
+        progress.failed += refused
+        if files:
+            state: State = "complete" if progress.measured == expected.count else "incomplete"
+            replace(paths.status, orjson.dumps(progress.status(state).model_dump(), option=orjson.OPT_INDENT_2))
         if only_idle or len(done) == expected.count:
             _remove([file for file in files if file not in running])
             sync_folder(output.parent)
-    return Merged(paths, progress, len(refused), len(files), len(running))
+    return Merged(paths, progress, refused, len(files), len(running))
 
 
 def is_ready_to_merge(output: Path) -> bool:
@@ -133,9 +131,8 @@ def is_ready_to_merge(output: Path) -> bool:
     expected, known = _expected_of(manifest), KeySet()
     for key, _ in rows_of(output, shard_files(output), expected):
         known.add(key)
-    for key, line in failures_of(output, shard_files(output), expected):
-        if line.value.get("failure_kind") == FailureKind.BAD_TASK:
-            known.add(key)
+    for key in _rejected(output, shard_files(output), expected):
+        known.add(key)
     return len(known) == expected.count
 
 
@@ -149,6 +146,11 @@ def failures_of(output: Path, shards: list[Path], expected: Expected) -> Iterato
     """Yield the failed attempts of all files."""
     for path in (RolloutPaths(file).failures for file in (*shards, output)):
         yield from valid_failures(_lines(path), path, expected)
+
+
+def _rejected(output: Path, shards: list[Path], expected: Expected) -> Iterator[Key]:
+    found = failures_of(output, shards, expected)
+    return (key for key, line in found if line.value.get("failure_kind") == FailureKind.BAD_TASK)
 
 
 def check_idle(output: Path, shard: Shard) -> None:
@@ -264,23 +266,17 @@ def _expected_of(manifest: Manifest) -> Expected:
     return Expected(int(manifest.identity["rows"]), int(manifest.identity["num_repeats"]))
 
 
-def _merge_lines(target: Path, sources: list[Path], name: Callable[[ParsedLine], object]) -> Iterator[ParsedLine]:
-    """Append the lines of all files whose `name` the target does not hold yet, and yield all of its lines."""
+def _merge_lines(target: Path, sources: list[Path], name: Callable[[ParsedLine], object]) -> None:
+    """Append the lines of the sources whose `name` the target does not hold yet."""
+    if not any(map(_size, sources)):
+        return
     with closing(JsonLines(target)) as lines:
-        known = set[object]()
-        for line in lines.rows():
-            known.add(name(line))
-            yield line
+        known = {name(line) for line in lines.rows()}
         for line in (line for source in sources for line in _lines(source)):
             if (found := name(line)) not in known:
                 known.add(found)
                 lines.append(line.line[:-1])
-                yield line
         lines.sync()
-
-
-def _whole_line(line: ParsedLine) -> object:
-    return hash(line.line)
 
 
 def _key(line: ParsedLine) -> object:

@@ -28,6 +28,7 @@ from rollyard.services.cli.diagnostics.tokens import TokenOptions
 from rollyard.services.cli.eval import ACTIONS
 from rollyard.services.cli.gate import GateOptions
 from rollyard.services.cli.lm_eval import LmEvalOptions
+from rollyard.services.cli.merge import MergeOptions
 from rollyard.services.cli.notes import NotesOptions
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.cli.prepare_data import PrepareOptions
@@ -228,6 +229,7 @@ OPTIONS: dict[str, type[Options]] = {
     "ng_doctor": DoctorOptions,
     "ng_gate": GateOptions,
     "ng_lm_eval": LmEvalOptions,
+    "ng_merge": MergeOptions,
     "ng_notes": NotesOptions,
     "ng_prepare_data": PrepareOptions,
     "ng_reward_profile": ProfileOptions,

@@ -164,7 +164,7 @@ async def test_a_task_that_is_rejected_does_not_keep_the_jobs_from_merging(stack
     out, rows = tmp_path / "out.jsonl", [*ROWS[:3], IMPOSSIBLE]
     found = [await collect(stack, out, f"{n}/2", rows=rows, max_failure_rate=1.0) for n in (1, 2)]
     assert (found[-1].state, found[-1].output, found[-1].measured, found[-1].failed) == ("incomplete", out, 9, 3)
-    assert keys_of(read_rows(out)) == EVERY[:9]
+    assert (keys_of(read_rows(out)), shard_files(out)) == (EVERY[:9], [])
     again = [await collect(stack, out, f"{n}/3", rows=rows, max_failure_rate=1.0) for n in (1, 2, 3)]
     assert sum(each.failed_attempts for each in again) == 0
 

@@ -9,7 +9,6 @@ from rollyard.services.launchers.slurm.job_types import JobState, SubmittedJob
 from rollyard.services.launchers.slurm.launch.job_planner import shares
 from rollyard.services.launchers.slurm.launch.launch_records import Combination, Launch, PlannedJob
 
-
 _SHARES = ("shard=", "worker=")
 """Arguments that divide the rows among jobs; the second is that of earlier versions."""
 

@@ -92,7 +92,7 @@ def test_the_merged_file_has_every_rollout_once_and_takes_the_place_of_the_shard
     found = merge(output)
     assert (found.progress.measured, found.files) == (len(EVERY), 4)
     assert keys_of(read_rows(output)) == EVERY
-    assert files_of(output) == {"x.jsonl", "x_manifest.json", "x_status.json", "x_failures.jsonl"}
+    assert files_of(output) == {"x.jsonl", "x_manifest.json", "x_status.json"}
     status = read_status(output)
     assert status is not None and (status.state, status.measured) == ("complete", len(EVERY))
     assert Manifest.model_validate_json(RolloutPaths(output).manifest.read_bytes()).output == "x.jsonl"
