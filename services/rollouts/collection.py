@@ -288,10 +288,10 @@ class OpenCollection:
         """Merge the files of all jobs if each has ended with its share complete; wait for another job that does so."""
         output, waits = self._plan.output, False
         self.store.close()  # so that of jobs that end at the same time, at least one sees no other
-        if not await asyncio.to_thread(is_ready_to_merge, output):
-            return
         while self.merged is None:
             try:
+                if not await asyncio.to_thread(is_ready_to_merge, output):
+                    return
                 self.merged = await asyncio.to_thread(merge, output)
             except InUse as error:
                 if not waits:

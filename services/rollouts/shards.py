@@ -81,7 +81,8 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
     _check_same_collection(output)
     with ExitStack() as held:
         rows = held.enter_context(closing(JsonLines(output)))
-        files, running = shard_files(output), list[Path]()  # another merge may have removed some before the lock
+        manifest, files = _check_same_collection(output)  # again: another merge may have removed some before the lock
+        running: list[Path] = []
         for file in files:
             try:
                 held.enter_context(closing(JsonLines(file)))  # moves an incomplete last line aside
@@ -89,7 +90,6 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
                 if only_idle:
                     raise
                 running.append(file)
-        manifest, files = _check_same_collection(output)
         expected = _expected_of(manifest)
         progress, done = CollectionProgress(expected.count), KeySet()
 
@@ -111,7 +111,7 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
         shards = [RolloutPaths(file) for file in files]
         _merge_lines(paths.failures, [shard.failures for shard in shards], lambda line: hash(line.line))
         _merge_lines(paths.materialized, [shard.materialized for shard in shards], _key)
-        refused = sum(done.add(key) for key in _rejected(output, [], expected))
+        refused = sum(done.add(key) for key in _rejected(output, [], expected))  # no job has to collect them
         progress.resumed()
         progress.failed += refused
         if files:
@@ -124,7 +124,12 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
 
 
 def is_ready_to_merge(output: Path) -> bool:
-    """Return whether no job is running and every rollout is in a file, or was rejected by its environment."""
+    """Return whether no job is running and every rollout is in a file, or was rejected by its environment.
+
+    Raises InUse while another process merges, which holds the locks of the shards, too.
+    """
+    if is_locked(output):
+        raise InUse(f"another process is writing to {output}; waiting for it")
     if any(map(is_locked, shard_files(output))):
         return False  # the last job that ends merges
     manifest, _ = _check_same_collection(output)
@@ -211,12 +216,13 @@ def shard_progress(output: Path) -> tuple[int, int] | None:
 def _check_same_collection(output: Path) -> tuple[Manifest, list[Path]]:
     """Return the manifest of the merged output and the shards that belong to it. Raises OperatorError."""
     first: Manifest | None = None
-    named, files = output, []
+    named, files = output, list[Path]()
     for path in sorted((output, *shard_files(output)), key=lambda path: not _size(path)):
         manifest = _manifest_of(path)
+        if manifest is None and not _size(path):
+            files += [path] if path.exists() and path != output else []
+            continue
         if manifest is None:
-            if not _size(path):
-                continue
             raise OperatorError(
                 f"{RolloutPaths(path).manifest} cannot be read, so it is not known what the rollouts in {path.name} "
                 "belong to: restore it, or move them elsewhere"

@@ -103,6 +103,7 @@ def _write_config(plan: EvalPlan, original: Json | None) -> None:
     """Write the config, which `ng_eval` can read again. It contains no secret."""
     tree = without_secrets(original or plan.config.model_dump(mode="json", exclude_defaults=True))
     tree.pop("policy_api_key", None)
+    tree.pop("shard", None)  # the config is that of all jobs
     tree["output_dir"] = str(plan.folder.root)  # absolute, so that another folder does not start another evaluation
     if isinstance(plan.tasks, TaskSubset):
         tree["input_jsonl_fpath"] = str(plan.tasks.original.file)
