@@ -236,6 +236,13 @@ def test_a_removal_that_was_interrupted_is_continued_by_the_next_merge(
     assert (keys_of(read_rows(output)), shard_files(output)) == (EVERY, [])
 
 
+def test_an_empty_file_of_a_job_that_was_killed_at_once_is_removed_with_the_others(output: Path) -> None:
+    write_shard(output, "1/1")
+    Shard(2, 4).output(output).touch()
+    assert merge(output).progress.measured == len(EVERY)
+    assert shard_files(output) == []
+
+
 def test_shards_of_an_earlier_version_are_merged(output: Path) -> None:
     folder = output.parent / "x_shared/round-0001/shards"
     folder.mkdir(parents=True)
