@@ -19,27 +19,27 @@ from typing import cast
 import orjson
 from pydantic import ValidationError
 
-from rollyard.services.errors import FailureKind, OperatorError
-from rollyard.services.io.json_differences import differences
-from rollyard.services.io.jsonl import ParsedLine, iter_jsonl, refuse, replace, strict
-from rollyard.services.io.lines import Lines
-from rollyard.services.io.locked_files import InUse, is_locked, sync_folder, unused
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.rollout_types import RolloutRow
-from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
-from rollyard.services.rollouts.manifest import (
+from rollyard.records.errors import FailureKind, OperatorError
+from rollyard.records.io.json_differences import differences
+from rollyard.records.io.jsonl import ParsedLine, iter_jsonl, refuse, replace, strict
+from rollyard.records.io.lines import Lines
+from rollyard.records.io.locked_files import InUse, is_locked, sync_folder, unused
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.rollouts.manifest import (
     ChangedParameters,
     check_not_shared,
     encode_manifest,
     resumed_manifest,
 )
-from rollyard.services.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.rollout_keys import Expected, Key, KeySet, Shard
+from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.run_types import ServerCode
+from rollyard.records.types import Json, State
+from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import Expected, Key, KeySet, Shard
-from rollyard.services.rollouts.status_file import read_status
 from rollyard.services.rollouts.store import repeated, valid_failures, valid_rows
-from rollyard.services.run_types import ServerCode
-from rollyard.services.types import Json, State
 
 _COUNT = re.compile(r"\.shard-\d+-of-(\d+)")
 

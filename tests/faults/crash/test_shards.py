@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.rollout_keys import Shard
+from rollyard.records.types import Json
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.manifest_records import Manifest
-from rollyard.services.rollouts.rollout_keys import Shard
 from rollyard.services.rollouts.shards import merge, shard_files
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import Json
 from tests.support.rollout_files import write
 from tests.support.stacks import AGENT, PUZZLES, collect, colocated, keys_of, load_config, read_rows
 from tests.support.waiting import until
 
 from .harness import Forked, command, essences, failures, forked, forked_collect, status
 
-MERGE = (sys.executable, "-c", "from rollyard.services.cli.merge import main; main()")
+MERGE = (sys.executable, "-c", "from rollyard.cli.merge import main; main()")
 TASKS, REPEATS = 60, 4
 SLOW_POLICY = "policy_model.responses_api_models.builtin_model.latency_s=0.05"
 

@@ -15,11 +15,11 @@ import pytest_asyncio
 import rollyard
 from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError, RunError
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.rollout_keys import Shard
+from rollyard.records.rollouts.status_file import read_status
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.rollout_keys import Shard
 from rollyard.services.rollouts.shards import shard_files
-from rollyard.services.rollouts.status_file import read_status
 from rollyard.services.runtime.running_stack import RunningStack
 from tests.support.stacks import keys_of, read_rows, reproducible_part
 

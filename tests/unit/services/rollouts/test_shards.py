@@ -9,17 +9,17 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.io.locked_files import InUse
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io.locked_files import InUse
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.manifest import ChangedParameters
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.rollout_keys import Expected, Key, Shard
+from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.types import Json
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.manifest import ChangedParameters
-from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import Expected, Key, Shard
 from rollyard.services.rollouts.shards import merge, shard_files, shard_progress
-from rollyard.services.rollouts.status_file import read_status
-from rollyard.services.types import Json
 from tests.support.stacks import keys_of, read_rows
 
 TASKS, REPEATS = 6, 3
