@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,13 +16,14 @@ import uvloop
 from pydantic import Field
 
 from rollyard.cli.arguments.head_address import HeadServer, head_address
-from rollyard.cli.display.collect_summary import summary, worker_summary
+from rollyard.cli.display.collect_summary import summary
 from rollyard.cli.display.progress_bar import Display, display_for, keep_showing
 from rollyard.cli.find_run import find_run
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.datasets.data_files import DataFiles
 from rollyard.records.errors import OperatorError
 from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from rollyard.records.rollouts.rollout_keys import Shard
 from rollyard.records.run_types import HeadFile
 from rollyard.records.types import State
 from rollyard.services.config.server_folders import search_roots
@@ -44,7 +45,6 @@ from rollyard.services.rollouts.collection import (
 )
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.shared.collection import SharedCollection, open_collection
 from rollyard.services.runtime.process_setup import file_limit_of, raise_file_limit, tune_gc
 
 EXAMPLE = (
@@ -95,10 +95,9 @@ class CollectOptions(Options):
     """Maximum size, in bytes, of the conversation that X_failures.jsonl records for a failed attempt; 0: none."""
     materialize_inputs: bool = False
     """Also write X_materialized_inputs.jsonl, which contains the rows as they are sent to the agent."""
-    worker: str | None = None
-    """Name of this job, if several jobs collect the same output together; each collects a share of the rollouts."""
-    lease_s: float = Field(default=60.0, ge=3, allow_inf_nan=False)
-    """With --worker: if a job sends no heartbeat for this many seconds, others take over its unfinished rollouts."""
+    shard: str | None = None
+    """i/n, if n jobs collect the output together and this is number i, from 1 to n: it collects its share of what is
+    missing, into a file beside the output. The last job to end merges the files; see ng_merge."""
     head: str | None = None
     """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
     head_server: HeadServer | None = None
@@ -139,9 +138,7 @@ def _plan(options: CollectOptions) -> CollectionPlan:
             options.max_failure_rate,
             partial_bytes=options.max_partial_bytes,
         ),
-        worker=options.worker,
-        lease_s=options.lease_s,
-        job=os.environ.get("SLURM_JOB_ID", ""),
+        shard=Shard.parse(options.shard),
     )
 
 
@@ -171,23 +168,17 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
             _print_note(NOTE.format(url=head.url))
         stack = clients_of(head, transport, lag)
         check_agent_limits(await _file_limits(head, transport, stack, tasks.agents), options.num_samples_in_parallel)
-        async with open_collection(plan, tasks, stack, print_line=_print_note) as collection:
-            display = display_for(collection.progress.expected)
+        async with OpenCollection.opened(plan, tasks, stack, print_line=_print_note) as collection:
+            progress = collection.progress
+            display = display_for(progress.expected)
             for note in collection.notes:
                 display.print_line(note)
-            if isinstance(collection, OpenCollection):
-                progress = collection.progress
-                missing = progress.expected - progress.measured
-                if missing:
-                    display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
-            leave = collection.leave if isinstance(collection, SharedCollection) else None
-            watch = partial(_collect, collection.progress, display, leave=leave)
-            state = await collection.run(watch, print_line=display.print_line)
-        refused = collection.refused
-        if plan.worker is None:
-            summary(state, collection.progress, collection.paths, collection.stopped_because, refused)
-        else:
-            worker_summary(state, collection.progress, collection.paths, collection.stopped_because, collection.result)
+            if missing := progress.expected - progress.measured:
+                display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
+            state = await collection.run(partial(_collect, progress, display), print_line=display.print_line)
+        found = collection.merged or collection
+        unmerged = plan.output if plan.shard and collection.merged is None else None
+        summary(state, found.progress, found.paths, collection.stopped_because, found.refused, unmerged)
     finally:
         await transport.close()
     if state == "interrupted":
@@ -211,10 +202,8 @@ def _print_note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-async def _collect(
-    progress: CollectionProgress, display: Display, collector: Collector, *, leave: Callable[[], None] | None
-) -> State:
-    """Run the collector with a live display. `leave`: called for signals that arrive after the collector has ended.
+async def _collect(progress: CollectionProgress, display: Display, collector: Collector) -> State:
+    """Run the collector with a live display.
 
     After the first Ctrl-C or SIGUSR1, which batch systems send before a time limit, episodes in flight still finish; a
     second one, or SIGTERM, cancels them.
@@ -243,7 +232,4 @@ async def _collect(
         display.show(progress)
         display.close()
         for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
-            if leave is None:
-                loop.remove_signal_handler(number)
-            else:
-                loop.add_signal_handler(number, leave)
+            loop.remove_signal_handler(number)

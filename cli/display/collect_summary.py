@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rollyard.analysis.charts.labels import pluralize
 from rollyard.analysis.report.formatting import reward
 from rollyard.records.io.durations import duration
 from rollyard.records.io.rollout_paths import RolloutPaths
 from rollyard.records.io.terminal import plain_line
-from rollyard.records.rollouts.status_file import read_status
 from rollyard.records.scores.running_mean import ClusteredMean
-from rollyard.records.types import CollectionStatus, State
+from rollyard.records.types import State
 from rollyard.services.rollouts.failure_summary import most_frequent_failure
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.shared.shared_records import MergeResult
 
 
-def summary(state: State, progress: CollectionProgress, paths: RolloutPaths, why: str, refused: int) -> None:
+def summary(
+    state: State,
+    progress: CollectionProgress,
+    paths: RolloutPaths,
+    why: str,
+    refused: int,
+    unmerged: Path | None = None,
+) -> None:
     """Print the summary of a collection.
 
     `why`: why the collection stopped early; empty if it did not.
-    `refused`: number of rollouts whose tasks the environment rejected.
+    `refused`: number of rollouts whose tasks the environment rejected. `unmerged`: the output of which this job has
+    collected a share, if it has not merged the shards.
     """
     complete = progress.measured == progress.expected
     print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")
@@ -46,66 +54,12 @@ def summary(state: State, progress: CollectionProgress, paths: RolloutPaths, why
     if (open_count := missing - refused - masked) > 0:
         changed = "restart ng_run if you changed a server's code; " if progress.kinds["server_error"] else ""
         print(f"  next          {changed}repeat the command to collect the {open_count} missing rollouts")
+    elif not missing and unmerged is not None:
+        print("  next          the last of the jobs merges their files; if it was killed:")
+        print(f"                ng_merge {unmerged}")
     elif not missing:
         print(f"  next          ng_reward_profile {paths.output}  (a report)")
         print(f"                ng_viewer {paths.output}  (the rollouts, in a browser)")
-
-
-def worker_summary(
-    state: State, progress: CollectionProgress, paths: RolloutPaths, why: str, result: MergeResult | None
-) -> None:
-    """Print the summary of one worker of a collection. `result`: what was merged; None if this worker ended before."""
-    if result is None:
-        print(f"{state}: {progress.collected} rollouts measured by this worker; other workers may still be running")
-    else:
-        print(
-            f"{'collected' if state == 'complete' else state}: {result.measured} of {result.expected} rollouts measured"
-        )
-    if why:
-        print(f"  stopped       {plain_line(why)}")
-    status = read_status(paths.output) if result else None
-    if status is not None:
-        _print_status(status)
-    if progress.collected:
-        print(f"  this worker   {pluralize(progress.collected, 'rollout')} in {duration(progress.elapsed_s)}")
-    if result is None:
-        print("  next          repeat the command to rejoin; the shards are merged when all rollouts are done")
-        return
-    if result.superseded:
-        print(f"  superseded    {result.superseded} rollouts were measured twice; the output has the first lease's")
-    print(f"  rollouts      {paths.output}")
-    if result.refused:
-        print(f"  refused       {result.refused} rollouts were rejected by the environment (bad_task)")
-    missing = result.expected - result.measured
-    if missing > result.refused:
-        print(f"  failures      {paths.failures}")
-        print(f"  next          repeat the command to collect the {missing - result.refused} missing rollouts")
-    elif not missing:
-        print(f"  next          ng_reward_profile {paths.output}  (a report)")
-
-
-def _print_status(status: CollectionStatus) -> None:
-    """Print the means of each dataset and of the merged output, from its status."""
-    names = {name: plain_line(name) for name in status.datasets}
-    width = max(map(len, names.values()), default=0)
-    for name, part in status.datasets.items():
-        solved = "" if part.successes is None else f"success {_share(part.successes, part.measured)}, "
-        mean = _plus_minus(part.mean_reward, part.reward_stderr)
-        print(f"  {names[name]:<{width}}  {solved}mean reward {mean}, {pluralize(part.tasks, 'task')}")
-    if status.successes is not None and status.measured:
-        print(f"  success rate  {_share(status.successes, status.measured)}")
-    if status.mean_reward is not None:
-        print(f"  mean reward   {_plus_minus(status.mean_reward, status.reward_stderr)}")
-    elif status.datasets:
-        print("  mean reward   not averaged over all datasets")
-
-
-def _share(solved: int, measured: int) -> str:
-    return f"{solved / measured:.2%} ({solved} / {measured})"
-
-
-def _plus_minus(value: float, stderr: float | None) -> str:
-    return reward(value) if stderr is None else f"{reward(value)} ± {reward(stderr)}"
 
 
 def _print_means(progress: CollectionProgress) -> None:

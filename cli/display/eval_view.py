@@ -95,7 +95,7 @@ def heading(plan: EvalPlan) -> str:
         "configs": "",
         "running": f"at {config.head}",
     }[plan.source.kind]
-    rollouts = pluralize(plan.expected, "rollout")
+    rollouts = pluralize(plan.tasks.count * config.num_repeats, "rollout")
     data = plan.input_jsonl_fpath or ("mixture" if not isinstance(plan.data, str) else plan.data)
     turns = _max_turns(plan)
     calls = "" if turns is None else f", at most {plan.expected * turns:,} model calls without retries"
@@ -105,8 +105,8 @@ def heading(plan: EvalPlan) -> str:
         f"data       {data}: {pluralize(plan.tasks.count, 'task')} x {config.num_repeats} = {rollouts}{calls}",
         f"folder     {plan.folder.root}",
     ]
-    if config.worker is not None:
-        lines.append(f"worker     {config.worker}")
+    if config.shard is not None:
+        lines.append(f"shard      {config.shard}: {pluralize(plan.expected, 'rollout')}")
     return "\n".join(plain_line(line) for line in [*lines, *(f"note: {note}" for note in plan.notes)])
 
 

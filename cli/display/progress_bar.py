@@ -119,8 +119,6 @@ def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
     parts.append((0, f"{progress.rate:.1f}/s"))
     if progress.eta_s is not None:
         parts.append((1, f"{duration(progress.eta_s)} left"))
-    if progress.elsewhere:
-        parts.append((2, f"{progress.elsewhere} by others"))
     if progress.in_flight:
         parts.append((5, f"{progress.in_flight} in flight"))
     if progress.oldest_s >= MIN_AGE_S:

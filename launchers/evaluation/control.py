@@ -25,6 +25,7 @@ from rollyard.launchers.evaluation.eval_state import FINAL, EvalFolder, EvalStat
 from rollyard.records.errors import OperatorError, RollyardError, RunError
 from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.records.io.jsonl import replace
+from rollyard.records.rollouts.rollout_keys import Shard
 from rollyard.records.types import Record
 
 RECORDS = Path(".rollyard") / "evals"
@@ -40,7 +41,7 @@ class EvalRecord(Record):
 
     id: str
     folder: str
-    worker: str | None
+    shard: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,9 @@ def find_eval(here: Path, name: str | None) -> FoundEval:
         return found
     for base in (here, *here.parents):
         records = [record for record in _records(base) if name is None or record.id == name]
-        found_here = [FoundEval(EvalFolder(Path(record.folder), record.worker), record.id) for record in records]
+        found_here = [
+            FoundEval(EvalFolder(Path(record.folder), Shard.parse(record.shard)), record.id) for record in records
+        ]
         if found_here:
             return next((one for one in found_here if one.is_current() and one.is_running()), found_here[0])
     if name is None:
@@ -108,8 +111,9 @@ def _around(here: Path) -> FoundEval | None:
 def _in_folder(path: Path) -> FoundEval | None:
     if not (path / "eval_state.json").is_file():
         return None
-    worker = path.name if path.parent.name == "workers" else None
-    return FoundEval(EvalFolder(path if worker is None else path.parents[1], worker))
+    state = read_state(path / "eval_state.json")
+    shard = None if state is None else Shard.parse(state.shard)
+    return FoundEval(EvalFolder(path if shard is None else path.parents[1], shard))
 
 
 def _records(base: Path) -> Iterator[EvalRecord]:
@@ -182,7 +186,7 @@ class ControlRequests:
     @asynccontextmanager
     async def follow(self, folder: EvalFolder, state: EvalState, here: Path) -> AsyncIterator[None]:
         """Record that the evaluation was started in `here`, and act on the requests in its folder."""
-        record = EvalRecord(id=state.id, folder=state.folder, worker=state.worker)
+        record = EvalRecord(id=state.id, folder=state.folder, shard=state.shard)
         records = here / RECORDS
         records.mkdir(parents=True, exist_ok=True)
         replace(records / f"{time.strftime('%Y%m%d-%H%M%S')}-{state.id}.json", orjson.dumps(record.model_dump()))

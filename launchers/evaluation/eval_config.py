@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
+from rollyard.records.errors import OperatorError
 from rollyard.records.types import Record
 from rollyard.services.config.overrides import Override
 from rollyard.services.config.settings_file import load_settings, settings_of
@@ -59,6 +60,13 @@ class EvalConfig(Record):
 
     model_config = _CONFIG
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_worker(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "worker" in given:
+            raise OperatorError("worker is no longer an option; use shard=i/n, with i from 1 to the number of jobs n")
+        return given
+
     model: str | None = None
     """What to evaluate: `openai/gpt-4.1-mini` and other providers' shorthands, `vllm/Qwen/Qwen3-4B` (a hub name or a
     folder that this command serves with vLLM), `builtin`, or the name of the model at `policy_base_url`."""
@@ -103,9 +111,9 @@ class EvalConfig(Record):
     """How long episodes in flight may take to finish after Ctrl-C, SIGTERM or SIGUSR1, in seconds."""
     output_dir: Path
     """Folder of the evaluation: rollouts, report and logs."""
-    worker: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
-    """Name of this job if several jobs collect into the same folder, each a share of the rows. Its logs are in
-    workers/<name>/logs."""
+    shard: str | None = None
+    """i/n, if n jobs collect into the same folder and this is number i, from 1 to n. Its logs are in
+    shards/<i>-of-<n>/logs."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
     """Minimum reward that counts as solved; default: the environment's `success`."""
     colocate: bool = False

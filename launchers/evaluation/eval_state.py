@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from rollyard.records.errors import RunError
 from rollyard.records.io.jsonl import replace
 from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.rollout_keys import Shard
 from rollyard.records.types import CollectionStatus, Record
 
 
@@ -33,17 +34,24 @@ class EvalFolder:
     """Paths of the files that an evaluation writes."""
 
     root: Path
-    worker: str | None = None
-    """Name of this job, if several jobs collect into the folder."""
+    shard: Shard | None = None
+    """The share of this job, if several jobs collect into the folder."""
 
     @property
     def own(self) -> Path:
         """The folder for the logs and the state of this job."""
-        return self.root if self.worker is None else self.root / "workers" / self.worker
+        shard = self.shard
+        return self.root if shard is None else self.root / "shards" / f"{shard.number}-of-{shard.count}"
 
     @property
     def rollouts(self) -> RolloutPaths:
         return RolloutPaths(self.root / "rollouts.jsonl")
+
+    @property
+    def collected(self) -> RolloutPaths:
+        """The files that this job writes: those of the rollouts, or of its share of them."""
+        output = self.rollouts.output
+        return self.rollouts if self.shard is None else RolloutPaths(self.shard.output(output))
 
     @property
     def report(self) -> Path:
@@ -114,12 +122,12 @@ signal; `stopped`: by `ng_eval stop`. The last five are final.
 FINAL: tuple[Phase, ...] = ("complete", "incomplete", "failed", "interrupted", "stopped")
 
 
-class EvalState(Record):
+class EvalState(Record, extra="ignore"):  # earlier versions had other fields
     """The state of one evaluation. The file is replaced atomically at every change."""
 
     id: str
     folder: str
-    worker: str | None = None
+    shard: str | None = None
     host: str
     pid: int
     started_ticks: int
@@ -140,12 +148,12 @@ class EvalState(Record):
     updated: float = 0.0
 
 
-def new_state(run_id: str, folder: Path, worker: str | None, max_attempts: int) -> EvalState:
+def new_state(run_id: str, folder: Path, shard: str | None, max_attempts: int) -> EvalState:
     """Return the state of an evaluation that this process begins."""
     return EvalState(
         id=run_id,
         folder=str(folder.absolute()),
-        worker=worker,
+        shard=shard,
         host=socket.gethostname(),
         pid=os.getpid(),
         started_ticks=start_ticks(os.getpid()),

@@ -46,7 +46,6 @@ from rollyard.records.types import CollectionStatus, Json, Record
 from rollyard.services.config.overrides.command_line import title
 from rollyard.services.config.settings_file import dump_settings
 from rollyard.services.rollouts.failure_summary import most_frequent_failure
-from rollyard.services.rollouts.shared.shared_status import shared_status
 from rollyard.services.rollouts.task_subset import TaskSubset
 from rollyard.services.runtime.programs.program import STOP_S, Program
 from rollyard.services.runtime.programs.program_errors import ended_badly, raise_for, tail
@@ -131,7 +130,7 @@ async def evaluate(
         check_identity(folder, plan.identity)  # another evaluation may have written it since the check
         if before is not None:
             await end_leftovers(before.id)
-        state = new_state(secrets.token_hex(4), folder.root, config.worker, config.max_attempts)
+        state = new_state(secrets.token_hex(4), folder.root, config.shard, config.max_attempts)
         tracker = EvalTracker(state, folder.state, observer)
         async with requests.follow(folder, state, here):
             # Not from the status file, which is older than the last rollouts if the collector was killed.
@@ -149,6 +148,7 @@ def _write_config(plan: EvalPlan, original: Json | None) -> None:
     """Write the config, which `ng_eval` can read again. It contains no secret."""
     tree = without_secrets(original or plan.config.model_dump(mode="json", exclude_defaults=True))
     tree.pop("policy_api_key", None)
+    tree.pop("shard", None)  # the config is that of all jobs
     tree["output_dir"] = str(plan.folder.root)  # absolute, so that another folder does not start another evaluation
     if isinstance(plan.tasks, TaskSubset):
         tree["input_jsonl_fpath"] = str(plan.tasks.original.file)
@@ -200,6 +200,7 @@ class _Evaluation:
         config, tracker = self._plan.config, self._tracker
         if self._plan.is_complete():
             tracker.print_line("all rollouts are already collected; writing the report")
+            tracker.update(measured=tracker.state.expected)
             return True
         fruitless, started = 0, False
         for number in range(1, config.max_attempts + 1):
@@ -468,12 +469,10 @@ class _Collection:
             raise RunError(why)
 
     def _status(self) -> CollectionStatus | None:
-        return read_status(self._plan.folder.rollouts.output)
+        return read_status(self._plan.folder.collected.output)
 
     def _show(self, process: Program) -> None:
-        status = (
-            self._status() if self._plan.config.worker is None else shared_status(self._plan.folder.rollouts.output)
-        )
+        status = self._status()
         # Before its first status, the file is that of an earlier collection.
         if status is not None and status.updated >= process.started:
             self._tracker.progress(status)
@@ -483,7 +482,7 @@ class _Collection:
 
     def _show_failure(self, process: Program) -> None:
         """Show the most frequent failure of this collection, if it was not shown before."""
-        found = most_frequent_failure(self._plan.folder.rollouts.failures, process.started)
+        found = most_frequent_failure(self._plan.folder.collected.failures, process.started)
         cause = found.partition(": ")[2]
         if found and cause != self._shown_failure:
             self._shown_failure = cause

@@ -75,7 +75,7 @@ class NemoRlRun:
 def read_nemo_rl(path: Path, overrides: Iterable[Override], servers: Iterable[str] = ()) -> NemoRlRun | None:
     """Return the evaluation in a config file, or None if it is not one of NeMo-RL.
 
-    Keys of `ng_eval`, such as output_dir and worker, may appear next to NeMo-RL's sections. References are resolved
+    Keys of `ng_eval`, such as output_dir and shard, may appear next to NeMo-RL's sections. References are resolved
     after the overrides. `servers` are overrides of the servers' settings. Raises OperatorError if the config is
     invalid.
     """

@@ -37,6 +37,7 @@ from rollyard.records.io.own_command import own_command
 from rollyard.records.io.writable import check_writable
 from rollyard.records.rollouts.manifest_records import Manifest
 from rollyard.records.rollouts.rewards import is_masked_line
+from rollyard.records.rollouts.rollout_keys import Expected, Shard
 from rollyard.records.rollouts.status_file import read_status
 from rollyard.records.types import Json
 from rollyard.services.config.load import load
@@ -84,8 +85,8 @@ class EvalPlan:
 
     @property
     def expected(self) -> int:
-        """Number of rollouts."""
-        return self.tasks.count * self.config.num_repeats
+        """Number of rollouts that this job collects."""
+        return Expected(self.tasks.count, self.config.num_repeats, self.folder.shard).count
 
     @property
     def model_title(self) -> str:
@@ -100,22 +101,27 @@ class EvalPlan:
         The checks have compared the identity of the collection. The report verifies the rows.
         """
         status = read_status(self.folder.rollouts.output)
-        finished = status is not None and status.state == "complete" and status.measured == self.expected
-        return finished and self.existing() == self.expected
+        expected = self.tasks.count * self.config.num_repeats
+        finished = status is not None and status.state == "complete" and status.measured == expected
+        return finished and _measured(self.folder.rollouts.output) == expected
 
     def existing(self) -> int:
-        """Return the number of measured rollouts in the folder."""
-        try:
-            with self.folder.rollouts.output.open("rb") as file:
-                return sum(line.endswith(b"\n") and not is_masked_line(line) for line in file)
-        except FileNotFoundError:
-            return 0
+        """Return the number of measured rollouts in the file that this job writes."""
+        return _measured(self.folder.collected.output)
+
+
+def _measured(output: Path) -> int:
+    try:
+        with output.open("rb") as file:
+            return sum(line.endswith(b"\n") and not is_masked_line(line) for line in file)
+    except FileNotFoundError:
+        return 0
 
 
 async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> EvalPlan:
     """Return the plan of an evaluation. Raises OperatorError for the first thing that would make it fail."""
     source = find_model(config, environ)
-    folder = EvalFolder(here / config.output_dir, config.worker)
+    folder = EvalFolder(here / config.output_dir, Shard.parse(config.shard))
     CollectionPlan(folder.rollouts.output, params=config.responses_create_params)  # raises on misspelt parameters
     check_sampling(config.responses_create_params)
     refuse_secrets(config.overrides)
@@ -212,7 +218,7 @@ def _tasks_of_folder(tasks: Tasks, folder: EvalFolder, agent: str | None) -> Tas
     """
     output = folder.rollouts.output
     has_rows = output.is_file() and output.stat().st_size > 0
-    if not isinstance(tasks, TaskFile) or tasks.limit is not None or folder.worker is not None or not has_rows:
+    if not isinstance(tasks, TaskFile) or tasks.limit is not None or folder.shard is not None or not has_rows:
         return tasks
     subset, _ = subset_of_original(tasks, folder.rollouts, agent)
     return subset or tasks
@@ -396,7 +402,7 @@ def collect_command(plan: EvalPlan, head_url: str) -> list[str]:
         "responses_create_params": dict(config.responses_create_params) or None,
         "rollout_timeout_s": config.rollout_timeout_s,
         "max_failure_rate": config.max_failure_rate,
-        "worker": config.worker,
+        "shard": config.shard,
         "accept_changed_code": True if plan.served and was_served_by_ng_eval(plan.folder) else None,
         "head": head_url,
     }

@@ -37,6 +37,7 @@ from rollyard.launchers.evaluation.identity import ENGINE
 from rollyard.records.errors import OperatorError, RollyardError, RunError
 from rollyard.records.io.json_differences import differences
 from rollyard.records.io.jsonl import replace
+from rollyard.records.rollouts.rollout_keys import Shard
 from rollyard.records.types import Json, Record
 from rollyard.services.backoff import Backoff
 
@@ -157,7 +158,7 @@ class WatchControl:
 
     def evaluates(self, config: EvalConfig) -> None:
         """Show the state of this evaluation as that of the watch."""
-        self._current = config.output_dir.name, EvalFolder(config.output_dir, config.worker)
+        self._current = config.output_dir.name, EvalFolder(config.output_dir, Shard.parse(config.shard))
 
     async def _follow(self) -> None:
         """Keep the watch's state current."""

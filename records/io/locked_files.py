@@ -17,6 +17,10 @@ class LocksUnsupported(RunError):
     """The file system of a file does not support flock."""
 
 
+class InUse(RunError):
+    """Another process has locked a file."""
+
+
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
 _LOCKED_ERRNOS = (errno.EAGAIN, errno.EACCES)
 
@@ -24,7 +28,7 @@ _LOCKED_ERRNOS = (errno.EAGAIN, errno.EACCES)
 def open_locked(path: Path) -> int:
     """Open `path` (creating it if needed) and lock it exclusively.
 
-    Raises RunError if it cannot be locked or another process has locked it, OSError if it cannot be opened.
+    Raises InUse if another process has locked it, RunError if it cannot be locked, OSError if it cannot be opened.
     """
     while True:
         fd = os.open(path, _FLAGS, 0o644)
@@ -41,15 +45,19 @@ def open_locked(path: Path) -> int:
         os.close(fd)
 
 
-def open_unshared(path: Path) -> int:
-    """Open a file that no other process writes, such as one with a unique name; lock it if the file system can.
-
-    Raises as `open_locked`, except if the file system does not support locks.
-    """
+def is_locked(path: Path) -> bool:
+    """Return whether another process has locked the file."""
     try:
-        return open_locked(path)
-    except LocksUnsupported:
-        return os.open(path, _FLAGS, 0o644)
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _LOCKED_ERRNOS
+    finally:
+        os.close(fd)
+    return False
 
 
 def replace_locked(path: Path, backup: Path, content: Iterable[bytes] = ()) -> int:
@@ -128,7 +136,7 @@ def _lock(fd: int, path: Path) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _LOCKED_ERRNOS:
-            raise RunError(f"another process is writing to {path}: wait for it, or choose another output") from error
+            raise InUse(f"another process is writing to {path}: wait for it, or choose another output") from error
         raise LocksUnsupported(
             f"{path} cannot be locked ({error.strerror}): its file system does not support locks (NFS without lockd?); "
             "choose an output on another file system"

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import orjson
+
+from rollyard.records.errors import OperatorError
 
 _NOT_PART_OF_TASK = frozenset({"agent_ref", "dataset_name", "prompt_id", "uuid", "response", "reward"})
 """Fields of a dataset row that do not define the task: its agent, the ids that a mixture adds, and earlier results."""
@@ -22,19 +27,55 @@ Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
+class Shard:
+    """The share of one of `count` jobs that collect an output together, by a hash of the key that never changes."""
+
+    number: int
+    """From 1 to `count`."""
+    count: int
+
+    @classmethod
+    def parse(cls, text: str | None) -> Shard | None:
+        """Read `2/4`, or None. Raises OperatorError if it is something else."""
+        if text is None:
+            return None
+        found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            raise OperatorError(
+                f"shard is {text!r:.40}; expected i/n, with i from 1 to n, such as 1/2 and 2/2 for two jobs"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    def output(self, output: Path) -> Path:
+        """Return the file in which this job stores its rollouts of `output`."""
+        return output.with_name(f"{output.stem}.shard-{self.number}-of-{self.count}{output.suffix}")
+
+    def __contains__(self, key: Key) -> bool:
+        found = hashlib.sha256(b"%d/%d" % key).digest()
+        return int.from_bytes(found[:8], "big") % self.count == self.number - 1
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+@dataclass(frozen=True)
 class Expected:
-    """The keys that a collection expects: every task, with the same number of repeats for each."""
+    """The keys that a collection expects: every task, with the same number of repeats for each, or a share of them."""
 
     tasks: int
     repeats: int
+    shard: Shard | None = None
 
-    @property
+    @cached_property
     def count(self) -> int:
-        """Total number of rollouts."""
-        return self.tasks * self.repeats
+        """Number of rollouts."""
+        if self.shard is None:
+            return self.tasks * self.repeats
+        return sum((task, repeat) in self.shard for task in range(self.tasks) for repeat in range(self.repeats))
 
     def __contains__(self, key: Key) -> bool:
-        return 0 <= key[0] < self.tasks and 0 <= key[1] < self.repeats
+        is_known = 0 <= key[0] < self.tasks and 0 <= key[1] < self.repeats
+        return is_known and (self.shard is None or key in self.shard)
 
 
 class KeySet:
@@ -129,8 +170,9 @@ def key_of(row: Mapping[str, Any], expected: Expected | None = None) -> Key:
             raise ValueError(f"{problem}; expected a non-negative integer")
     key: Key = (task, repeat)  # type: ignore[assignment]
     if expected is not None and key not in expected:
+        part = f"shard {expected.shard} of " if expected.shard else ""
         raise ValueError(
-            f"is task {key[0]}, repeat {key[1]}, which is not in this collection "
+            f"is task {key[0]}, repeat {key[1]}, which is not in {part}this collection "
             f"({expected.tasks} tasks, {expected.repeats} repeats, both counted from 0)"
         )
     return key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rollyard.records.errors import RunError
@@ -23,9 +23,9 @@ class JsonLines:
     `check` and `verify` detect changes by other programs while the file is open.
     """
 
-    def __init__(self, path: Path, open_file: Callable[[Path], int] = open_locked) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = open_file(path)
+        self._fd = open_locked(path)
         self.tail_file = self._move_incomplete_tail()
         self._size = os.fstat(self._fd).st_size
         self._line_hashes = array("q")

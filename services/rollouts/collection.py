@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -9,12 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.io.locked_files import InUse
 from rollyard.records.io.rollout_paths import RolloutPaths, real_file
+from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.rollouts.manifest import ChangedParameters
-from rollyard.records.rollouts.rollout_keys import PROMPT, Expected, KeySet
+from rollyard.records.rollouts.rollout_keys import PROMPT, Expected, KeySet, Shard
 from rollyard.records.run_types import Directory, ServerCode
 from rollyard.records.types import Json, State
 from rollyard.services.datasets.tasks import TaskFile, Tasks
@@ -26,8 +29,17 @@ from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.sampling import with_whole_numbers
-from rollyard.services.rollouts.shared.opening import check_no_workers
-from rollyard.services.rollouts.shared.shared_records import MergeResult
+from rollyard.services.rollouts.shards import (
+    Merged,
+    check_idle,
+    failures_of,
+    is_ready_to_merge,
+    known_manifest,
+    merge,
+    move_aside,
+    rows_of,
+    shard_files,
+)
 from rollyard.services.rollouts.status_reporter import reporting
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.rollouts.task_subset import TaskSubset, subset_of_original
@@ -64,21 +76,20 @@ class CollectionPlan:
     materialize: bool = False
     """Also write the request bodies to `X_materialized_inputs.jsonl`."""
     limits: Limits = field(default_factory=Limits)
-    worker: str | None = None
-    """Name of this job if several collect the output together; None: this process collects it alone."""
-    lease_s: float = 60.0
-    """If a worker sends no heartbeat for this many seconds, others take over its unfinished blocks."""
-    job: str = ""
-    """Id of the batch job, shown to the other workers."""
+    shard: Shard | None = None
+    """The share of this job if several collect the output together; None: this process collects it alone."""
     is_final: IsFinal = is_bad_task
-    """Which failures are final. Collections by several workers always use the default."""
-    block: int | None = None
-    """Rollouts per lease of the first worker; None: depending on the number of rollouts."""
+    """Which failures are final."""
 
     def __post_init__(self) -> None:
-        """Make whole numbers integers. Raises OperatorError for a name that is probably a typo, and for a value that is
-        no integer. Other unknown names are sent to the endpoint.
+        """Make whole numbers integers. Raises OperatorError for a name that is probably a typo, for a value that is no
+        integer, and for a shard that does not continue. Other unknown names are sent to the endpoint.
         """
+        if self.shard is not None and (self.overwrite or not self.resume):
+            raise OperatorError(
+                "the jobs that share an output always continue it: drop --overwrite or --resume false, or choose "
+                "another output"
+            )
         object.__setattr__(self, "output", real_file(self.output))  # the class is frozen
         for name in self.params:
             if name not in CREATE_PARAMS and (hint := did_you_mean(name, CREATE_PARAMS)):
@@ -95,6 +106,7 @@ class StackClients:
 
 
 Watch = Callable[[Collector], Awaitable[State]]
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -134,21 +146,26 @@ class OpenCollection:
         self.store = store
         self.notes = store.notes
         """Notes for the user, shown before the collection starts."""
-        expected = Expected(tasks.count, plan.repeats)
+        self._expected = expected = Expected(tasks.count, plan.repeats, plan.shard)
         self.progress = CollectionProgress(expected.count)
         store.load(self.progress.count, expected)
+        if plan.shard is not None:
+            self._load_other_files(plan, Expected(tasks.count, plan.repeats))
         self.progress.failed += len(store.permanently_failed)
         self.progress.resumed()
         if isinstance(tasks, TaskSubset):
             self.notes.append(_subset_note(tasks, store.done, plan.repeats))
+        if plan.shard is not None:
+            total = tasks.count * plan.repeats
+            self.notes.append(f"shard {plan.shard}: {expected.count} of {total} rollouts, in {self.paths.output}")
         if before := self.progress.measured:
             total = self.progress.expected
             self.notes.append(f"resuming: {before} of {total} rollouts are already in {self.paths.output}")
         self.max_turns = max_turns(settings.get(agent, {}) for agent in tasks.agents)
         self.stopped_because = ""
         """Why the collection stopped early on its own; empty otherwise."""
-        self.result: MergeResult | None = None
-        """None: only a collection by several workers is merged."""
+        self.merged: Merged | None = None
+        """The whole output, if this was the last of several jobs and merged their files."""
         self._plan = plan
         self._tasks = tasks
         self._stack = stack
@@ -161,14 +178,22 @@ class OpenCollection:
         Raises OperatorError or RunError if an agent is unknown or a file cannot be used, and Failure if the head does
         not respond.
         """
-        paths, problem = RolloutPaths(plan.output), ""
+        shard, notes, problem = plan.shard, list[str](), ""
+        paths = RolloutPaths(shard.output(plan.output) if shard else plan.output)
         _check_inputs(paths, tasks.files)
-        if isinstance(tasks, TaskFile) and tasks.limit is None and plan.resume and not plan.overwrite:
+        if shard is None and shard_files(plan.output):
+            notes = await asyncio.to_thread(_take_over_shards, plan)
+        if shard is None and isinstance(tasks, TaskFile) and tasks.limit is None and plan.resume and not plan.overwrite:
             subset, problem = subset_of_original(tasks, paths, plan.agent)
             tasks = subset or tasks
         prepared = await prepare(plan, tasks, stack)
-        check_no_workers(plan.output, overwrite=False)
         try:
+            origin = None
+            if shard is not None:
+                origin = known_manifest(
+                    *(plan.output, paths.output, prepared.identity, prepared.code),
+                    accept_changed_code=plan.accept_changed_code,
+                )
             store = RolloutStore(
                 paths,
                 prepared.identity,
@@ -178,15 +203,16 @@ class OpenCollection:
                 code=prepared.code,
                 accept_changed_code=plan.accept_changed_code,
                 input_path=prepared.input_path,
-                adopter=adopter_of(plan, tasks),
+                adopter=Adopter(_original(tasks), plan.repeats, plan.params, seeded=plan.seeded),
+                origin=origin,
                 is_final=plan.is_final,
             )
         except ChangedParameters as error:
             raise ChangedParameters(f"{error} {problem}".rstrip()) from error
+        store.notes.extend(notes)
         try:
-            # Again, now that the output is locked: a worker checks the lock after it has begun its round.
-            if note := check_no_workers(plan.output, overwrite=plan.overwrite):
-                store.notes.append(note)
+            if shard is not None:
+                check_idle(plan.output, shard)  # after this shard is locked, so that of two jobs one sees the other
             yield cls(plan, tasks, stack, store, prepared.identity["settings"])
         finally:
             store.close()
@@ -210,8 +236,9 @@ class OpenCollection:
         plan = self._plan
         materialized = JsonLines(self.paths.materialized) if plan.materialize else None
         try:
+            rollouts = self._tasks.rollouts(plan.repeats)
             collector = Collector(
-                self._tasks.rollouts(plan.repeats),
+                (one for one in rollouts if (one.task_index, one.rollout_index) in self._expected),
                 plan.params,
                 self._stack.client,
                 self.store,
@@ -229,7 +256,37 @@ class OpenCollection:
             if materialized:
                 materialized.close()
         self.stopped_because = collector.stopped_because
+        if plan.shard is not None and len(self.store.done) + self.refused == self.progress.expected:
+            await self._merge_if_last(print_line)
+        if self.merged is not None:
+            state = "complete" if self.merged.progress.measured == self.merged.progress.expected else "incomplete"
         return state
+
+    def _load_other_files(self, plan: CollectionPlan, every: Expected) -> None:
+        """Count the rollouts of this share that other files of the output hold."""
+        others = [path for path in shard_files(plan.output) if path != self.paths.output]
+        for key, line in rows_of(plan.output, others, every):
+            if key in self._expected and self.store.done.add(key):
+                self.progress.count(cast(RolloutRow, line.value))
+        for key, line in failures_of(plan.output, others, every):
+            is_final = self.store.is_final(str(line.value.get("failure_kind")), str(line.value.get("server")))
+            if key in self._expected and key not in self.store.done and is_final:
+                self.store.permanently_failed.add(key)
+
+    async def _merge_if_last(self, print_line: Callable[[str], None]) -> None:
+        """Merge the files of all jobs if each has ended with its share complete; wait for another job that does so."""
+        output, waits = self._plan.output, False
+        self.store.close()  # so that of jobs that end at the same time, at least one sees no other
+        while self.merged is None:
+            try:
+                if not await asyncio.to_thread(is_ready_to_merge, output):
+                    return
+                self.merged = await asyncio.to_thread(merge, output)
+            except InUse as error:
+                if not waits:
+                    print_line(str(error))
+                waits = True
+                await asyncio.sleep(_POLL_S)
 
 
 def reachable(agents: Iterable[str], references: Mapping[str, Sequence[str]]) -> set[str]:
@@ -255,7 +312,7 @@ def plan_line(tasks: int, repeats: int, missing: int, turns: int | None) -> str:
     rollouts = (
         f"{tasks:,} task{'s' * (tasks != 1)} x {repeats:,} = {tasks * repeats:,} rollout{'s' * (tasks * repeats != 1)}"
     )
-    rest = "" if missing == tasks * repeats else f", {missing:,} of them missing"
+    rest = "" if missing == tasks * repeats else f", {missing:,} of them to collect"
     calls = (
         "the agent sets no limit of model calls in a rollout"
         if turns is None
@@ -264,19 +321,27 @@ def plan_line(tasks: int, repeats: int, missing: int, turns: int | None) -> str:
     return f"plan: {rollouts}{rest}; {calls}"
 
 
-def has_rows(paths: RolloutPaths) -> bool:
-    return paths.output.is_file() and paths.output.stat().st_size > 0
-
-
 def _input_path(tasks: Tasks) -> str:
     """Return the path of the only input file, or '' if there is none or several."""
     file = tasks.original.file if isinstance(tasks, TaskSubset) else tasks.file if isinstance(tasks, TaskFile) else None
     return str(file.absolute()) if isinstance(file, Path) else ""
 
 
-def adopter_of(plan: CollectionPlan, tasks: Tasks) -> Adopter:
-    everything = tasks.original if isinstance(tasks, TaskSubset) else tasks
-    return Adopter(everything, plan.repeats, plan.params, seeded=plan.seeded)
+def _original(tasks: Tasks) -> Tasks:
+    return tasks.original if isinstance(tasks, TaskSubset) else tasks
+
+
+def _take_over_shards(plan: CollectionPlan) -> list[str]:
+    """Put the rollouts of earlier jobs with shards into the output, or move them aside; return notes for the user."""
+    if plan.overwrite:
+        return move_aside(plan.output)
+    if not plan.resume:
+        raise OperatorError(
+            f"{plan.output} has files of jobs that share it: continue it with --resume, or rename them and start over "
+            "with --overwrite"
+        )
+    merged = merge(plan.output, only_idle=True)
+    return [f"the rollouts in {merged.files} files of jobs that shared {plan.output} were merged into it"]
 
 
 def _subset_note(tasks: TaskSubset, done: KeySet, repeats: int) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from rollyard.records.errors import Failure, FailureKind, RollyardError, RunError
 from rollyard.records.rollout_types import RolloutKeys, RolloutRow
 from rollyard.records.rollouts.rewards import RENAMED, SCORES, with_verdict
-from rollyard.records.rollouts.rollout_keys import Key, task_key
+from rollyard.records.rollouts.rollout_keys import task_key
 from rollyard.records.types import CollectionStatus, FailureRow, State
 from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.tasks import Rollout
@@ -54,7 +54,7 @@ class Collector:
 
     def __init__(
         self,
-        rollouts: Iterator[Rollout] | AsyncIterator[Rollout],
+        rollouts: Iterator[Rollout],
         params: Mapping[str, Any],
         client: ServerClient,
         store: RolloutStore,
@@ -65,12 +65,8 @@ class Collector:
         print_line: Callable[[str], None] = lambda text: None,
         materialize: Callable[[bytes], None] | None = None,
         on_rollout: Callable[[bytes], None] | None = None,
-        on_end: Callable[[Key], None] | None = None,
-        draining: asyncio.Event | None = None,
     ) -> None:
-        """`on_rollout` is called with each stored line; an exception that it raises ends the collection. `on_end` is
-        called when a rollout is no longer in flight. `draining` is set once no more rollouts are started.
-        """
+        """`on_rollout` is called with each stored line; an exception that it raises ends the collection."""
         self._rollouts = rollouts
         self._params = params
         self._client = client
@@ -82,8 +78,7 @@ class Collector:
         self._materialize = materialize
         self._on_rollout = on_rollout
         self._workers: list[asyncio.Task[None]] = []
-        self._on_end = on_end
-        self._draining = draining or asyncio.Event()
+        self._draining = asyncio.Event()
         self._stopped_because = ""
         self._file_error: RunError | None = None
         """Set if the heartbeat finds that the files were changed."""
@@ -156,7 +151,7 @@ class Collector:
 
     async def _work(self) -> None:
         # All workers pull from one iterator: a row is read when a slot is free.
-        while (rollout := await self._next()) is not None:
+        while (rollout := self._next()) is not None:
             if self._draining.is_set():
                 return
             key = (rollout.task_index, rollout.rollout_index)
@@ -169,15 +164,11 @@ class Collector:
                 await self._collect(rollout)
             finally:
                 self._progress.end(key)
-                if self._on_end is not None:
-                    self._on_end(key)
 
-    async def _next(self) -> Rollout | None:
+    def _next(self) -> Rollout | None:
         """Return the next rollout, or None at the end or if the input has changed since it was first read."""
         try:
-            if isinstance(self._rollouts, Iterator):
-                return next(self._rollouts, None)
-            return await anext(self._rollouts, None)
+            return next(self._rollouts, None)
         except RollyardError as error:
             self._stop(str(error))
             return None
@@ -192,7 +183,7 @@ class Collector:
             return
         if self._materialize is not None:
             self._materialize(without_keys(body))
-        max_attempts = self._limits.max_attempts - self._store.attempts_used.get(key, 0)
+        max_attempts = self._limits.max_attempts
         for attempt in range(max_attempts):
             started = time.monotonic()
             rollout_keys: RolloutKeys = {

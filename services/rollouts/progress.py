@@ -30,10 +30,6 @@ class CollectionProgress:
         """Number of model turns with recorded token ids, not counting the first turn of each episode."""
         self.token_breaks = 0
         """Number of those turns whose prompt does not start with the previous turn's tokens (prefix mismatches)."""
-        self.elsewhere = 0
-        """Number of rollouts that other workers of the same output have measured."""
-        self.elsewhere_rate = 0.0
-        """Rollouts per second that other workers measure."""
         self.kinds: Counter[str] = Counter()
         self.scores = RunScores()
         self._before = 0
@@ -125,8 +121,8 @@ class CollectionProgress:
     @property
     def eta_s(self) -> float | None:
         """Estimated seconds until the remaining rollouts are measured; None before this command has measured one."""
-        remaining = self.expected - self.measured - self.elsewhere - self.failed
-        return remaining / (self.rate + self.elsewhere_rate) if self.collected else None
+        remaining = self.expected - self.measured - self.failed
+        return remaining / self.rate if self.collected else None
 
     def status(self, state: State, note: str = "") -> CollectionStatus:
         """Return the current status, for `X_status.json`."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
 import orjson
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.locked_files import open_locked, unused
+from rollyard.records.io.jsonl import ParsedLine, replace
+from rollyard.records.io.locked_files import unused
 from rollyard.records.io.rollout_paths import RolloutPaths
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.rollouts.manifest import (
@@ -53,11 +53,10 @@ class RolloutStore:
         input_path: str = "",
         adopter: Adopter | None = None,
         origin: Manifest | None = None,
-        open_file: Callable[[Path], int] = open_locked,
         is_final: IsFinal = is_bad_task,
     ) -> None:
         """`code`: the code of every server that the rows use. `adopter`: adopts rollouts that have no manifest.
-        `origin`: the manifest of new files. `open_file`: opens, and usually locks, the files.
+        `origin`: the manifest of a new output that continues other files.
 
         Raises OperatorError or RunError if the files cannot be written, or if the collection cannot be resumed.
         """
@@ -71,13 +70,9 @@ class RolloutStore:
         self.is_final = is_final
         self.attempts: dict[Key, int] = {}
         """Rollout -> number of its failed attempts, for rollouts that are not done."""
-        self.attempts_used: dict[Key, int] = {}
-        """Rollout -> number of its failed attempts that count against the limit: those of other workers. A resumed
-        collection has the full number of attempts again."""
-        self._open_file = open_file
         try:
             paths.output.parent.mkdir(parents=True, exist_ok=True)
-            self._rows = JsonLines(paths.output, open_file)
+            self._rows = JsonLines(paths.output)
         except OSError as error:
             raise OperatorError(f"output {str(paths.output)!r} cannot be written: {error.strerror}") from error
         try:
@@ -86,7 +81,7 @@ class RolloutStore:
                 self._move_aside()
             self.code = dict(code or {})
             """Code of the servers that the rows use."""
-            manifest = origin or self._manifest(identity, versions, resume, accept_changed_code, input_path, adopter)
+            manifest = self._manifest(identity, versions, resume, accept_changed_code, input_path, adopter, origin)
             # Locked before the manifest is written: an output with the same manifest locks the same failures file.
             self._failures = self._open_failures()
             self._encoded = encode_manifest(manifest)
@@ -115,24 +110,14 @@ class RolloutStore:
 
         Raises RunError if a row is not one of the `expected` rollouts, is a duplicate, or lacks a finite reward.
         """
-        for number, _, line, row in self._rows.rows():
-            if duplicated := duplicate_key(line):
-                raise RunError(f"{self.paths.output}: line {number} has the key {duplicated} twice. {REPAIR_HINT}")
-            key = _validated_key(row, self.paths.output, number, expected)
-            if not is_reward(row.get("reward")):
-                problem = f"reward {row.get('reward')!r:.40}; {EXPECTED}"
-                raise RunError(f"{self.paths.output}: line {number} has {problem}. {REPAIR_HINT}")
+        for key, line in valid_rows(self._rows.rows(), self.paths.output, expected):
             if not self.done.add(key):
-                raise RunError(
-                    f"{self.paths.output}: line {number} repeats task {key[0]}, repeat {key[1]}. Delete one of the two "
-                    "lines, or start over with --overwrite."
-                )
+                raise repeated(key, line, self.paths.output)
             if on_row is not None:
-                on_row(cast(RolloutRow, row))
-        for number, _, _, row in self._failures.rows():
-            key = _validated_key(row, self.paths.failures, number, expected)
+                on_row(cast(RolloutRow, line.value))
+        for key, line in valid_failures(self._failures.rows(), self.paths.failures, expected):
             self.attempts[key] = self.attempts.get(key, 0) + 1
-            if self.is_final(str(row.get("failure_kind")), str(row.get("server"))):
+            if self.is_final(str(line.value.get("failure_kind")), str(line.value.get("server"))):
                 self.permanently_failed.add(key)
 
     def append(self, key: Key, row: bytes) -> None:
@@ -177,6 +162,8 @@ class RolloutStore:
         """Sync and close the files, and release their locks. Raises RunError if they cannot be synced."""
         # A cancelled collection may leave a thread in `sync`: the files stay locked until that thread has left it.
         with self._syncing:
+            if self._closed:
+                return
             self._closed = True
             try:
                 self._rows.sync()
@@ -250,6 +237,7 @@ class RolloutStore:
         accept_changed_code: bool,
         input_path: str,
         adopter: Adopter | None,
+        origin: Manifest | None,
     ) -> Manifest:
         """Return a new manifest, or the one of the collection to resume. Raises OperatorError if it cannot resume."""
         output, failures = self.paths.output, self.paths.failures
@@ -290,13 +278,46 @@ class RolloutStore:
                 self.notes.append(f"{output} has no rollouts yet, so it starts over with the current code and command")
         if adopted is None:
             set_failures_aside()
+        if origin is not None:
+            return origin.model_copy(update={"output": output.name})
         return new_manifest(output, identity, versions, self.code, input_path=input_path, adopted=adopted)
 
     def _open_failures(self) -> JsonLines:
         try:
-            return JsonLines(self.paths.failures, self._open_file)
+            return JsonLines(self.paths.failures)
         except OSError as error:
             raise OperatorError(f"{self.paths.failures} cannot be written: {error.strerror}") from error
+
+
+def valid_rows(
+    lines: Iterable[ParsedLine], path: Path, expected: Expected | None = None
+) -> Iterator[tuple[Key, ParsedLine]]:
+    """Yield the rollouts of a file with their keys.
+
+    Raises RunError if a row is not one of the `expected` rollouts, has a key twice, or lacks a finite reward.
+    """
+    for line in lines:
+        if duplicated := duplicate_key(line.line):
+            raise RunError(f"{path}: line {line.number} has the key {duplicated} twice. {REPAIR_HINT}")
+        key = _validated_key(line.value, path, line.number, expected)
+        if not is_reward(line.value.get("reward")):
+            problem = f"reward {line.value.get('reward')!r:.40}; {EXPECTED}"
+            raise RunError(f"{path}: line {line.number} has {problem}. {REPAIR_HINT}")
+        yield key, line
+
+
+def valid_failures(
+    lines: Iterable[ParsedLine], path: Path, expected: Expected | None = None
+) -> Iterator[tuple[Key, ParsedLine]]:
+    """Yield the failed attempts of a file with their keys, as `valid_rows` does."""
+    return ((_validated_key(line.value, path, line.number, expected), line) for line in lines)
+
+
+def repeated(key: Key, line: ParsedLine, path: Path) -> RunError:
+    return RunError(
+        f"{path}: line {line.number} repeats task {key[0]}, repeat {key[1]}. Delete one of the two lines, or start "
+        "over with --overwrite."
+    )
 
 
 def _validated_key(row: Json, path: Path, number: int, expected: Expected | None) -> Key:

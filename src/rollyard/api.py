@@ -35,14 +35,14 @@ from rollyard.arguments import (
     python_words,
 )
 from rollyard.cli.find_run import find_run
-from rollyard.collection_summary import CollectionSummary, of_all_workers, summary_of
+from rollyard.collection_summary import CollectionSummary, summary_of
 from rollyard.records.datasets.data_files import DataFiles
 from rollyard.records.datasets.temporary_copy import TemporaryCopy
 from rollyard.records.errors import OperatorError
 from rollyard.records.notes.author import user_name
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.rollouts.rollout_file import Rollouts
-from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.rollouts.rollout_keys import Shard
 from rollyard.records.run_types import Directory
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
@@ -51,9 +51,8 @@ from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import clients_of
-from rollyard.services.rollouts.collection import CollectionPlan, agents_of
+from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, agents_of
 from rollyard.services.rollouts.collector import Limits
-from rollyard.services.rollouts.shared.collection import open_collection
 from rollyard.services.runtime.exposure import check_exposure
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
 
@@ -176,8 +175,7 @@ async def collect(
     max_attempts: int = 3,
     rollout_timeout_s: float = 3600.0,
     max_failure_rate: float = 0.5,
-    worker: str | None = None,
-    lease_s: float = 60.0,
+    shard: str | None = None,
     on_rollout: Callable[[RolloutRow], None] | None = None,
     print_line: PrintLine = log.info,
 ) -> CollectionSummary:
@@ -188,9 +186,8 @@ async def collect(
     `rows`: a file, or an iterable of rows. `agent_name`: the agent for rows without an `agent_ref`; optional if the
     stack has only one agent. `num_repeats_add_seed`: send the number of the repeat as the policy's seed.
     `responses_create_params`: parameters that override those of the rows. `on_rollout` is called with each rollout that
-    this call collects, after it has been stored; an exception that it raises ends the collection. `worker`: the name of
-    this process if several collect `out` together, each a share of the rollouts; the call returns when all are done.
-    `lease_s`: how long a worker may show no sign of life before others take over its rollouts.
+    this call collects, after it has been stored; an exception that it raises ends the collection. `shard`: `i/n`, if n
+    processes collect `out` together and this is number i; the last one to end merges their files into `out`.
 
     Raises OperatorError and RunError with the messages that the command would print. A rollout that fails permanently
     does not raise an exception. The summary counts it, and its `state` is then not `complete`.
@@ -211,8 +208,7 @@ async def collect(
     check("max_attempts", max_attempts, COUNT)
     check("limit", limit, COUNT, optional=True)
     check("rollout_timeout_s", rollout_timeout_s, SECONDS)
-    check("worker", worker, TEXT, optional=True)
-    check("lease_s", lease_s, SECONDS)
+    check("shard", shard, TEXT, optional=True)
     check("max_failure_rate", max_failure_rate, SHARE)
     limits = Limits(num_samples_in_parallel, max_attempts, rollout_timeout_s, max_failure_rate)
     clients = stack.access.clients
@@ -229,18 +225,17 @@ async def collect(
         overwrite=overwrite,
         accept_changed_code=accept_changed_code,
         limits=limits,
-        worker=worker,
-        lease_s=lease_s,
+        shard=Shard.parse(shard),
     )
     deliver = None if on_rollout is None else lambda line: on_rollout(orjson.loads(line))
     with python_words():
         tasks = TaskFile(_file_of(rows), agent=agent, limit=limit)
-        async with open_collection(plan, tasks, clients, print_line=print_line) as collection:
+        async with OpenCollection.opened(plan, tasks, clients, print_line=print_line) as collection:
             for note in collection.notes:
                 print_line(note)
             state = await collection.run(print_line=print_line, on_rollout=deliver)
-    summary = summary_of(state, collection.progress, collection.stopped_because, collection.paths)
-    return summary if collection.result is None else of_all_workers(summary, read_status(summary.output))
+    found = collection.merged or collection
+    return summary_of(state, found.progress, collection.stopped_because, found.paths, collection.progress)
 
 
 def read_rollouts(path: str | Path, *, where: str | None = None) -> Rollouts:

@@ -69,14 +69,13 @@ _NAMES = {"input_jsonl_fpath": "rows", "output_jsonl_fpath": "out", "config_path
 _FLAGS = ("overwrite", "accept_changed_code", "colocate", "allow_other_users", "num_repeats_add_seed")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?: (\.\.\.|\[[^\]\n]*\]|[\w./:{}-]*[\w}]))?")
 _VALUED = (
-    *("agent_name", "token", "worker", "limit", "num_repeats", "num_samples_in_parallel", "head", "server_roots"),
+    *("agent_name", "token", "shard", "limit", "num_repeats", "num_samples_in_parallel", "head", "server_roots"),
     *(
         "rows",
         "out",
         "config",
         "ready_timeout_s",
         "head_port",
-        "lease_s",
         "max_attempts",
         "rollout_timeout_s",
         "max_failure_rate",

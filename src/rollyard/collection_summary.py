@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rollyard.records.io.rollout_paths import RolloutPaths
 from rollyard.records.rollouts.rollout_file import Rollouts
-from rollyard.records.types import CollectionStatus, State
+from rollyard.records.types import State
 from rollyard.services.rollouts.progress import CollectionProgress
 
 
@@ -49,35 +49,23 @@ class CollectionSummary:
         return Rollouts(self.output)
 
 
-def summary_of(state: State, progress: CollectionProgress, why: str, paths: RolloutPaths) -> CollectionSummary:
+def summary_of(
+    state: State, progress: CollectionProgress, why: str, paths: RolloutPaths, own: CollectionProgress
+) -> CollectionSummary:
+    """`own`: the progress of this call, if `progress` is that of several calls whose files were merged."""
     means = progress.means()
     return CollectionSummary(
         state=state,
         expected=progress.expected,
         measured=progress.measured,
-        collected=progress.collected,
+        collected=own.collected,
         failed=progress.failed,
-        failed_attempts=progress.failed_attempts,
-        failures=dict(progress.kinds),
+        failed_attempts=own.failed_attempts,
+        failures=dict(own.kinds),
         mean_reward=None if means.reward is None else means.reward.value,
         reward_stderr=None if means.reward is None else means.reward.stderr,
         success_rate=None if means.success is None else means.success.value,
         stopped_because=why,
         output=paths.output,
         failures_file=paths.failures,
-    )
-
-
-def of_all_workers(own: CollectionSummary, merged: CollectionStatus | None) -> CollectionSummary:
-    """Return the summary of a worker with the figures of the merged output."""
-    if merged is None:
-        return own
-    solved = merged.successes
-    return replace(
-        own,
-        measured=merged.measured,
-        failed=merged.failed,
-        mean_reward=merged.mean_reward,
-        reward_stderr=merged.reward_stderr,
-        success_rate=None if solved is None or not merged.measured else solved / merged.measured,
     )

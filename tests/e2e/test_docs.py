@@ -26,6 +26,7 @@ from rollyard.cli.diagnostics.tokens import TokenOptions
 from rollyard.cli.eval import ACTIONS
 from rollyard.cli.gate import GateOptions
 from rollyard.cli.lm_eval import LmEvalOptions
+from rollyard.cli.merge import MergeOptions
 from rollyard.cli.notes import NotesOptions
 from rollyard.cli.options import Options, read_options
 from rollyard.cli.prepare_data import PrepareOptions
@@ -226,6 +227,7 @@ OPTIONS: dict[str, type[Options]] = {
     "ng_doctor": DoctorOptions,
     "ng_gate": GateOptions,
     "ng_lm_eval": LmEvalOptions,
+    "ng_merge": MergeOptions,
     "ng_notes": NotesOptions,
     "ng_prepare_data": PrepareOptions,
     "ng_reward_profile": ProfileOptions,

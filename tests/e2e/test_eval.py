@@ -47,6 +47,17 @@ def test_a_clean_run_leaves_the_documented_files(clean: EvalProcess) -> None:
     assert json.loads((clean.output / "reward_analysis.json").read_bytes())["runs"][0]["name"] == "builtin"
 
 
+def test_two_jobs_share_an_evaluation_and_the_last_one_writes_the_report(tmp_path: Path) -> None:
+    for shard in ("1/2", "2/2"):
+        assert not (tmp_path / "out/reward_analysis.md").exists()
+        with ng_eval(CONFIG, *SMALL, f"shard={shard}", cwd=tmp_path, output="out") as running:
+            assert running.wait() == 0, running.printed
+    assert len(read_rows(tmp_path / "out/rollouts.jsonl")) == 8
+    assert "8 of 8" in running.printed
+    assert {path.name for path in (tmp_path / "out/shards/2-of-2/logs").iterdir()} == LOGS
+    assert not list((tmp_path / "out").glob("*.shard-*"))
+
+
 def test_a_search_for_errors_in_the_logs_of_a_clean_run_finds_nothing(clean: EvalProcess, folder: Path) -> None:
     logs = [*(clean.output / "logs").iterdir(), *folder.glob(".rollyard/runs/*/logs/*.log")]
     assert logs

@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> Path:
     write(tmp_path / "base.jsonl", grid([0, 1, 2, 2], 2))
     write(tmp_path / "trained.jsonl", grid([2, 2, 2, 2], 2))
     write_manifest(write(tmp_path / "partial.jsonl", grid([1, 0], 2)), 4, 2)
+    write_manifest(write(tmp_path / "shared.shard-1-of-2.jsonl", grid([1, 0], 2)[:3]), 2, 2)
     write_failures(tmp_path / "partial.jsonl", [(2, 0, "upstream_refused"), (3, 0, "session_lost")])
     write(tmp_path / "twice.jsonl", grid([1], 1) * 2)
     write(tmp_path / "other_tasks.jsonl", [row(0, 0, 1.0) | {"responses_create_params": {"input": "else"}}])

@@ -13,6 +13,11 @@ from rollyard.launchers.slurm.launch.model_choice import Conversion
 from rollyard.launchers.slurm.launch.resources import Resources
 
 
+def shares(jobs: int) -> list[tuple[str, ...]]:
+    """Return the arguments with which each of the jobs of a combination collects its share of the rollouts."""
+    return [()] if jobs == 1 else [(f"shard={number}/{jobs}",) for number in range(1, jobs + 1)]
+
+
 @dataclass(frozen=True)
 class JobPlanner:
     options: LaunchOptions
@@ -46,15 +51,14 @@ class JobPlanner:
             PlannedJob(
                 spec=self._spec(
                     resources,
-                    f"{combination.name}-{self.launch_id}-{worker}",
-                    combination.folder / worker,
-                    # A worker even if it is the only job: others may join it later.
-                    [*command, str(combination.config), f"worker={worker}"],
+                    f"{combination.name}-{self.launch_id}-job-{number}",
+                    combination.folder / f"job-{number}",
+                    [*command, str(combination.config), *share],
                 ),
                 combination=combination.name,
                 after=tuple(job.spec.name for job in after),
             )
-            for worker in (f"job-{number}" for number in range(1, self.options.jobs + 1))
+            for number, share in enumerate(shares(self.options.jobs), 1)
         ]
 
     def _spec(self, resources: Resources, name: str, folder: Path, command: Sequence[str]) -> JobSpec:

@@ -74,11 +74,7 @@ class Launcher:
             completed = _completed(known, states)
             Submitter(self.scheduler, completed=completed).settle(launch, submissions)
             states |= self._states({name: job for name, job in known.items() if job.job_id not in states})
-            done = frozenset(
-                one.name
-                for one in launch.combinations
-                if read_progress(one).is_complete or any(job.spec.name in completed for job in launch.jobs_of(one.name))
-            )
+            done = frozenset(one.name for one in launch.combinations if read_progress(one).is_complete)
             reshaped = reshape(launch, known, states, done, jobs)
             if reshaped.launch != launch:
                 folder.write_launch(reshaped.launch)

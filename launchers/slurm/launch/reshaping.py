@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollyard.launchers.slurm.job_types import JobState, SubmittedJob
+from rollyard.launchers.slurm.launch.job_planner import shares
 from rollyard.launchers.slurm.launch.launch_records import Combination, Launch, PlannedJob
+
+_SHARES = ("shard=", "worker=")
+"""Arguments that divide the rows among jobs; the second is that of earlier versions."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +28,16 @@ def reshape(
     complete: frozenset[str],
     jobs: int | None = None,
 ) -> Reshaped:
-    """Bring each incomplete combination to `jobs` live jobs; default: as many as it was planned with.
+    """Give each share of an incomplete combination a job; the default for `jobs` is as many as it was planned with.
 
-    Jobs that were never submitted count as live, because they are submitted next. `states` are by job id. `complete`
-    are the names of the combinations whose rows are all done.
+    With another number of jobs, the live ones are surplus, because their shares are different. Jobs that were never
+    submitted count as live, because they are submitted next. `states` are by job id. `complete` are the names of the
+    combinations whose rows are all done.
     """
     jobs = jobs or launch.jobs_per_combination
+    wanted = shares(jobs)
     planned: list[PlannedJob] = []
     surplus: list[SubmittedJob] = []
-    unsubmitted: set[str] = set()
 
     def is_live(job: PlannedJob) -> bool:
         known = submitted.get(job.spec.name)
@@ -50,48 +55,47 @@ def reshape(
     planned += conversions
     for combination in launch.combinations:
         own = launch.jobs_of(combination.name)
-        template, number = own[0], max(map(_number, own))
-        live = [job for job in own if is_live(job)]
-        wanted = 0 if combination.name in complete else jobs
+        kept = set[tuple[str, ...]]()
+        for job in [] if combination.name in complete else list(own):
+            share, known = _share(job), submitted.get(job.spec.name)
+            is_done = known is not None and states.get(known.job_id) is JobState.COMPLETED
+            if share in wanted and share not in kept and (is_done or is_live(job)):
+                kept.add(share)
+            elif known is None:
+                own.remove(job)
+            elif is_live(job):
+                surplus.append(known)
+        own = [job if job.spec.name in submitted else job.model_copy(update={"after": after}) for job in own]
         if combination.name not in complete:
-            # Pending jobs go first: they have no rows in progress.
-            live.sort(key=lambda job: _age(job, submitted, states))
-            for job in live[wanted:]:
-                known = submitted.get(job.spec.name)
-                if known is None:
-                    unsubmitted.add(job.spec.name)
-                else:
-                    surplus.append(known)
-        own = [
-            job if job.spec.name in submitted else job.model_copy(update={"after": after})
-            for job in own
-            if job.spec.name not in unsubmitted
-        ]
-        for extra in range(number + 1, number + 1 + max(0, wanted - len(live))):
-            own.append(_worker(template, combination, launch.launch_id, extra, after))
+            template, number = launch.jobs_of(combination.name)[0], max(map(_number, launch.jobs_of(combination.name)))
+            for extra, share in enumerate((share for share in wanted if share not in kept), number + 1):
+                own.append(_replacement(template, combination, launch.launch_id, extra, share, after))
         planned += own
     return Reshaped(launch.model_copy(update={"jobs": tuple(planned), "jobs_per_combination": jobs}), surplus)
-
-
-def _age(job: PlannedJob, submitted: Mapping[str, SubmittedJob], states: Mapping[str, JobState]) -> tuple[int, int]:
-    known = submitted.get(job.spec.name)
-    state = None if known is None else states.get(known.job_id)
-    return (0 if state is JobState.RUNNING else 1 if state is JobState.PENDING else 2, _number(job))
 
 
 def _number(job: PlannedJob) -> int:
     return int(job.spec.folder.name.removeprefix("job-"))
 
 
-def _worker(
-    template: PlannedJob, combination: Combination, launch_id: str, number: int, after: tuple[str, ...]
+def _share(job: PlannedJob) -> tuple[str, ...]:
+    return tuple(word for word in job.spec.command if word.startswith(_SHARES))
+
+
+def _replacement(
+    template: PlannedJob,
+    combination: Combination,
+    launch_id: str,
+    number: int,
+    share: tuple[str, ...],
+    after: tuple[str, ...],
 ) -> PlannedJob:
-    worker = f"job-{number}"
+    command = [word for word in template.spec.command if not word.startswith(_SHARES)]
     spec = template.spec.model_copy(
         update={
-            "name": f"{combination.name}-{launch_id}-{worker}",
-            "folder": combination.folder / worker,
-            "command": (*template.spec.command[:-1], f"worker={worker}"),
+            "name": f"{combination.name}-{launch_id}-job-{number}",
+            "folder": combination.folder / f"job-{number}",
+            "command": (*command, *share),
         }
     )
     return PlannedJob(spec=spec, combination=combination.name, after=after)

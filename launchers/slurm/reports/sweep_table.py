@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,32 +12,29 @@ from rollyard.launchers.evaluation.headline import Headline, formatted, headline
 from rollyard.launchers.slurm.launch.launch_records import Combination, Launch
 from rollyard.launchers.slurm.launch.launch_text import shown_value
 from rollyard.launchers.slurm.reports.launch_status import swept
-from rollyard.launchers.slurm.reports.progress import read_progress
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.io.jsonl import replace
 from rollyard.records.io.terminal import plain_line
 from rollyard.records.types import Json, Record
-from rollyard.services.rollouts.shared.partial_merge import merge_shards
+from rollyard.services.rollouts.shards import merge, shard_files
 
 
 class SweepRow(Record):
     name: str
     parameters: Json
     headline: Headline
-    unmerged: int = 0
-    """Number of rollouts that are still in the jobs' shards."""
     problem: str = ""
     """Why the rollouts cannot be read."""
 
     @property
     def is_complete(self) -> bool:
-        return self.headline.is_complete and not self.unmerged
+        return self.headline.is_complete
 
     @property
     def coverage(self) -> str:
         if self.problem or self.is_complete:
             return self.problem or self.headline.coverage
-        return f"{self.headline.coverage} ({'not merged yet' if self.headline.is_complete else 'incomplete'})"
+        return f"{self.headline.coverage} (incomplete)"
 
 
 class SweepTable(Record):
@@ -98,28 +94,19 @@ def write_table(table: SweepTable, folder: Path) -> list[Path]:
 
 def _row(combination: Combination, pass_threshold: float | None) -> SweepRow:
     problem, found = "", Headline(measured=0, expected=None, metrics={})
-    unmerged = read_progress(combination).unmerged
+    output = EvalFolder(combination.run).rollouts.output
     try:
-        found = _headline(EvalFolder(combination.run).rollouts.output, pass_threshold, merge=unmerged > 0)
+        if shard_files(output):
+            merge(output)
+        found = headline(output, pass_threshold=pass_threshold)
     except (OperatorError, RunError, OSError) as error:
         problem = str(error)
     return SweepRow(
         name=combination.name,
         parameters=swept(combination),
         headline=found,
-        unmerged=unmerged,
         problem=problem,
     )
-
-
-def _headline(output: Path, pass_threshold: float | None, *, merge: bool) -> Headline:
-    """Read the rollouts; with `merge`, also those in the shards of single jobs."""
-    if not merge:
-        return headline(output, pass_threshold=pass_threshold)
-    # On the file system of the output, because a copy may be large.
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".collect-") as folder:
-        merge_shards(output, Path(folder) / output.name)
-        return headline(Path(folder) / output.name, pass_threshold=pass_threshold)
 
 
 def _markdown(table: SweepTable) -> str:

@@ -18,7 +18,7 @@ import pytest
 from rollyard.launchers.slurm.launch.launch_folder import LaunchFolder
 from rollyard.launchers.slurm.launch.launch_records import Launch
 from rollyard.launchers.slurm.launch.submissions import Submissions
-from rollyard.services.rollouts.shared.shared_paths import SharedPaths
+from rollyard.services.rollouts.shards import shard_files
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.sweep_site import COMBINATIONS, SweepSite
 from tests.support.processes import processes_with
@@ -112,13 +112,8 @@ def test_four_jobs_become_one_and_then_three(site: SweepSite) -> None:
     started = site.launch("--jobs", "4", *site.checkpoint, *more)
     assert started.status == 0, started.err
     launch = site.launched("reshaped")
-    shared = SharedPaths(launch.combinations[0].run / "rollouts.jsonl")
-
-    def workers() -> int:
-        current = shared.latest_round()
-        return 0 if current is None else len(current.shard_tokens())
-
-    eventually("four workers", lambda: workers() >= 4)
+    output = launch.combinations[0].run / "rollouts.jsonl"
+    eventually("four shards", lambda: len(shard_files(output)) == 4)
     for number, (_, pid) in enumerate(sorted(site.runners(launch).items())[:2]):
         site.kill(pid, by_slurm=number == 1)
     assert site.launch("resume", "--jobs", "1", str(launch.folder)).status == 0

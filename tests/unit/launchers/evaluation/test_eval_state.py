@@ -20,15 +20,16 @@ from rollyard.launchers.evaluation.eval_state import (
     write_state,
 )
 from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.rollouts.rollout_keys import Shard
 from tests.support.waiting import until
 
 
-def evaluation(here: Path, run_id: str, started: str, worker: str | None = None) -> EvalFolder:
+def evaluation(here: Path, run_id: str, started: str, shard: str | None = None) -> EvalFolder:
     """The files of an evaluation of this process that was started in `here`."""
-    folder = EvalFolder(here / f"out-{run_id}", worker)
+    folder = EvalFolder(here / f"out-{run_id}", Shard.parse(shard))
     folder.own.mkdir(parents=True)
-    write_state(folder.state, new_state(run_id, folder.root, worker, 1))
-    record = {"id": run_id, "folder": str(folder.root), "worker": worker, "token": "of an earlier version"}
+    write_state(folder.state, new_state(run_id, folder.root, shard, 1))
+    record = {"id": run_id, "folder": str(folder.root), "shard": shard, "token": "of an earlier version"}
     (here / RECORDS).mkdir(parents=True, exist_ok=True)
     (here / RECORDS / f"{started}-{run_id}.json").write_bytes(orjson.dumps(record))
     return folder
@@ -65,10 +66,16 @@ def test_an_evaluation_is_found_by_its_folder_and_from_within_it(tmp_path: Path)
     assert find_eval(old.root, None).folder == old
 
 
-def test_the_folder_of_a_worker_is_an_evaluation_of_its_own(tmp_path: Path) -> None:
-    worker = evaluation(tmp_path, "a", "20260101-000000", worker="job-1")
-    assert find_eval(tmp_path, "out-a/workers/job-1").folder == worker
-    assert find_eval(tmp_path, "a").folder == worker
+def test_the_folder_of_a_shard_is_an_evaluation_of_its_own(tmp_path: Path) -> None:
+    shard = evaluation(tmp_path, "a", "20260101-000000", shard="2/4")
+    assert find_eval(tmp_path, "out-a/shards/2-of-4").folder == shard
+    assert find_eval(tmp_path, "a").folder == shard
+
+
+def test_a_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    state = new_state("a", tmp_path, None, 1)
+    (tmp_path / "eval_state.json").write_bytes(orjson.dumps({**state.model_dump(exclude={"shard"}), "worker": None}))
+    assert read_state(tmp_path / "eval_state.json") == state
 
 
 def test_an_unknown_evaluation_is_refused(tmp_path: Path) -> None:
@@ -86,8 +93,9 @@ def test_the_records_of_another_user_are_ignored(tmp_path: Path) -> None:
         find_eval(tmp_path, "a")
 
 
-def test_a_folder_is_locked_once_and_each_worker_has_its_own_lock(tmp_path: Path) -> None:
-    with locked(EvalFolder(tmp_path)) as before, locked(EvalFolder(tmp_path, "w1")), locked(EvalFolder(tmp_path, "w2")):
+def test_a_folder_is_locked_once_and_each_shard_has_its_own_lock(tmp_path: Path) -> None:
+    one, two = (EvalFolder(tmp_path, Shard(number, 2)) for number in (1, 2))
+    with locked(EvalFolder(tmp_path)) as before, locked(one), locked(two):
         assert before is None
         with pytest.raises(RunError, match="another ng_eval is running"), locked(EvalFolder(tmp_path)):
             pass

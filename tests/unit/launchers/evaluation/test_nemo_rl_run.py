@@ -39,9 +39,9 @@ def test_references_see_the_overrides(file: Path) -> None:
 
 
 def test_keys_of_ng_eval_stand_beside_the_sections(file: Path) -> None:
-    found = read(file, "output_dir=results/x", "worker=job-1", "max_attempts=1")
+    found = read(file, "output_dir=results/x", "shard=2/4", "max_attempts=1")
     assert found.eval_config.output_dir == Path("results/x")
-    assert (found.eval_config.worker, found.eval_config.max_attempts) == ("job-1", 1)
+    assert (found.eval_config.shard, found.eval_config.max_attempts) == ("2/4", 1)
     assert found.config.unused == []
 
 

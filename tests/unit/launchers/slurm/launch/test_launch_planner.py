@@ -120,10 +120,11 @@ def test_jobs_of_different_launches_have_different_names_and_folders(site: Launc
     assert one.content == two.content
 
 
-def test_the_jobs_of_a_combination_share_its_output_as_different_workers(site: LaunchSite) -> None:
+def test_the_jobs_of_a_combination_share_its_output(site: LaunchSite) -> None:
     planned = site.plan("--jobs", "3", MODEL)
-    assert [job.spec.command[-1] for job in planned.launch.jobs] == ["worker=job-1", "worker=job-2", "worker=job-3"]
+    assert [job.spec.command[-1] for job in planned.launch.jobs] == ["shard=1/3", "shard=2/3", "shard=3/3"]
     assert len({job.spec.command[1] for job in planned.launch.jobs}) == 1
+    assert not site.plan(MODEL).launch.jobs[0].spec.command[-1].startswith("shard")
     assert tree(planned)["output_dir"] == str(planned.launch.combinations[0].run)
 
 

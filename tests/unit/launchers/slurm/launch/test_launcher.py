@@ -213,17 +213,21 @@ def test_eight_jobs_can_become_two_and_then_five(site: LaunchSite) -> None:
     def live() -> list[str]:
         return [job_id for job_id, state in site.scheduler.state.items() if state.alive]
 
-    site.scheduler.state |= {"102": JobState.RUNNING, "105": JobState.RUNNING}
-    assert site.launcher.resume(launch, 2) == 0
-    assert live() == ["102", "105"]  # the running ones, whose rows are in progress
-    assert site.launcher.resume(launch, 5) == 0
-    assert len(live()) == 5
+    for jobs, ids in ((2, ["109", "110"]), (5, ["111", "112", "113", "114", "115"])):
+        assert site.launcher.resume(launch, jobs) == 0
+        assert live() == ids  # those before have other shares
+        assert [spec.command[-1] for spec in site.scheduler.specs[-jobs:]] == [
+            f"shard={n}/{jobs}" for n in range(1, jobs + 1)
+        ]
     assert (
-        len({spec.name for spec in site.scheduler.specs}) == len({spec.folder for spec in site.scheduler.specs}) == 11
+        len({spec.name for spec in site.scheduler.specs}) == len({spec.folder for spec in site.scheduler.specs}) == 15
     )
-    assert len({spec.command[-1] for spec in site.scheduler.specs}) == 11  # every job is another worker
+    site.scheduler.state |= {"112": JobState.FAILED, "113": JobState.COMPLETED}
     assert site.launcher.resume(launch) == 0
-    assert len(live()) == 5
+    assert live() == ["111", "114", "115", "116"]
+    assert site.scheduler.specs[-1].command[-1] == "shard=2/5"
+    assert site.launcher.resume(launch, 1) == 0
+    assert live() == ["117"] and not site.scheduler.specs[-1].command[-1].startswith("shard")
 
 
 def test_a_combination_whose_rows_are_done_gets_no_more_jobs(site: LaunchSite) -> None:

@@ -12,11 +12,10 @@ from rollyard.launchers.slurm.launch.launch_folder import find_launch
 from rollyard.launchers.slurm.launch.launch_records import Launch
 from rollyard.launchers.slurm.reports.launch_status import NOT_SUBMITTED, launch_status
 from rollyard.launchers.slurm.reports.sweep_table import sweep_table, write_table
-from rollyard.services.rollouts.shared.partial_merge import merge_shards
-from rollyard.services.rollouts.shared.shared_paths import RoundPaths, SharedPaths
-from rollyard.services.rollouts.shared.shared_records import SharedManifest
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.rollout_keys import Shard
 from tests.support.launches import MODEL, LaunchSite
-from tests.unit.services.rollouts.shared.workers import MANIFEST, row, write_shard
+from tests.support.rollout_files import write, write_manifest
 
 
 @pytest.fixture
@@ -102,45 +101,33 @@ def write_status(path: Path, measured: int, expected: int) -> None:
     path.write_text(json.dumps({**counts, **scores, **rest}))
 
 
-def write_shards(run: Path, rewards: list[float], tasks: int) -> RoundPaths:
-    """Write the rollouts of the first tasks to one shard each, as of a killed job."""
-    run.mkdir()
-    shared = SharedPaths(run / "rollouts.jsonl")
-    paths = shared.round(1)
-    paths.create()
-    identity = {"rows": tasks, "num_repeats": 1}
-    origin = MANIFEST.model_copy(update={"identity": identity, "output": "rollouts.jsonl"})
-    shared.manifest.write_text(SharedManifest(collection=origin, block=1).model_dump_json())
-    for task, reward in enumerate(rewards):
-        answered = {"response": {"output": []}, "agent_ref": {"name": "agent"}, "reward": reward}
-        write_shard(paths, f"job-{task}", [row((task, 0), "") | answered])
-        write_status(paths.shard(f"job-{task}").status, 1, tasks)
-    return paths
+def write_shards(run: Path, rewards: list[float], tasks: int) -> None:
+    """Write the rollouts of the first tasks to one shard each, as of jobs that were killed."""
+    for number, reward in enumerate(rewards, 1):
+        shard = RolloutPaths(Shard(number, len(rewards)).output(run / "rollouts.jsonl"))
+        keys = {"_ng_task_index": number - 1, "_ng_rollout_index": 0}
+        write(shard.output, [keys | {"response": {"output": []}, "agent_ref": {"name": "agent"}, "reward": reward}])
+        write_manifest(shard.output, tasks, 1)
+        write_status(shard.status, 1, tasks)
 
 
 def test_rows_in_the_shards_of_single_jobs_are_in_the_status_and_in_the_table(site: LaunchSite) -> None:
     launch = launch_of(site)
-    run = launch.combinations[0].run
-    write_shards(run, [1, 0, 1, 1], tasks=6)
-    before = sorted(run.rglob("*"))
-    found = launch_status(launch, site.scheduler).combinations[0]
-    assert (found.rows, found.is_complete) == ("4 of 6", False)
-    table = sweep_table(launch)
-    assert table.rows[0].coverage == "4 of 6 (incomplete)"
-    assert table.rows[0].headline.metrics["reward"].mean == 0.75
-    assert sorted(run.rglob("*")) == before
+    write_shards(launch.combinations[0].run, [1, 0, 1, 1], tasks=6)
+    for _ in range(2):
+        found = launch_status(launch, site.scheduler).combinations[0]
+        assert (found.rows, found.is_complete) == ("4 of 6", False)
+        table = sweep_table(launch)
+        assert table.rows[0].coverage == "4 of 6 (incomplete)"
+        assert table.rows[0].headline.metrics["reward"].mean == 0.75
 
 
 def test_a_combination_is_complete_only_when_its_rows_are_merged(site: LaunchSite) -> None:
     launch = launch_of(site)
-    run = launch.combinations[0].run
-    paths = write_shards(run, [1, 0], tasks=2)
+    write_shards(launch.combinations[0].run, [1, 0], tasks=2)
     assert not launch_status(launch, site.scheduler).combinations[0].is_complete
-    assert sweep_table(launch).rows[0].coverage == "2 of 2 (not merged yet)"
-    merge_shards(run / "rollouts.jsonl", run / "rollouts.jsonl")
-    paths.merged.touch()
-    assert launch_status(launch, site.scheduler).combinations[0].is_complete
     assert sweep_table(launch).rows[0].coverage == "2 of 2"
+    assert launch_status(launch, site.scheduler).combinations[0].is_complete
 
 
 def test_a_broken_rollout_file_does_not_hide_the_others(site: LaunchSite) -> None:

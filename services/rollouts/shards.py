@@ -1,0 +1,312 @@
+"""The files of several jobs that collect one output together, and `merge`, which makes them one.
+
+The job `--shard 2/4` of the output `X.jsonl` writes `X.shard-2-of-4.jsonl`, with the usual files beside it. It collects
+the rollouts of its share that no file of the output holds, so that jobs with another n continue where those before have
+stopped; only jobs with the same n run at the same time. The files of earlier versions in `X_shared` are merged, too.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from typing import cast
+
+import orjson
+from pydantic import ValidationError
+
+from rollyard.records.errors import FailureKind, OperatorError
+from rollyard.records.io.json_differences import differences
+from rollyard.records.io.jsonl import ParsedLine, iter_jsonl, refuse, replace, strict
+from rollyard.records.io.lines import Lines
+from rollyard.records.io.locked_files import InUse, is_locked, sync_folder, unused
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.rollouts.manifest import (
+    ChangedParameters,
+    check_not_shared,
+    encode_manifest,
+    resumed_manifest,
+)
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.rollout_keys import Expected, Key, KeySet, Shard
+from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.run_types import ServerCode
+from rollyard.records.types import Json, State
+from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
+from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.store import repeated, valid_failures, valid_rows
+
+_COUNT = re.compile(r"\.shard-\d+-of-(\d+)")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """An output that holds the rollouts of all of its shards."""
+
+    paths: RolloutPaths
+    progress: CollectionProgress
+    refused: int
+    """Number of missing rollouts whose tasks the environment rejected (`bad_task`)."""
+    files: int
+    """Number of files that were merged."""
+    running: int
+    """How many of them belong to jobs that are still running."""
+
+
+def shard_files(output: Path) -> list[Path]:
+    """Return the existing files of all shards, of any n."""
+    stem, suffix = output.stem, output.suffix
+    is_shard = re.compile(re.escape(stem) + _COUNT.pattern + re.escape(suffix)).fullmatch
+    found = [path for path in output.parent.glob(f"{escape(stem)}.shard-*") if is_shard(path.name)]
+    earlier = RolloutPaths(output).sidecar("shared").glob("round-*/shards/*.jsonl")
+    return sorted(found) + sorted(path for path in earlier if RolloutPaths(path).manifest.exists())
+
+
+def merge(output: Path, *, only_idle: bool = False) -> Merged:
+    """Add the rollouts, failed attempts and materialized inputs that the output lacks to it, each exactly once.
+
+    The shards are removed once the output is complete, or with `only_idle`, which refuses those of running jobs. After
+    a crash, the next merge goes on. Raises OperatorError if there is nothing to merge or the files are of different
+    collections, InUse if another process is writing to the output, and RunError if a file cannot be read or written.
+    """
+    paths = RolloutPaths(output)
+    if not shard_files(output) and not paths.manifest.exists():
+        raise OperatorError(f"{output} has no shards: expected files such as {Shard(1, 2).output(output).name}")
+    check_not_shared(output, paths.manifest, paths.sidecars())
+    _check_same_collection(output)
+    with ExitStack() as held:
+        rows = held.enter_context(closing(JsonLines(output)))
+        manifest, files = _check_same_collection(output)  # again: another merge may have removed some before the lock
+        running: list[Path] = []
+        for file in files:
+            try:
+                held.enter_context(closing(JsonLines(file)))  # moves an incomplete last line aside
+            except InUse:
+                if only_idle:
+                    raise
+                running.append(file)
+        expected = _expected_of(manifest)
+        progress, done = CollectionProgress(expected.count), KeySet()
+
+        def add(key: Key, line: ParsedLine) -> bool:
+            if is_new := done.add(key):
+                progress.count(cast(RolloutRow, line.value))
+            return is_new
+
+        for key, line in valid_rows(rows.rows(), output, expected):
+            if not add(key, line):
+                raise repeated(key, line, output)
+        if files:
+            replace(paths.manifest, encode_manifest(manifest))
+        for file in files:
+            for key, line in valid_rows(_lines(file), file, expected):
+                if add(key, line):
+                    rows.append(line.line[:-1])
+        rows.sync()
+        shards = [RolloutPaths(file) for file in files]
+        _merge_lines(paths.failures, [shard.failures for shard in shards], lambda line: hash(line.line))
+        _merge_lines(paths.materialized, [shard.materialized for shard in shards], _key)
+        refused = sum(done.add(key) for key in _rejected(output, [], expected))  # no job has to collect them
+        progress.resumed()
+        progress.failed += refused
+        if files:
+            state: State = "complete" if progress.measured == expected.count else "incomplete"
+            replace(paths.status, orjson.dumps(progress.status(state).model_dump(), option=orjson.OPT_INDENT_2))
+        if only_idle or len(done) == expected.count:
+            _remove([file for file in files if file not in running])
+            sync_folder(output.parent)
+    return Merged(paths, progress, refused, len(files), len(running))
+
+
+def is_ready_to_merge(output: Path) -> bool:
+    """Return whether no job is running and every rollout is in a file, or was rejected by its environment.
+
+    Raises InUse while another process merges, which holds the locks of the shards, too.
+    """
+    if is_locked(output):
+        raise InUse(f"another process is writing to {output}; waiting for it")
+    if any(map(is_locked, shard_files(output))):
+        return False  # the last job that ends merges
+    manifest, _ = _check_same_collection(output)
+    expected, known = _expected_of(manifest), KeySet()
+    for key, _ in rows_of(output, shard_files(output), expected):
+        known.add(key)
+    for key in _rejected(output, shard_files(output), expected):
+        known.add(key)
+    return len(known) == expected.count
+
+
+def rows_of(output: Path, shards: list[Path], expected: Expected) -> Iterator[tuple[Key, ParsedLine]]:
+    """Yield the complete rows of all files, shards first: a row that a merge moves meanwhile is not missed."""
+    for path in (*shards, output):
+        yield from valid_rows(_lines(path), path, expected)
+
+
+def failures_of(output: Path, shards: list[Path], expected: Expected) -> Iterator[tuple[Key, ParsedLine]]:
+    """Yield the failed attempts of all files."""
+    for path in (RolloutPaths(file).failures for file in (*shards, output)):
+        yield from valid_failures(_lines(path), path, expected)
+
+
+def _rejected(output: Path, shards: list[Path], expected: Expected) -> Iterator[Key]:
+    found = failures_of(output, shards, expected)
+    return (key for key, line in found if line.value.get("failure_kind") == FailureKind.BAD_TASK)
+
+
+def check_idle(output: Path, shard: Shard) -> None:
+    """Raise InUse if a job with another n, or without a shard, is writing to the output."""
+    for path in (output, *shard_files(output)):
+        if _count(path) != str(shard.count) and is_locked(path):
+            raise InUse(
+                f"another process is writing to {path}, which a job of {shard.count} cannot share: wait for it, or "
+                "choose another output"
+            )
+
+
+def known_manifest(
+    output: Path, own: Path, identity: Json, code: Mapping[str, ServerCode], *, accept_changed_code: bool
+) -> Manifest | None:
+    """Return the manifest with which the other files of the output continue; None if they hold no rollouts.
+
+    Raises OperatorError if they were collected with different parameters, or with code that is not accepted.
+    """
+    found = None
+    for path in (output, *shard_files(output)):
+        if path != own and _size(path):
+            if path == output and not RolloutPaths(path).manifest.exists():
+                raise OperatorError(f"{path} has no manifest: continue it without --shard once, which adopts its rows")
+            manifest = RolloutPaths(path).manifest
+            known = resumed_manifest(manifest, path, identity, code, accept_changed_code=accept_changed_code)
+            found = found or known
+    return found
+
+
+def move_aside(output: Path) -> list[str]:
+    """Rename the files of all shards, and return notes. Raises InUse if a job is writing to one of them."""
+    files, stamp = shard_files(output), time.strftime("%Y%m%d-%H%M%S")
+    if locked := next(filter(is_locked, files), None):
+        raise InUse(f"another process is writing to {locked}: wait for it, or choose another output")
+    return [
+        f"{path.name} was renamed to {path.rename(unused(path.with_name(f'{path.name}.{stamp}'))).name}"
+        for file in files
+        for path in (file, *RolloutPaths(file).sidecars())
+        if path.exists()
+    ]
+
+
+def shard_progress(output: Path) -> tuple[int, int] | None:
+    """Return how many rollouts are measured and expected, from the status files; None if there are no shards.
+
+    Only the jobs of the latest n count: each knows the rollouts of its share in all files.
+    """
+    found = [(file, status) for file in shard_files(output) if (status := read_status(file))]
+    if not found:
+        return None
+    newest, _ = max(found, key=lambda one: one[1].updated)
+    manifest = _manifest_of(newest)
+    measured = sum(status.measured for file, status in found if _count(file) == _count(newest))
+    return None if manifest is None else (measured, _expected_of(manifest).count)
+
+
+def _check_same_collection(output: Path) -> tuple[Manifest, list[Path]]:
+    """Return the manifest of the merged output and the shards that belong to it. Raises OperatorError."""
+    first: Manifest | None = None
+    named, files = output, list[Path]()
+    for path in sorted((output, *shard_files(output)), key=lambda path: not _size(path)):
+        manifest = _manifest_of(path)
+        if manifest is None and not _size(path):
+            files += [path] if path.exists() and path != output else []
+            continue
+        if manifest is None:
+            raise OperatorError(
+                f"{RolloutPaths(path).manifest} cannot be read, so it is not known what the rollouts in {path.name} "
+                "belong to: restore it, or move them elsewhere"
+            )
+        if first is None:
+            first, named = manifest, path
+        elif problem := _difference(first, manifest):
+            if not _size(path):
+                continue  # a job that was started with wrong options and has measured nothing
+            raise ChangedParameters(
+                f"{path} is not of the same collection as {named}:\n{problem}\nMove it and its files elsewhere, or "
+                "collect its rollouts again"
+            )
+        else:
+            known = {version.digest for version in first.code}
+            more = [version for version in manifest.code if version.digest not in known]
+            first = first.model_copy(update={"code": [*first.code, *more]})
+        if path != output:
+            files.append(path)
+    if first is None:
+        raise OperatorError(f"no job has begun to collect {output}: there is no manifest that can be read")
+    return first.model_copy(update={"output": output.name}), sorted(files)
+
+
+def _difference(first: Manifest, other: Manifest) -> str:
+    found = [f"  {name}: {old!r} there, {new!r} here" for name, old, new in differences(first.identity, other.identity)]
+    # Rows without _ng_code are of the first version.
+    if not found and first.code[:1] and other.code[:1] and first.code[0].digest != other.code[0].digest:
+        found = [f"  the servers' code: {first.code[0].digest} there, {other.code[0].digest} here"]
+    return "\n".join(found)
+
+
+def _manifest_of(path: Path) -> Manifest | None:
+    try:
+        return Manifest.model_validate_json(RolloutPaths(path).manifest.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _count(path: Path) -> str:
+    """Return the n of a shard; empty for other files."""
+    found = _COUNT.search(path.name)
+    return found[1] if found else ""
+
+
+def _expected_of(manifest: Manifest) -> Expected:
+    return Expected(int(manifest.identity["rows"]), int(manifest.identity["num_repeats"]))
+
+
+def _merge_lines(target: Path, sources: list[Path], name: Callable[[ParsedLine], object]) -> None:
+    """Append the lines of the sources whose `name` the target does not hold yet."""
+    if not any(map(_size, sources)):
+        return
+    with closing(JsonLines(target)) as lines:
+        known = {name(line) for line in lines.rows()}
+        for line in (line for source in sources for line in _lines(source)):
+            if (found := name(line)) not in known:
+                known.add(found)
+                lines.append(line.line[:-1])
+        lines.sync()
+
+
+def _key(line: ParsedLine) -> object:
+    return line.value.get("_ng_task_index"), line.value.get("_ng_rollout_index")
+
+
+def _lines(path: Path) -> Iterator[ParsedLine]:
+    """Yield the complete lines of a file; none if it does not exist (any more)."""
+    try:
+        yield from iter_jsonl(Lines(path, whole=True), refuse(path, REPAIR_HINT), parse=strict)
+    except FileNotFoundError:
+        return
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _remove(files: list[Path]) -> None:
+    for file in files:
+        paths = RolloutPaths(file)
+        # The manifest last: without it, a file's rows are refused.
+        for path in (paths.failures, paths.status, paths.materialized, file, paths.manifest):
+            path.unlink(missing_ok=True)

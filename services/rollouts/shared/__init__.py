@@ -1,1 +1,0 @@
-"""Collection of one output by several jobs: leases on blocks of rollouts, one shard per job, and their merge."""
