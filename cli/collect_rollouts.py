@@ -168,7 +168,7 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
             _print_note(NOTE.format(url=head.url))
         stack = clients_of(head, transport, lag)
         check_agent_limits(await _file_limits(head, transport, stack, tasks.agents), options.num_samples_in_parallel)
-        async with OpenCollection.opened(plan, tasks, stack, print_line=_print_note) as collection:
+        async with OpenCollection.opened(plan, tasks, stack) as collection:
             progress = collection.progress
             display = display_for(progress.expected)
             for note in collection.notes:

@@ -230,7 +230,7 @@ async def collect(
     deliver = None if on_rollout is None else lambda line: on_rollout(orjson.loads(line))
     with python_words():
         tasks = TaskFile(_file_of(rows), agent=agent, limit=limit)
-        async with OpenCollection.opened(plan, tasks, clients, print_line=print_line) as collection:
+        async with OpenCollection.opened(plan, tasks, clients) as collection:
             for note in collection.notes:
                 print_line(note)
             state = await collection.run(print_line=print_line, on_rollout=deliver)
