@@ -107,19 +107,6 @@ def update_manifest(folder: EvalFolder, settings: Json) -> None:
         replace(path, encode_manifest(changed))
 
 
-def was_served_by_ng_eval(folder: EvalFolder) -> bool:
-    """Return whether the last rollouts are of the version whose `ng_eval` started vLLM, behind a vllm_model.
-
-    The code of that server is not the code of a local_vllm_model, although the engine is the same.
-    """
-    try:
-        code = Manifest.model_validate_json(folder.rollouts.manifest.read_bytes()).code
-    except (OSError, ValueError):
-        return False
-    policy = code[-1].servers.get("policy_model") if code else None
-    return policy is not None and policy.folder.rpartition("/")[2] == "vllm_model"
-
-
 def fingerprint(folder: Path) -> str:
     """Return a hash of a checkpoint: its small files, and samples of each file of weights, also of its two ends."""
     digest = hashlib.sha256()

@@ -21,7 +21,6 @@ from rollyard.launchers.evaluation.identity import (
     check_identity,
     comparable_settings,
     identity_of,
-    was_served_by_ng_eval,
 )
 from rollyard.launchers.evaluation.model_source import (
     KEY_VARIABLE,
@@ -403,7 +402,6 @@ def collect_command(plan: EvalPlan, head_url: str) -> list[str]:
         "rollout_timeout_s": config.rollout_timeout_s,
         "max_failure_rate": config.max_failure_rate,
         "shard": config.shard,
-        "accept_changed_code": True if plan.served and was_served_by_ng_eval(plan.folder) else None,
         "head": head_url,
     }
     given = [as_override(key, value) for key, value in options.items() if value is not None]

@@ -16,7 +16,7 @@ import pytest
         ("rollyard.services.errors", "rollyard.records.errors"),
         ("rollyard.services.metrics.profile", "rollyard.analysis.metrics.profile"),
         ("rollyard.services.training.endings", "rollyard.training.endings"),
-        ("rollyard.services.evaluation.gate.rules", "rollyard.analysis.gate.rules"),
+        ("rollyard.services.evaluation.headline", "rollyard.launchers.evaluation.headline"),
     ],
 )
 def test_a_former_path_gives_the_same_module_with_a_warning(former: str, now: str) -> None:

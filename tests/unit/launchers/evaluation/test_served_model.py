@@ -13,14 +13,12 @@ from rollyard.launchers.evaluation.identity import (
     comparable_settings,
     fingerprint,
     update_manifest,
-    was_served_by_ng_eval,
 )
 from rollyard.launchers.evaluation.model_source import check_served, find_model, find_vllm, local_vllm_model
 from rollyard.launchers.evaluation.plan import check, run_command
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollouts.manifest import encode_manifest
 from rollyard.records.rollouts.manifest_records import Manifest
-from rollyard.records.run_types import CodeVersion, ServerCode
 from rollyard.records.types import Json
 from rollyard.responses_api_models.local_vllm_model.serve_command import serve_arguments
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
@@ -118,11 +116,8 @@ def test_an_output_of_the_version_that_started_vllm_itself_is_continued(tmp_path
     now |= {"extra_body": {"top_k": 3}}
     identity: Json = {"num_repeats": 2, "settings": {"policy_model": before, "agent": {"max_steps": 3}}}
     assert comparable_settings(identity)["settings"]["policy_model"] == {"extra_body": {"top_k": 3}}
-    code = ServerCode(digest="a", files={})
-    versions = [CodeVersion.of({"policy_model": code}, 1.0)]
-    manifest = Manifest(identity=identity, versions={}, created=1.0, code=versions)
+    manifest = Manifest(identity=identity, versions={}, created=1.0)
     folder.rollouts.manifest.write_bytes(encode_manifest(manifest))
-    assert was_served_by_ng_eval(folder)
     update_manifest(folder, {"policy_model": now, "another": {}})
     found = Manifest.model_validate_json(folder.rollouts.manifest.read_bytes())
     assert found.identity == {"num_repeats": 2, "settings": {"policy_model": now, "agent": {"max_steps": 3}}}
