@@ -14,7 +14,7 @@ from rollyard.services.cli.display.launch_view import status_view, table_view
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, exit_status
 from rollyard.services.io.script import ScriptParser, positive
-from rollyard.services.launchers.conversion import ConversionRequest, conversion_target, is_converted
+from rollyard.services.launchers.conversion.cache import ConversionRequest, conversion_target, is_converted
 from rollyard.services.launchers.slurm.client.slurm_client import SlurmClient
 from rollyard.services.launchers.slurm.launch.launch_arguments import (
     launch_parser,

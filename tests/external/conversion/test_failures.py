@@ -18,9 +18,9 @@ from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from transformers import PreTrainedTokenizerFast
 
 from rollyard.services.errors import RunError
-from rollyard.services.launchers.conversion import ConversionRequest, convert, is_converted
-from rollyard.services.launchers.conversion.huggingface.converter import HuggingFaceConverter
-from rollyard.services.launchers.conversion.huggingface.dcp_metadata import read_metadata
+from rollyard.services.launchers.conversion.cache import ConversionRequest, convert, is_converted
+from rollyard.services.launchers.conversion.dcp_checkpoint import read_metadata
+from rollyard.services.launchers.conversion.huggingface import HuggingFaceConverter
 from tests.external.conversion.conftest import Make
 from tests.external.conversion.dcp_files import change_policy
 

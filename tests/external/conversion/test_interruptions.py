@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.launchers.conversion import ConversionRequest, conversion_target, is_converted
+from rollyard.services.launchers.conversion.cache import ConversionRequest, conversion_target, is_converted
 from tests.external.conversion.conftest import Make
 from tests.support.waiting import deadline_s, eventually
 

@@ -12,9 +12,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rollyard.services.launchers.conversion import ConversionRequest, convert
-from rollyard.services.launchers.conversion.huggingface.converter import HuggingFaceConverter
-from rollyard.services.launchers.conversion.manifest import Manifest, read_manifest
+from rollyard.services.launchers.conversion.cache import ConversionRequest, Manifest, convert, read_manifest
+from rollyard.services.launchers.conversion.huggingface import HuggingFaceConverter
 from tests.external.conversion.conftest import Make
 from tests.external.conversion.dcp_files import change_policy, reference
 

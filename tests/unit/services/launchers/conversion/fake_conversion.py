@@ -16,9 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from rollyard.services.launchers.conversion import ConversionRequest, convert
-from rollyard.services.launchers.conversion.lock import LockSettings
-from rollyard.services.launchers.conversion.manifest import Contents
+from rollyard.services.launchers.conversion.cache import Contents, ConversionRequest, LockSettings, convert
 from rollyard.services.launchers.conversion.source import Source
 from tests.support.waiting import deadline_s
 

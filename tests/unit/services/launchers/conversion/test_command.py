@@ -12,7 +12,8 @@ import pytest
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.conversion import convert, main
+from rollyard.services.launchers.conversion.__main__ import main
+from rollyard.services.launchers.conversion.cache import convert
 from tests.unit.services.launchers.conversion.fake_conversion import CopyingConverter, write_checkpoint
 
 

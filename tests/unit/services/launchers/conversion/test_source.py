@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.launchers.conversion import ConversionRequest, conversion_target
-from rollyard.services.launchers.conversion.digests import Digests, digest_of
+from rollyard.services.launchers.conversion.cache import ConversionRequest, conversion_target
+from rollyard.services.launchers.conversion.source import Digests, digest_of
 from tests.unit.services.launchers.conversion.fake_conversion import write_checkpoint
 
 

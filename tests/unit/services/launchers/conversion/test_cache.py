@@ -1,4 +1,4 @@
-"""Converting once: what is published, accepted, refused, waited for and removed."""
+"""Converting once: what is published, accepted, refused, waited for and removed, and where it is stored."""
 
 from __future__ import annotations
 
@@ -16,10 +16,19 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.launchers.conversion import ConversionRequest, conversion_target, convert, is_converted
-from rollyard.services.launchers.conversion.lock import Outcome
-from rollyard.services.launchers.conversion.manifest import MANIFEST, Manifest, read_manifest
-from rollyard.services.launchers.conversion.owner import Owner
+from rollyard.services.launchers.conversion.cache import (
+    MANIFEST,
+    ConversionRequest,
+    Manifest,
+    cache_root,
+    cached_path,
+    conversion_target,
+    convert,
+    identifier,
+    is_converted,
+    read_manifest,
+)
+from rollyard.services.launchers.conversion.source import resolve
 from tests.unit.services.launchers.conversion.fake_conversion import FAST, CopyingConverter, write_checkpoint
 
 CACHE = "log/nemo-rl/hf_eval_checkpoints"
@@ -223,35 +232,18 @@ def test_a_checkpoint_that_changes_during_the_conversion_is_not_published(tmp_pa
 def test_leftovers_of_killed_conversions_are_removed_and_other_folders_are_not(tmp_path: Path) -> None:
     request = write_checkpoint(tmp_path)
     name = conversion_target(request).name
-    with pytest.raises(RunError):
-        run(request, CopyingConverter(error=RunError("first")))
     cache = tmp_path / CACHE
-    for leftover in (f"{name}.tmp.1-0a1b", f"{name}.tmp.9-ffff", f"{name}.tmp.mine", f"x{name}.tmp.1-0a1b"):
+    cache.mkdir(parents=True, exist_ok=True)
+    for leftover in (f"{name}.tmp.1-0a1b", f"{name}.tmp.0a1bffff", f"{name}.tmp.mine", f"x{name}.tmp.0a1bffff"):
         (cache / leftover).mkdir()
         (cache / leftover / "model.safetensors").touch()
-    run(request)  # the second owner of the lock
-    assert names(cache) == sorted([name, f"{name}.tmp.9-ffff", f"{name}.tmp.mine", f"x{name}.tmp.1-0a1b"])
+    run(request)
+    assert names(cache) == sorted([name, f"{name}.tmp.mine", f"x{name}.tmp.0a1bffff"])
 
 
-def test_an_owner_that_was_paused_for_too_long_discards_its_work_and_waits(tmp_path: Path) -> None:
-    request = write_checkpoint(tmp_path)
-    target = conversion_target(request)
-    lock = target.with_name(f"{target.name}.lock")
-
-    def take_over(folder: Path) -> None:
-        assert not target.exists()
-        owner = Owner.model_validate_json((lock / "000001.owner").read_bytes())
-        (lock / "000002.owner").write_text(owner.model_copy(update={"boot_id": "another host"}).model_dump_json())
-
-    def finish(line: str) -> None:
-        lines.append(line)
-        if line.startswith("It is process"):
-            (lock / "000002.outcome").write_text(Outcome(state="failed", error="a reason").model_dump_json())
-
-    lines: list[str] = []
-    with pytest.raises(RunError, match="failed: a reason"):
-        convert(request, CopyingConverter(during=take_over), settings=FAST, report=finish)
-    assert "paused" in lines[1] and "waiting" in lines[2]
+def test_an_owner_that_was_paused_for_too_long_publishes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="paused"):
+        run(write_checkpoint(tmp_path), CopyingConverter(during=shutil.rmtree))
     assert names(tmp_path / CACHE) == []
 
 
@@ -299,29 +291,40 @@ def test_a_waiter_uses_the_conversion_of_the_other(tmp_path: Path) -> None:
     ]
 
 
-def test_a_waiter_fails_with_the_reason_of_the_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [RunError("lm_head.weight"), OSError(errno.EIO, "Input/output error")])
+def test_a_waiter_converts_itself_if_the_other_fails(tmp_path: Path, error: Exception) -> None:
     """B1: a waiting job did not check whether the other one had succeeded."""
     request, proceed = write_checkpoint(tmp_path), threading.Event()
-    thread = in_the_background(request, proceed, RunError("lm_head.weight"))
-    with pytest.raises(RunError, match=rf"process {os.getpid()} on .*: lm_head\.weight$"):
-        wait_for(request, proceed, CopyingConverter())
-    thread.join()
-
-
-def test_a_waiter_tries_itself_if_the_failure_may_be_the_other_hosts(tmp_path: Path) -> None:
-    request, proceed = write_checkpoint(tmp_path), threading.Event()
     own: list[Path] = []
-    thread = in_the_background(request, proceed, OSError(errno.EIO, "Input/output error"))
+    thread = in_the_background(request, proceed, error)
     wait_for(request, proceed, CopyingConverter(during=own.append))
     thread.join()
     assert len(own) == 1 and is_converted(request)
+
+
+def test_waiting_is_bounded(tmp_path: Path) -> None:
+    request, proceed = write_checkpoint(tmp_path), threading.Event()
+    thread = in_the_background(request, proceed, None)
+    with pytest.raises(RunError, match=rf"process {os.getpid()} on .*--max-wait"):
+        convert(request, CopyingConverter(), settings=FAST.model_copy(update={"max_wait_s": 0.05}), report=print)
+    proceed.set()
+    thread.join()
+
+
+def test_the_lock_folder_of_an_earlier_version_is_no_obstacle(tmp_path: Path) -> None:
+    request = write_checkpoint(tmp_path)
+    target = conversion_target(request)
+    lock = target.with_name(f"{target.name}.lock")
+    lock.mkdir(parents=True)
+    (lock / "000001.owner").touch()
+    assert run(request)[0] == target
 
 
 def test_a_process_that_gets_the_lock_after_another_published_uses_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = write_checkpoint(tmp_path)
-    from rollyard.services.launchers.conversion.versions import Versions
+    from rollyard.services.launchers.conversion.cache import Versions
 
     require = Versions.require_own
 
@@ -332,3 +335,43 @@ def test_a_process_that_gets_the_lock_after_another_published_uses_that(
     monkeypatch.setattr(Versions, "require_own", meanwhile)
     _, lines = run(request, CopyingConverter(error=AssertionError("converted twice")))
     assert lines == ["Another process completed conversion, using cached checkpoint"]
+
+
+KEY = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "name"),
+    [
+        ("/results/grpo/step_170/policy/weights", "step_170"),
+        ("/results/grpo/final/actor", "final"),
+        ("/results/a run/my best: step.5/weights", "my_best_step_5"),
+        ("/results/$(touch x)\n'q'/weights", "touch_x_q"),
+        ("/weights/policy", ""),
+        ("/", ""),
+        ("/results/" + "x" * 300, "x" * 64),
+    ],
+)
+def test_the_identifier_is_the_last_specific_folder_without_unsafe_characters(checkpoint: str, name: str) -> None:
+    assert identifier(Path(checkpoint)) == name
+
+
+def test_a_conversion_has_the_identifier_and_16_digits_of_the_key() -> None:
+    root = cache_root({"LOG": "/lustre/me"})
+    assert cached_path(root, Path("/r/step_170/weights"), KEY) == Path(
+        "/lustre/me/nemo-rl/hf_eval_checkpoints/step_170_0123456789abcdef"
+    )
+    assert cached_path(root, Path("/weights"), KEY).name == "0123456789abcdef"
+
+
+def test_log_defaults_to_tmp() -> None:
+    assert cache_root({}) == Path(os.path.realpath("/tmp")) / "nemo-rl/hf_eval_checkpoints"
+
+
+def test_a_path_is_resolved_whatever_its_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "step_1").mkdir()
+    (tmp_path / "latest").symlink_to("step_1")
+    monkeypatch.chdir(tmp_path)
+    environ = {"HOME": str(tmp_path)}
+    written = ["~/latest", "~/step_1/", "latest/", "./step_1/../latest", f"{tmp_path}//latest"]
+    assert {resolve(path, environ) for path in written} == {tmp_path / "step_1"}
