@@ -15,21 +15,18 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, exit_status
 from rollyard.services.io.script import ScriptParser, positive
 from rollyard.services.launchers.conversion.cache import ConversionRequest, conversion_target, is_converted
-from rollyard.services.launchers.slurm.client.slurm_client import SlurmClient
-from rollyard.services.launchers.slurm.launch.launch_arguments import (
+from rollyard.services.launchers.slurm.client import SlurmClient
+from rollyard.services.launchers.slurm.launch import Launch, find_launch
+from rollyard.services.launchers.slurm.launch_arguments import (
     launch_parser,
     launch_root,
     make_launch_root,
     read_arguments,
 )
-from rollyard.services.launchers.slurm.launch.launch_folder import find_launch
-from rollyard.services.launchers.slurm.launch.launch_planner import LaunchPlanner
-from rollyard.services.launchers.slurm.launch.launch_records import Launch
-from rollyard.services.launchers.slurm.launch.launcher import Launcher
-from rollyard.services.launchers.slurm.launch.model_choice import CachedCheckpoint
-from rollyard.services.launchers.slurm.reports.launch_status import launch_status
-from rollyard.services.launchers.slurm.reports.sweep_table import sweep_table, write_table
-from rollyard.services.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.services.launchers.slurm.launch_planner import LaunchPlanner
+from rollyard.services.launchers.slurm.launcher import Launcher
+from rollyard.services.launchers.slurm.report import launch_status, sweep_table, write_table
+from rollyard.services.launchers.slurm.scheduler import Scheduler
 
 COMMAND = "ng_eval_launcher"
 WIDTH = 1000
@@ -67,7 +64,7 @@ def status(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = _parser("status", "Show the jobs of a launch, and how many of the rows are done.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(arguments)
-    found = launch_status(_launch(given, environ), SlurmScheduler(SlurmClient(environ)))
+    found = launch_status(_launch(given, environ), Scheduler(SlurmClient(environ)))
     if given.json:
         print(found.model_dump_json(indent=2))
     else:
@@ -116,12 +113,12 @@ def _launcher(environ: Mapping[str, str], *, contained: bool = False, dry: bool 
     if not contained and not Path(eval_command).is_file():
         raise OperatorError(f"{eval_command} does not exist; install Rollyard again in this environment")
 
-    def conversions(dcp: Path, config: Path, hf_path: Path | None, token: str) -> CachedCheckpoint:
+    def find_conversion(dcp: Path, config: Path, hf_path: Path | None, token: str) -> tuple[Path, bool]:
         request = ConversionRequest(dcp, config, environ, hf_path, token=token, remember=not dry)
-        return CachedCheckpoint(conversion_target(request), is_converted(request))
+        return conversion_target(request), is_converted(request)
 
-    planner = LaunchPlanner(conversions, Path.cwd(), (eval_command,), (python, *CONVERT))
-    return Launcher(planner, SlurmScheduler(SlurmClient(environ)), _print_line, _warn)
+    planner = LaunchPlanner(find_conversion, Path.cwd(), (eval_command,), (python, *CONVERT))
+    return Launcher(planner, Scheduler(SlurmClient(environ)), _print_line, _warn)
 
 
 def _parser(name: str, description: str) -> ScriptParser:

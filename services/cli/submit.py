@@ -15,23 +15,44 @@ from rollyard.services.errors import OperatorError, RollyardError
 from rollyard.services.io.durations import duration
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, exit_status
 from rollyard.services.io.terminal import plain_line
-from rollyard.services.launchers.sagemaker import local_run
-from rollyard.services.launchers.sagemaker.container.config_rewrite import check_config
-from rollyard.services.launchers.sagemaker.docker import Docker, shown
-from rollyard.services.launchers.sagemaker.dry_run import describe
-from rollyard.services.launchers.sagemaker.iam_policy import policy
-from rollyard.services.launchers.sagemaker.image import build_command
-from rollyard.services.launchers.sagemaker.job_log import JobLog
-from rollyard.services.launchers.sagemaker.job_name import checked, evaluation_names, training_names
-from rollyard.services.launchers.sagemaker.job_parameters import JobParameters
-from rollyard.services.launchers.sagemaker.log_stream import JobLogs
-from rollyard.services.launchers.sagemaker.program_choice import command_of, scripts_of
-from rollyard.services.launchers.sagemaker.settings import FILE, SageMakerSettings, read_settings
+from rollyard.services.launchers.sagemaker.container.inputs import check_config
+from rollyard.services.launchers.sagemaker.image import (
+    Docker,
+    build_command,
+    container_command,
+    direct_command,
+    local_environment,
+    run_in_foreground,
+    shown,
+)
+from rollyard.services.launchers.sagemaker.job_parameters import JobParameters, command_of, scripts_of
+from rollyard.services.launchers.sagemaker.settings import (
+    FEATURE,
+    FILE,
+    SageMakerSettings,
+    Target,
+    find_target,
+    policy,
+    read_settings,
+)
 from rollyard.services.launchers.sagemaker.source_bundle import make_bundle
-from rollyard.services.launchers.sagemaker.submission import Plan, Submission
-from rollyard.services.launchers.sagemaker.target import FEATURE, Target, find_target
-from rollyard.services.launchers.sagemaker.training_job import ENDED, JobDescription, TrainingJobs
-from rollyard.services.launchers.sagemaker.wait import POLL_S, wait
+from rollyard.services.launchers.sagemaker.submission import (
+    JobLog,
+    Plan,
+    Submission,
+    checked,
+    describe,
+    evaluation_names,
+    training_names,
+)
+from rollyard.services.launchers.sagemaker.training_job import (
+    ENDED,
+    POLL_S,
+    JobDescription,
+    JobLogs,
+    TrainingJobs,
+    wait,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -143,9 +164,9 @@ def _run_locally(
     if options.build:
         commands.append(build_command(project, settings.dockerfile, image, settings.base_image))
     if options.gpus is not None:
-        commands.append(local_run.container_command(image, project, options.gpus, parameters))
+        commands.append(container_command(image, project, options.gpus, parameters))
     else:
-        commands.append(local_run.direct_command(project, parameters))
+        commands.append(direct_command(project, parameters))
     if options.dry_run:
         for command in commands:
             print(shown(command))
@@ -156,9 +177,9 @@ def _run_locally(
     if options.build:
         docker.run(commands[0])
     if options.gpus is None:
-        environment = local_run.local_environment(project, os.environ, parameters)
+        environment = local_environment(project, os.environ, parameters)
     _print(shown(commands[-1]))
-    return local_run.run(commands[-1], project, environment)
+    return run_in_foreground(commands[-1], project, environment)
 
 
 def _existing_job(options: Namespace, settings: SageMakerSettings, log: JobLog) -> int:

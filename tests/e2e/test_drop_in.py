@@ -19,7 +19,7 @@ import yaml
 
 from rollyard.services.cli.submit import run
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.sagemaker.container.checkpoint_folder import name_in_s3
+from rollyard.services.launchers.sagemaker.container.uploader import name_in_s3
 from tests.support.commands import Finished, command_environ
 from tests.support.doc_pages import blocks, commands, page
 from tests.support.fake_stores import store

@@ -18,7 +18,7 @@ from rollyard.services.cli.eval_launcher import run
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.nemo_rl.config import load_tree
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.slurm.job_types import JobSpec
+from rollyard.services.launchers.slurm.job import JobSpec
 from tests.support.doc_pages import commands, page
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.waiting import deadline_s

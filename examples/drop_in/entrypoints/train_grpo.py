@@ -24,8 +24,7 @@ from rollyard.services.io.foreground import run_foreground
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.own_command import own_command
 from rollyard.services.io.script import run_script
-from rollyard.services.launchers.sagemaker.settings import FILE, read_settings
-from rollyard.services.launchers.sagemaker.target import find_target
+from rollyard.services.launchers.sagemaker.settings import FILE, find_target, read_settings
 from rollyard.services.training.rlvr.conversion import train_config
 from rollyard.services.training.rlvr.rlvr_config import RlvrConfig
 from rollyard.services.training.rlvr.rlvr_data import ENVIRONMENTS

@@ -9,9 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rollyard.services.io.terminal import plain_line
-from rollyard.services.launchers.slurm.launch.launch_text import shown_value
-from rollyard.services.launchers.slurm.reports.launch_status import LaunchStatus
-from rollyard.services.launchers.slurm.reports.sweep_table import SweepTable
+from rollyard.services.launchers.slurm.report import LaunchStatus, SweepTable
+from rollyard.services.launchers.slurm.sweep import shown_value
 
 _MAX_VALUE = 40
 _MAX_ERROR = 100

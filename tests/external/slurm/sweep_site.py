@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.slurm.launch.launch_folder import LaunchFolder
-from rollyard.services.launchers.slurm.launch.launch_records import Launch
+from rollyard.services.launchers.slurm.launch import Launch, LaunchFolder
 from tests.external.slurm.cluster import Cluster
 from tests.support.commands import BIN, Finished, command_environ
 from tests.support.evaluations import command_line

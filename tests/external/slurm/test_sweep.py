@@ -15,9 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.launchers.slurm.launch.launch_folder import LaunchFolder
-from rollyard.services.launchers.slurm.launch.launch_records import Launch
-from rollyard.services.launchers.slurm.launch.submissions import Submissions
+from rollyard.services.launchers.slurm.launch import Launch, LaunchFolder, Submissions
 from rollyard.services.rollouts.shared.shared_paths import SharedPaths
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.sweep_site import COMBINATIONS, SweepSite

@@ -18,7 +18,7 @@ from rollyard.services.launchers.sagemaker.container.job_environment import (
     root_of,
     write_failure,
 )
-from rollyard.services.launchers.sagemaker.container.stop_signal import StopSignal
+from rollyard.services.launchers.sagemaker.container.programs import StopSignal
 from rollyard.services.launchers.sagemaker.job_parameters import JobParameters
 
 

@@ -9,7 +9,7 @@ from rollyard.services.config.settings_file import load_settings
 from rollyard.services.config.yaml_files import read_yaml
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.gate.rules import read_rules
-from rollyard.services.launchers.slurm.launch.yaml_values import load_yaml
+from rollyard.services.launchers.slurm.sweep import load_yaml
 from rollyard.services.server.settings import ServerSettings
 
 

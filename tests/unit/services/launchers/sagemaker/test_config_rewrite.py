@@ -9,9 +9,13 @@ import pytest
 import yaml
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.launchers.sagemaker.container.config_rewrite import Resolvers, rewrite, with_output_dir
-from rollyard.services.launchers.sagemaker.container.model_source import ModelSource
-from rollyard.services.launchers.sagemaker.container.s3_cache import S3Cache
+from rollyard.services.launchers.sagemaker.container.inputs import (
+    ModelSource,
+    Resolvers,
+    S3Cache,
+    rewrite,
+    with_output_dir,
+)
 
 SOURCES: list[str | Sequence[str]] = []
 

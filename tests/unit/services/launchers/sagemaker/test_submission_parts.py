@@ -16,16 +16,11 @@ import pytest
 from rollyard.services.cli.arguments.eval_arguments import read_arguments
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.sagemaker.docker import run_command
-from rollyard.services.launchers.sagemaker.iam_policy import policy
-from rollyard.services.launchers.sagemaker.image import build_command
-from rollyard.services.launchers.sagemaker.job_log import HEADER, JobLog
-from rollyard.services.launchers.sagemaker.job_name import checked, evaluation_names, training_names
+from rollyard.services.launchers.sagemaker.image import build_command, container_command
 from rollyard.services.launchers.sagemaker.job_parameters import JobParameters
-from rollyard.services.launchers.sagemaker.secret_files import secret_in
-from rollyard.services.launchers.sagemaker.settings import SageMakerSettings, read_settings
-from rollyard.services.launchers.sagemaker.source_bundle import make_bundle, unpack
-from rollyard.services.launchers.sagemaker.target import find_target
+from rollyard.services.launchers.sagemaker.settings import SageMakerSettings, find_target, policy, read_settings
+from rollyard.services.launchers.sagemaker.source_bundle import make_bundle, secret_in, unpack
+from rollyard.services.launchers.sagemaker.submission import HEADER, JobLog, checked, evaluation_names, training_names
 from tests.support.waiting import deadline_s
 
 NOW = datetime(2026, 1, 16, 1, 18, 3)
@@ -248,7 +243,7 @@ def test_an_image_for_jobs_runs_as_root_who_owns_their_folders(tmp_path: Path) -
 
 
 def test_docker_gets_its_gpus_as_one_value_and_the_project_at_both_paths() -> None:
-    command = run_command("image:tag", Path("/a b"), "0,1", {"N": "$x"}, ["python", "x y"])
+    command = container_command("image:tag", Path("/a b"), "0,1", JobParameters(config="$x y"))
     assert command[command.index("--gpus") + 1] == '"device=0,1"'
-    assert {"/a b:/opt/ml/code", "/a b:/a b", "/a b/training_output:/opt/ml/model"} < set(command)
-    assert command[-4:] == ["N=$x", "image:tag", "python", "x y"]
+    assert {"/a b:/opt/ml/code", "/a b:/a b", "/a b/training_output:/opt/ml/model", "SM_NUM_GPUS=2"} < set(command)
+    assert command[command.index("image:tag") + 1 :][:2] == ["python", "-m"] and "$x y" in command

@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.launchers.slurm.chain.attempts import Attempt, attempts_of, end_by_rule, end_of
-from rollyard.services.launchers.slurm.chain.record import CHAIN_FILE, ChainEventKind, ChainRecord
-from rollyard.services.launchers.slurm.job_types import JobSpec, JobState
+from rollyard.services.launchers.slurm.chain import (
+    CHAIN_FILE,
+    Attempt,
+    ChainEventKind,
+    ChainRecord,
+    attempts_of,
+    end_by_rule,
+    end_of,
+)
+from rollyard.services.launchers.slurm.job import JobSpec, JobState
 
 
 def spec(**settings: Any) -> JobSpec:

@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 
 from rollyard.services.launchers.slurm import job_runner
-from rollyard.services.launchers.slurm.chain.attempts import attempts_of, end_of
-from rollyard.services.launchers.slurm.chain.markers import DONE, read_marker
-from rollyard.services.launchers.slurm.chain.record import ChainRecord
-from rollyard.services.launchers.slurm.client.slurm_client import QueuedJob, SlurmError, SlurmTimeoutError, Standing
-from rollyard.services.launchers.slurm.job.work import WorkEnd
-from rollyard.services.launchers.slurm.job_files import ChainJob
+from rollyard.services.launchers.slurm.chain import DONE, ChainRecord, attempts_of, end_of, read_marker
+from rollyard.services.launchers.slurm.client import QueuedJob, SlurmError, SlurmTimeoutError, Standing
+from rollyard.services.launchers.slurm.job import ChainJob, JobSpec, JobState
 from rollyard.services.launchers.slurm.job_runner import JobRunner, RunningJob
-from rollyard.services.launchers.slurm.job_types import JobSpec, JobState
+from rollyard.services.launchers.slurm.job_work import WorkEnd
 
 CHAIN = "c"
 KILLED = [JobState.TIMEOUT, JobState.NODE_FAIL, JobState.OUT_OF_MEMORY, JobState.FAILED, JobState.CANCELLED]

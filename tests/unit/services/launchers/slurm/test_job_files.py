@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.launchers.slurm.job.containers import check_container, in_container, on_node
-from rollyard.services.launchers.slurm.job_files import check_spec, read_job, sbatch_arguments, script, write_job
-from rollyard.services.launchers.slurm.job_types import JobSpec
+from rollyard.services.launchers.slurm.containers import check_container, in_container, on_node
+from rollyard.services.launchers.slurm.job import JobSpec, check_spec, read_job, sbatch_arguments, script, write_job
 
 
 def spec(folder: Path = Path("/jobs/one"), **settings: Any) -> JobSpec:

@@ -11,14 +11,11 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.launchers.slurm.chain.attempts import attempts_of
-from rollyard.services.launchers.slurm.chain.record import ChainEventKind, ChainRecord
-from rollyard.services.launchers.slurm.client.slurm_client import SlurmClient, SlurmError, SlurmTimeoutError
-from rollyard.services.launchers.slurm.client.submitter import submit_once
-from rollyard.services.launchers.slurm.job.predecessors import settle
-from rollyard.services.launchers.slurm.job_files import Submission, comment, write_submission
-from rollyard.services.launchers.slurm.job_types import JobSpec, JobState, SubmittedJob
-from rollyard.services.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.services.launchers.slurm.chain import ChainEventKind, ChainRecord, attempts_of
+from rollyard.services.launchers.slurm.client import SlurmClient, SlurmError, SlurmTimeoutError
+from rollyard.services.launchers.slurm.job import JobSpec, JobState, Submission, SubmittedJob, comment, write_submission
+from rollyard.services.launchers.slurm.job_runner import settle
+from rollyard.services.launchers.slurm.scheduler import Scheduler, submit_once
 
 
 class Programs:
@@ -110,7 +107,7 @@ def test_accounting_knows_a_job_that_squeue_has_forgotten(programs: Programs) ->
     write_submission(folder, Submission(chain="c", name="one", job_id="7", submitted=0))
     job = SubmittedJob(name="one", job_id="7", folder=folder, submitted=0)
     programs.write("squeue", 'case "$*" in *--me*) ;; *) echo "Invalid job id specified" >&2; exit 1 ;; esac')
-    assert SlurmScheduler(programs.client).states([job]) == {"7": JobState.OUT_OF_MEMORY}
+    assert Scheduler(programs.client).states([job]) == {"7": JobState.OUT_OF_MEMORY}
 
 
 def test_a_job_killed_at_its_limit_and_forgotten_is_a_timeout(programs: Programs) -> None:
@@ -130,7 +127,7 @@ def test_a_job_killed_at_its_limit_and_forgotten_is_a_timeout(programs: Programs
 def test_a_job_without_a_record_of_its_folder_is_an_error(programs: Programs) -> None:
     job = SubmittedJob(name="one", job_id="7", folder=programs.folder, submitted=0)
     with pytest.raises(Exception, match=r"job 7\b"):
-        SlurmScheduler(programs.client).states([job])
+        Scheduler(programs.client).states([job])
 
 
 def test_completed_chains_are_reported_while_slurm_is_down(programs: Programs) -> None:
@@ -140,7 +137,7 @@ def test_completed_chains_are_reported_while_slurm_is_down(programs: Programs) -
     (folder / "done.json").write_text(json.dumps({"chain": "c", "job_id": "8", "time": 1}))
     job = SubmittedJob(name="one", job_id="7", folder=folder, submitted=0)
     programs.write("squeue", "exit 1")
-    assert SlurmScheduler(programs.client).states([job]) == {"7": JobState.COMPLETED}
+    assert Scheduler(programs.client).states([job]) == {"7": JobState.COMPLETED}
 
 
 def test_the_state_of_a_predecessor_is_read_when_its_processes_have_ended(

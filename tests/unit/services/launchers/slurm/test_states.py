@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.launchers.slurm.client.slurm_client import Standing, array_base, parse_job_id, without_job
-from rollyard.services.launchers.slurm.client.states import parse_state
-from rollyard.services.launchers.slurm.client.time_limit import seconds_of
-from rollyard.services.launchers.slurm.job.ray_nodes import cpus_per_node
-from rollyard.services.launchers.slurm.job_types import JobState
+from rollyard.services.launchers.slurm.client import Standing, array_base, parse_job_id, parse_state, without_job
+from rollyard.services.launchers.slurm.job import JobState, seconds_of
+from rollyard.services.launchers.slurm.ray_nodes import cpus_per_node
 
 
 @pytest.mark.parametrize(

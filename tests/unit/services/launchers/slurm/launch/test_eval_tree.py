@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.nemo_rl.config import load_tree
-from rollyard.services.launchers.slurm.launch.dotted_keys import Setting
-from rollyard.services.launchers.slurm.launch.eval_tree import as_yaml, merge, read_config, validate
+from rollyard.services.launchers.slurm.eval_tree import as_yaml, merge, read_config, validate
+from rollyard.services.launchers.slurm.sweep import Setting
 from tests.support.launches import CONFIG
 
 TREE: dict[str, Any] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.launchers.slurm.launch.launch_arguments import launch_root, make_launch_root, read_arguments
+from rollyard.services.launchers.slurm.launch_arguments import launch_root, make_launch_root, read_arguments
 
 
 def test_the_defaults_are_those_of_the_original_launcher() -> None:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.launchers.slurm.launch.launch_planner import Planned
+from rollyard.services.launchers.slurm.launch_planner import Planned
 from rollyard.services.types import Json
 from tests.support.launches import MODEL, LaunchSite
 

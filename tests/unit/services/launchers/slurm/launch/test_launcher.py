@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.launchers.slurm.job_types import JobState
-from rollyard.services.launchers.slurm.launch.launch_folder import LaunchFolder, find_launch
-from rollyard.services.launchers.slurm.launch.submissions import Submissions
+from rollyard.services.launchers.slurm.job import JobState
+from rollyard.services.launchers.slurm.launch import LaunchFolder, Submissions, find_launch
 from tests.support.launches import MODEL, LaunchSite, MemoryScheduler
 
 SWEEP = ("--sweep", "sweep.yaml", MODEL)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.launchers.slurm.launch.launch_arguments import read_arguments
-from rollyard.services.launchers.slurm.launch.model_choice import ModelChoice, choose_model
+from rollyard.services.launchers.slurm.launch_arguments import read_arguments
+from rollyard.services.launchers.slurm.launch_planner import ModelChoice, choose_model
 from tests.support.launches import Checkpoints
 
 DCP = ["--dcp-ckpt-path", "step_170/policy/weights/", "--dcp-config", "step_170/config.yaml"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.launchers.slurm.launch.sweep import read_sweep
+from rollyard.services.launchers.slurm.sweep import read_sweep
 
 
 def combinations(tmp_path: Path, text: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from rollyard.services.launchers.slurm.launch.yaml_values import dump_yaml, load_yaml, read_value
+from rollyard.services.launchers.slurm.sweep import dump_yaml, load_yaml, read_value
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.launchers.slurm.chain.attempts import Attempt
-from rollyard.services.launchers.slurm.job_types import JobState
-from rollyard.services.launchers.slurm.launch.launch_folder import find_launch
-from rollyard.services.launchers.slurm.launch.launch_records import Launch
-from rollyard.services.launchers.slurm.reports.launch_status import NOT_SUBMITTED, launch_status
-from rollyard.services.launchers.slurm.reports.sweep_table import sweep_table, write_table
+from rollyard.services.launchers.slurm.chain import Attempt
+from rollyard.services.launchers.slurm.job import JobState
+from rollyard.services.launchers.slurm.launch import Launch, find_launch
+from rollyard.services.launchers.slurm.report import NOT_SUBMITTED, launch_status, sweep_table, write_table
 from rollyard.services.rollouts.shared.partial_merge import merge_shards
 from rollyard.services.rollouts.shared.shared_paths import RoundPaths, SharedPaths
 from rollyard.services.rollouts.shared.shared_records import SharedManifest

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,31 +17,37 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.nemo_rl.config import is_nemo_rl
 from rollyard.services.io.json_values import text_of
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.slurm.launch.dotted_keys import (
-    Setting,
-    find_value,
-    set_value,
-)
-from rollyard.services.launchers.slurm.launch.eval_tree import (
+from rollyard.services.launchers.slurm.eval_tree import (
     OUTPUT_DIR,
+    Resources,
     as_yaml,
     merge,
     model_key,
     read_config,
+    read_resources,
     validate,
 )
-from rollyard.services.launchers.slurm.launch.job_planner import JobPlanner
-from rollyard.services.launchers.slurm.launch.launch_arguments import DEFAULT_CONFIG
-from rollyard.services.launchers.slurm.launch.launch_options import LaunchOptions
-from rollyard.services.launchers.slurm.launch.launch_records import Combination, Launch
-from rollyard.services.launchers.slurm.launch.model_choice import Conversions, ModelChoice, choose_model
-from rollyard.services.launchers.slurm.launch.resources import Resources, read_resources
-from rollyard.services.launchers.slurm.launch.sweep import NO_SWEEP, Sweep, read_sweep
+from rollyard.services.launchers.slurm.job import JobSpec
+from rollyard.services.launchers.slurm.launch import Combination, Conversion, Launch, PlannedJob
+from rollyard.services.launchers.slurm.launch_arguments import DEFAULT_CONFIG, LaunchOptions
+from rollyard.services.launchers.slurm.sweep import (
+    NO_SWEEP,
+    Setting,
+    Sweep,
+    find_value,
+    read_sweep,
+    set_value,
+)
 from rollyard.services.server.settings import redacted_at
 from rollyard.services.types import Json
 
 SHIPPED_CONFIG = INSTALLED / "configs" / "nemo_rl_eval.yaml"
 SAVE_PATH = "eval.save_path"
+
+
+FindConversion = Callable[[Path, Path, Path | None, str], tuple[Path, bool]]
+"""Checkpoint, config, folder of the result (None: the cache) and token (only a conversion that carries it counts; empty
+for any) -> folder of the conversion, and whether it exists already. Raises OperatorError if it cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Planned:
 class LaunchPlanner:
     """Plans launches for the user's current folder."""
 
-    conversions: Conversions
+    find_conversion: FindConversion
     here: Path
     """The folder to which relative paths refer."""
     eval_command: tuple[str, ...]
@@ -78,12 +84,11 @@ class LaunchPlanner:
         sweep = NO_SWEEP if options.sweep is None else read_sweep(self.here / Path(options.sweep).expanduser())
         config = self._config(options, sweep)
         tree = read_config(config)
-        choice = choose_model(options, self.conversions, force_token=launch_id)
+        choice = choose_model(options, self.find_conversion, force_token=launch_id)
         folder = options.log_root / options.jobname / launch_id
         trees, combinations, resources = [], [], []
-        warnings: list[str] = []
+        warnings = _overridden(sweep, overrides)
         several = len(sweep.combinations) > 1
-        warnings += _overridden(sweep, overrides)
         for number, swept in enumerate(sweep.combinations, 1):
             name = f"{options.jobname}_sweep_{number}" if several else options.jobname
             merged, settings, needed = _combine(tree, swept, overrides, choice, options, name, warnings)
@@ -219,3 +224,131 @@ def _content(options: LaunchOptions, trees: Sequence[Json], choice: ModelChoice)
         tree.pop("cluster", None)
     data: list[Any] = [options.jobname, trees, model, options.force_conversion]
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class JobPlanner:
+    options: LaunchOptions
+    launch_id: str
+    """Part of every job's name, so that no job waits for one of another launch."""
+    folder: Path
+    here: Path
+    """Working directory of the jobs: relative paths in a config refer to the folder of the launch's call."""
+
+    def conversion(self, conversion: Conversion | None, command: Sequence[str]) -> list[PlannedJob]:
+        """Return the job that converts the checkpoint, which needs no GPU; none if there is nothing to convert."""
+        if conversion is None:
+            return []
+        flags = {
+            "--dcp-ckpt-path": str(conversion.dcp_ckpt_path),
+            "--dcp-config": str(conversion.dcp_config),
+            "--hf-ckpt-path": str(conversion.requested_path or ""),
+            "--force-token": conversion.force_token,
+        }
+        arguments = [word for flag, value in flags.items() if value for word in (flag, value)]
+        name = f"{self.options.jobname}_convert-{self.launch_id}"
+        spec = self._spec(Resources(nodes=1, gpus=0), name, self.folder / "conversion", [*command, *arguments])
+        # The evaluations wait for the end of this very job, so that no successor may replace it.
+        return [PlannedJob(spec=spec.model_copy(update={"chain": False}), combination=None)]
+
+    def evaluations(
+        self, combination: Combination, resources: Resources, command: Sequence[str], after: Sequence[PlannedJob]
+    ) -> list[PlannedJob]:
+        """Return the jobs that share the rows of a combination."""
+        return [
+            PlannedJob(
+                spec=self._spec(
+                    resources,
+                    f"{combination.name}-{self.launch_id}-{worker}",
+                    combination.folder / worker,
+                    # A worker even if it is the only job: others may join it later.
+                    [*command, str(combination.config), f"worker={worker}"],
+                ),
+                combination=combination.name,
+                after=tuple(job.spec.name for job in after),
+            )
+            for worker in (f"job-{number}" for number in range(1, self.options.jobs + 1))
+        ]
+
+    def _spec(self, resources: Resources, name: str, folder: Path, command: Sequence[str]) -> JobSpec:
+        options = self.options
+        return JobSpec(
+            name=name,
+            folder=folder,
+            command=tuple(command),
+            environment={
+                "GPUS_PER_NODE": str(resources.gpus),
+                "NUM_ACTOR_NODES": str(resources.nodes),
+                # The conversion's cache is in LOG.
+                "LOG": str(options.log_root.parent),
+            },
+            working_directory=self.here,
+            nodes=resources.nodes,
+            gpus_per_node=resources.gpus,
+            time=options.time,
+            account=options.account,
+            partition=options.partition,
+            container=options.container,
+            container_runtime=options.container_runtime,
+            mounts=options.mounts,
+            sbatch_args=options.sbatch_args,
+            max_retries=options.max_retries,
+            max_walltime_s=options.max_walltime_s,
+            drain_before_s=options.drain_before_s,
+            ray_address_argument="ray_head_node_address=" if resources.nodes > 1 else None,
+        )
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """The model that the flags choose."""
+
+    model: Path | None = None
+    """Folder of the checkpoint; None: the config, sweep or overrides choose the model."""
+    conversion: Conversion | None = None
+    """The necessary conversion; None if the checkpoint is converted already, or none was given."""
+    cached: bool = False
+    """An earlier conversion is used."""
+
+
+def choose_model(options: LaunchOptions, find_conversion: FindConversion, force_token: str) -> ModelChoice:
+    """Apply the flags of the checkpoint conversion. Raises OperatorError if they contradict each other."""
+    _check(options)
+    target = None if options.hf_ckpt_path is None else _path(options.hf_ckpt_path)
+    if options.dcp_ckpt_path is None or (options.skip_conversion and target is not None):
+        if target is not None and not (target / "config.json").is_file():
+            raise OperatorError(f"--hf-ckpt-path {str(target)!r} has no config.json; expected a converted checkpoint")
+        return ModelChoice(target)
+    if options.dcp_config is None:
+        raise OperatorError("--dcp-ckpt-path requires --dcp-config, the path of the checkpoint's config.yaml")
+    dcp, config = _path(options.dcp_ckpt_path), _path(options.dcp_config)
+    token = force_token if options.force_conversion else ""
+    folder, exists = find_conversion(dcp, config, target, token)
+    if exists:
+        return ModelChoice(folder, cached=True)
+    if options.skip_conversion:
+        raise OperatorError(f"--skip-conversion: there is no conversion of {dcp} (looked for {folder})")
+    conversion = Conversion(
+        dcp_ckpt_path=dcp, dcp_config=config, hf_ckpt_path=folder, requested_path=target, force_token=token or None
+    )
+    return ModelChoice(folder, conversion)
+
+
+def _check(options: LaunchOptions) -> None:
+    converts = options.dcp_ckpt_path is not None
+    for given, name in ((options.dcp_config, "--dcp-config"), (options.force_conversion, "--force-conversion")):
+        if given and not converts:
+            raise OperatorError(f"{name} has no effect without --dcp-ckpt-path")
+    if options.hf_ckpt_path is not None and not converts and not options.skip_conversion:
+        raise OperatorError("--hf-ckpt-path requires --dcp-ckpt-path, or --skip-conversion to evaluate it as it is")
+    if options.skip_conversion and not converts and options.hf_ckpt_path is None:
+        raise OperatorError("--skip-conversion requires --hf-ckpt-path, the converted checkpoint")
+    if options.skip_conversion and options.force_conversion:
+        raise OperatorError("--skip-conversion and --force-conversion contradict each other; use one of them")
+
+
+def _path(text: str) -> Path:
+    """Return the absolute path without links, so that one checkpoint has one name."""
+    if not text:
+        raise OperatorError("a path is empty (is a shell variable unset?)")
+    return Path(text).expanduser().resolve()

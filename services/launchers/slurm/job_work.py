@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
-from rollyard.services.errors import RollyardError
+from rollyard.services.errors import RollyardError, RunError
 from rollyard.services.io.durations import duration
-from rollyard.services.launchers.slurm.chain.attempts import attempts_of, running_time
-from rollyard.services.launchers.slurm.chain.record import ChainRecord
-from rollyard.services.launchers.slurm.client.slurm_client import SlurmClient
-from rollyard.services.launchers.slurm.client.time_limit import seconds_of
-from rollyard.services.launchers.slurm.job.command import JobCommand
-from rollyard.services.launchers.slurm.job.containers import STEP_NAME, check_runtime, in_container
-from rollyard.services.launchers.slurm.job.heartbeat import INTERVAL_S
-from rollyard.services.launchers.slurm.job.ray_nodes import RayNodes, authentication, cpus_per_node
-from rollyard.services.launchers.slurm.job.signals import JobSignals
-from rollyard.services.launchers.slurm.job_files import log_file
-from rollyard.services.launchers.slurm.job_types import JobSpec, JobState
+from rollyard.services.io.terminal import plain_line
+from rollyard.services.launchers.slurm.chain import INTERVAL_S, ChainRecord, attempts_of, running_time
+from rollyard.services.launchers.slurm.client import SlurmClient
+from rollyard.services.launchers.slurm.containers import STEP_NAME, check_runtime, in_container
+from rollyard.services.launchers.slurm.job import JobSpec, JobState, log_file, seconds_of
+from rollyard.services.launchers.slurm.ray_nodes import RayNodes, authentication, cpus_per_node
+from rollyard.services.runtime.process_setup import die_with_parent
 
 _MIN_DRAIN_S = 5.0
 _SETTLE_S = 0.2
@@ -200,3 +201,103 @@ class JobWork:
         except RollyardError:
             return None
         return None if standing is None else standing.being_ended(self._restart, self._started)
+
+
+_TAIL_BYTES, _TAIL_LINES, _LINE_CHARACTERS = 8192, 3, 300
+
+
+class JobCommand:
+    """A running command. It is killed with the runner, so that nothing runs outside a job.
+
+    `terminate`: sends SIGTERM to the command; None: to its process. srun needs this, because it kills its tasks when it
+    gets SIGTERM itself.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        directory: Path,
+        output: Path,
+        terminate: Callable[[], None] | None = None,
+    ) -> None:
+        self._output = output
+        self._offset = output.stat().st_size if output.exists() else 0
+        self._terminate = terminate
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env={
+                    "PYTHONUNBUFFERED": "1",
+                    **environment,
+                },  # the last lines of its output are the last that it printed
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid()),
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise RunError(f"the command {plain_line(str(command[0]))} cannot be started: {error}") from error
+
+    def status(self) -> int | None:
+        """Return the exit status, -N for signal N; None while it runs."""
+        return self._process.poll()
+
+    def drain(self) -> None:
+        """Tell the command to finish. Signals only the process itself, which stops those that it has started."""
+        if self._terminate is not None:
+            self._terminate()
+        elif self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the command and the rest of its process group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def last_lines(self) -> str:
+        """Return the last lines of its output, on one line."""
+        try:
+            with self._output.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._offset, end - _TAIL_BYTES))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+        lines = [plain_line(line.strip())[:_LINE_CHARACTERS] for line in text.splitlines() if line.strip()]
+        return " | ".join(lines[-_TAIL_LINES:])
+
+
+class JobSignals:
+    """Installs handlers for SIGTERM, SIGINT, SIGUSR1 and SIGCHLD. `wait` returns early when one arrives."""
+
+    def __init__(self) -> None:
+        self.terminate = False
+        """SIGTERM or SIGINT: the job is being ended."""
+        self.drain = False
+        """SIGUSR1: the job's time limit is near."""
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGINT, self._terminate)
+        signal.signal(signal.SIGUSR1, self._drain)
+        signal.signal(signal.SIGCHLD, self._ignore)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a signal arrives, at most `timeout_s`."""
+        select.select([self._reader], [], [], max(0.0, timeout_s))
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._reader, 512):
+                pass
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        self.terminate = True
+
+    def _drain(self, number: int, frame: FrameType | None) -> None:
+        self.drain = True
+
+    def _ignore(self, number: int, frame: FrameType | None) -> None:
+        """SIGCHLD only has to wake up the loop."""

@@ -17,10 +17,9 @@ from pathlib import Path
 from rollyard.services.errors import RunError
 from rollyard.services.http.ray_address import ray_authentication
 from rollyard.services.io.terminal import plain_line
-from rollyard.services.launchers.slurm.client.slurm_client import SlurmClient
-from rollyard.services.launchers.slurm.job.containers import on_node
-from rollyard.services.launchers.slurm.job_files import LOGS
-from rollyard.services.launchers.slurm.job_types import JobSpec
+from rollyard.services.launchers.slurm.client import SlurmClient
+from rollyard.services.launchers.slurm.containers import on_node
+from rollyard.services.launchers.slurm.job import LOGS, JobSpec
 
 READY_S = 300.0
 _HEAD_TRIES = 3

@@ -1,4 +1,4 @@
-"""Parses the command line of `ng_eval_launcher`: flags, and `key=value` overrides of the evaluation's config."""
+"""The command line of `ng_eval_launcher`: flags, and `key=value` overrides of the evaluation's config."""
 
 from __future__ import annotations
 
@@ -8,12 +8,48 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.script import ScriptParser, not_negative, positive
-from rollyard.services.launchers.slurm.client.time_limit import seconds_of
-from rollyard.services.launchers.slurm.launch.dotted_keys import Setting, read_overrides
-from rollyard.services.launchers.slurm.launch.launch_options import ContainerRuntime, LaunchOptions
+from rollyard.services.launchers.slurm.job import seconds_of
+from rollyard.services.launchers.slurm.sweep import Setting, read_overrides
+from rollyard.services.types import Record
+
+ContainerRuntime = Literal["none", "pyxis", "apptainer"]
+
+
+class LaunchOptions(Record):
+    """The flags of `ng_eval_launcher`."""
+
+    config: str | None = None
+    sweep: str | None = None
+    dcp_ckpt_path: str | None = None
+    dcp_config: str | None = None
+    hf_ckpt_path: str | None = None
+    skip_conversion: bool = False
+    force_conversion: bool = False
+    nodes: int | None = None
+    gpus: int | None = None
+    time: str = "2:0:0"
+    account: str
+    partition: str = "batch"
+    container: str | None = None
+    container_runtime: ContainerRuntime = "none"
+    mounts: tuple[str, ...] = ()
+    jobname: str = "eval"
+    jobs: int = 1
+    """Jobs for each combination, which share its rows."""
+    max_retries: int = 3
+    max_walltime_s: float | None = None
+    drain_before_s: int = 120
+    sbatch_args: tuple[str, ...] = ()
+    dry: bool = False
+    resume: bool = False
+    launch_id: str | None = None
+    log_root: Path
+    """`$LOG/nemo-rl`: the folder of all launches and converted checkpoints."""
+
 
 DEFAULT_CONFIG = "examples/configs/eval.yaml"
 USAGE = """%(prog)s [flags] [key=value ...]

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.launchers.slurm.job_types import JobSpec
+from rollyard.services.launchers.slurm.job import JobSpec
 
 RUNTIMES = ("none", "pyxis", "apptainer")
 STEP_NAME = "rollyard-command"
