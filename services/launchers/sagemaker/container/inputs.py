@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -43,10 +44,10 @@ class JobInputs:
         client: Callable[[], Any],
         print_line: Callable[[str], None],
     ) -> None:
-        """`client`: returns boto3's S3 client; called only if something is in S3."""
+        """`client`: returns boto3's S3 client; called only if something is in S3, because that needs credentials."""
         self._environment = environment
         self._parameters = parameters
-        self._client = client
+        self._client = cache(client)
         self._print = print_line
 
     def fetch_source(self) -> None:
@@ -88,23 +89,15 @@ class JobInputs:
         return model_source.resolve(path, source)
 
     def _data(self, address: str) -> str:
-        return Datasets(self._cache("data"), self._print).resolve(address)
+        """Return the local copy of `s3://bucket/key`, an object or a folder."""
+        copy = self._cache("data").get(address)
+        if copy is None:
+            raise OperatorError(f"{address} does not exist in S3. Upload the data before the job is submitted")
+        self._print(f"data {address}: {copy}")
+        return str(copy)
 
     def _cache(self, name: str) -> S3Cache:
-        return S3Cache(self._environment.work / name, _Lazy(self._client))
-
-
-class _Lazy:
-    """An S3 client that is created when it is first used: a job with local paths only needs no credentials."""
-
-    def __init__(self, create: Callable[[], Any]) -> None:
-        self._create = create
-        self._client: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        if self._client is None:
-            self._client = self._create()
-        return getattr(self._client, name)
+        return S3Cache(self._environment.work / name, self._client)
 
 
 MODEL_KEYS = (
@@ -310,27 +303,6 @@ def source_order(source: str | Sequence[str]) -> Sequence[str]:
     return order
 
 
-class Datasets:
-    """Resolves the addresses of data."""
-
-    def __init__(self, cache: S3Cache, print_line: Callable[[str], None]) -> None:
-        self._cache = cache
-        self._print = print_line
-
-    def resolve(self, address: str) -> str:
-        """Return the local copy of `s3://bucket/key`, an object or a folder; other values unchanged.
-
-        Raises OperatorError if there is no such object, AwsError if S3 cannot be read.
-        """
-        if not address.startswith(s3.SCHEME):
-            return address
-        copy = self._cache.get(address)
-        if copy is None:
-            raise OperatorError(f"{address} does not exist in S3. Upload the data before the job is submitted")
-        self._print(f"data {address}: {copy}")
-        return str(copy)
-
-
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _MANIFEST = "manifest.json"
 
@@ -354,7 +326,7 @@ class Manifest(Record):
 class S3Cache:
     """Copies in one folder. Several processes of a host may use it."""
 
-    def __init__(self, folder: Path, client: Any) -> None:
+    def __init__(self, folder: Path, client: Callable[[], Any]) -> None:
         self._folder = folder
         self._client = client
 
@@ -388,7 +360,7 @@ class S3Cache:
             target = content / item.name if item.name else content
             target.parent.mkdir(parents=True, exist_ok=True)
             with aws_errors(f"{manifest.address} cannot be copied"):
-                self._client.download_file(bucket, f"{key}/{item.name}" if item.name else key, str(target))
+                self._client().download_file(bucket, f"{key}/{item.name}" if item.name else key, str(target))
             self._check(target, item, manifest.address, bucket, f"{key}/{item.name}" if item.name else key)
         write_synced(partial / _MANIFEST, orjson.dumps(manifest.model_dump()))
 
@@ -411,14 +383,14 @@ class S3Cache:
     def _is_encrypted_by_key(self, address: str, bucket: str, key: str) -> bool:
         """Return whether S3 encrypts the object with a key of KMS. Its ETag looks like an MD5 sum then, but is none."""
         with aws_errors(f"{address} cannot be read"):
-            head = self._client.head_object(Bucket=bucket, Key=key)
+            head = self._client().head_object(Bucket=bucket, Key=key)
         return str(head.get("ServerSideEncryption", "")).startswith("aws:kms")
 
     def _list(self, address: str, bucket: str, key: str) -> Iterator[S3Object]:
         prefix = f"{key}/"
         found = False
         with aws_errors(f"{address} cannot be read"):
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+            pages = self._client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
             for item in (item for page in pages for item in page.get("Contents", ())):
                 name = item["Key"].removeprefix(prefix)
                 if not name or name.endswith("/"):  # the placeholder of a folder
@@ -431,7 +403,7 @@ class S3Cache:
             return
         try:
             with aws_errors(f"{address} cannot be read"):
-                head = self._client.head_object(Bucket=bucket, Key=key)
+                head = self._client().head_object(Bucket=bucket, Key=key)
         except AwsError as error:
             if error.status == 404:
                 return

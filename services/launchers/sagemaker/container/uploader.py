@@ -1,8 +1,8 @@
 """RunUploader: copies checkpoints, traces and logs to S3 while the program runs.
 
 A checkpoint is uploaded when it is complete, and gets the file COMPLETE.json last. An interrupted upload has no such
-file, and the next one continues it. Other files of the run grow: they are uploaded again after a change, up to the
-last line.
+file, and the next one sends what is missing. Other files of the run grow: they are uploaded again after a change, up to
+the last line.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rollyard.services.errors import RollyardError
 from rollyard.services.evaluation.checkpoints.checkpoint_files import find_missing_part, step_of, unfinished
 from rollyard.services.io import s3
 from rollyard.services.io.aws import AwsError, aws_errors
+from rollyard.services.io.optional import load
 
 MARKERS = ("COMPLETE.json", "_SUCCESS", "_COMPLETE", ".complete", "DONE")
 """Files that training code writes last."""
@@ -227,6 +228,7 @@ PART_BYTES = 64 * 1024 * 1024
 """Smaller files are uploaded by one request."""
 MAX_PARTS = 9_000
 """S3 accepts 10,000."""
+_CONCURRENT_PARTS = 4
 
 
 class S3Uploader:
@@ -248,7 +250,14 @@ class S3Uploader:
                 if size <= self._part_bytes:
                     self._client.put_object(Bucket=self._bucket, Key=key, Body=opened.read(size))
                 else:
-                    self._upload_parts(opened, key, size)
+                    transfer = load("boto3.s3.transfer", "aws", "a SageMaker job")
+                    parts = transfer.TransferConfig(
+                        multipart_threshold=self._part_bytes,
+                        multipart_chunksize=self._part_size(size),
+                        max_concurrency=_CONCURRENT_PARTS,
+                    )
+                    source = opened if length is None else _Beginning(opened, length)
+                    self._client.upload_fileobj(source, self._bucket, key, Config=parts)
 
     def put(self, data: bytes, key: str) -> None:
         with aws_errors(f"s3://{self._bucket}/{key} cannot be uploaded"):
@@ -287,39 +296,23 @@ class S3Uploader:
             data: bytes = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
         return data
 
-    def _upload_parts(self, opened: BinaryIO, key: str, size: int) -> None:
-        target = {"Bucket": self._bucket, "Key": key}
-        unfinished = self._unfinished(key)
-        upload = unfinished[-1] if unfinished else self._client.create_multipart_upload(**target)["UploadId"]
-        stored = self._stored_parts(key, upload) if unfinished else {}
-        done = []
-        for number, part in enumerate(_parts(opened, size, self._part_size(size)), start=1):
-            etag = f'"{hashlib.md5(part).hexdigest()}"'
-            if stored.get(number) != etag:
-                etag = self._client.upload_part(**target, UploadId=upload, PartNumber=number, Body=part)["ETag"]
-            done.append({"PartNumber": number, "ETag": etag})
-        self._client.complete_multipart_upload(**target, UploadId=upload, MultipartUpload={"Parts": done})
-        for other in unfinished[:-1]:  # unfinished uploads cost as much as objects
-            self._client.abort_multipart_upload(**target, UploadId=other)
-
-    def _unfinished(self, key: str) -> list[str]:
-        """Return the ids of interrupted uploads of a key, oldest first."""
-        pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=key)
-        found = [item for page in pages for item in page.get("Uploads", ()) if item["Key"] == key]
-        return [item["UploadId"] for item in sorted(found, key=lambda item: str(item.get("Initiated", "")))]
-
-    def _stored_parts(self, key: str, upload: str) -> dict[int, str]:
-        pages = self._client.get_paginator("list_parts").paginate(Bucket=self._bucket, Key=key, UploadId=upload)
-        return {part["PartNumber"]: part["ETag"] for page in pages for part in page.get("Parts", ())}
-
     def _part_size(self, size: int) -> int:
         return max(self._part_bytes, -(-size // MAX_PARTS))
 
 
 def _parts(opened: BinaryIO, size: int, part_size: int) -> Iterator[bytes]:
-    while size > 0:
-        part = opened.read(min(part_size, size))
-        if not part:
-            raise OSError(None, "the file became shorter while it was uploaded", getattr(opened, "name", None))
-        size -= len(part)
-        yield part
+    for _ in range(0, size, part_size):
+        yield opened.read(part_size)
+
+
+class _Beginning:
+    """The first bytes of a file that grows."""
+
+    def __init__(self, file: BinaryIO, length: int) -> None:
+        self._file = file
+        self._left = length
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data
