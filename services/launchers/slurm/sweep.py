@@ -223,21 +223,7 @@ def load_yaml(text: str) -> Any:
         check_aliases(text)
     except ValueError as error:
         raise yaml.YAMLError(str(error)) from error
-    value = yaml.load(text, _Loader)
-    _require_finite(value, {})
-    return value
-
-
-def _require_finite(value: Any, finite: dict[int, bool]) -> None:
-    """Raise yaml.YAMLError if an alias refers to a list or mapping that contains it. `finite`: values by their id."""
-    if not isinstance(value, list | dict) or finite.get(id(value)):
-        return
-    if id(value) in finite:
-        raise yaml.YAMLError("an alias refers to a value that contains it")
-    finite[id(value)] = False
-    for item in value.values() if isinstance(value, dict) else value:
-        _require_finite(item, finite)
-    finite[id(value)] = True
+    return yaml.load(text, _Loader)
 
 
 def read_value(text: str) -> Any:

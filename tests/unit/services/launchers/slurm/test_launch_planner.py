@@ -1,3 +1,5 @@
+"""Flags, sweep and config become combinations, a model and jobs."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -6,9 +8,10 @@ import pytest
 import yaml
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.launchers.slurm.launch_planner import Planned
+from rollyard.services.launchers.slurm.launch_arguments import read_arguments
+from rollyard.services.launchers.slurm.launch_planner import ModelChoice, Planned, choose_model
 from rollyard.services.types import Json
-from tests.support.launches import MODEL, LaunchSite
+from tests.support.launches import MODEL, Checkpoints, LaunchSite
 
 
 @pytest.fixture
@@ -195,3 +198,71 @@ def test_content_does_not_depend_on_whether_the_checkpoint_is_converted_yet(site
     before = site.plan(*DCP).launch.content
     site.checkpoints.is_converted = True
     assert site.plan(*DCP).launch.content == before
+
+
+CHECKPOINT = ["--dcp-ckpt-path", "step_170/policy/weights/", "--dcp-config", "step_170/config.yaml"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "step_170/policy/weights").mkdir(parents=True)
+    (tmp_path / "step_170/config.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+
+
+def choose(tmp_path: Path, *words: str, is_converted: bool = False) -> ModelChoice:
+    checkpoints = Checkpoints(tmp_path / "cache", is_converted=is_converted)
+    return choose_model(read_arguments(words, {})[0], checkpoints, "token")
+
+
+def test_a_checkpoint_is_converted_into_the_cache(tmp_path: Path) -> None:
+    choice = choose(tmp_path, *CHECKPOINT)
+    assert choice.model == tmp_path / "cache" / "step_170_0123456789abcdef"
+    assert choice.conversion and choice.conversion.hf_ckpt_path == choice.model
+    assert choice.conversion.dcp_ckpt_path == tmp_path / "step_170/policy/weights"
+
+
+def test_the_folder_of_the_conversion_can_be_given(tmp_path: Path) -> None:
+    choice = choose(tmp_path, *CHECKPOINT, "--hf-ckpt-path", "my model")
+    assert choice.model == tmp_path / "my model"
+    assert choice.conversion and choice.conversion.requested_path == choice.model
+
+
+def test_a_link_and_a_trailing_slash_do_not_make_another_checkpoint(tmp_path: Path) -> None:
+    """B16: paths were not resolved."""
+    (tmp_path / "latest").symlink_to("step_170")
+    choice = choose(
+        tmp_path, "--dcp-ckpt-path", "latest/policy/../policy/weights", "--dcp-config", "latest/config.yaml"
+    )
+    assert choice.conversion == choose(tmp_path, *CHECKPOINT).conversion
+
+
+def test_a_converted_checkpoint_can_be_used_without_its_source(tmp_path: Path) -> None:
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").touch()
+    assert choose(tmp_path, "--skip-conversion", "--hf-ckpt-path", "hf") == ModelChoice(tmp_path / "hf")
+
+
+def test_without_conversion_the_cache_must_have_the_checkpoint(tmp_path: Path) -> None:
+    assert choose(tmp_path, *CHECKPOINT, "--skip-conversion", is_converted=True).cached
+    with pytest.raises(OperatorError, match="no conversion"):
+        choose(tmp_path, *CHECKPOINT, "--skip-conversion")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (CHECKPOINT[:2], "requires --dcp-config"),
+        (CHECKPOINT[2:], "--dcp-config .*--dcp-ckpt-path"),
+        (["--force-conversion"], "--force-conversion has no effect"),
+        (["--hf-ckpt-path", "x"], "--hf-ckpt-path requires --dcp-ckpt-path"),
+        (["--skip-conversion"], "--skip-conversion requires --hf-ckpt-path"),
+        (["--skip-conversion", "--hf-ckpt-path", "absent"], "has no config.json"),
+        ([*CHECKPOINT, "--skip-conversion", "--force-conversion"], "contradict each other"),
+        (["--dcp-ckpt-path", "absent", *CHECKPOINT[2:]], "absent does not"),
+        (["--dcp-ckpt-path", "", *CHECKPOINT[2:]], "a path is empty"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(tmp_path: Path, words: list[str], problem: str) -> None:
+    with pytest.raises(OperatorError, match=problem):
+        choose(tmp_path, *words)

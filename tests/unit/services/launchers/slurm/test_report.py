@@ -1,3 +1,5 @@
+"""What `status` and `collect` show."""
+
 from __future__ import annotations
 
 import csv

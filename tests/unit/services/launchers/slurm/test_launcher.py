@@ -1,7 +1,11 @@
+"""Submits, resumes, reshapes and cancels launches, with a scheduler in memory."""
+
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import os
 import re
 from pathlib import Path
 
@@ -248,3 +252,50 @@ def test_the_plan_of_a_launch_can_be_read_back(site: LaunchSite) -> None:
     launch = find_launch(site.log, site.folders[0])
     assert launch.command_line == SWEEP
     assert json.loads((site.folders[0] / "launch.json").read_text())["combinations"][1]["name"] == "eval_sweep_2"
+
+
+def filled(path: Path) -> Submissions:
+    submissions = Submissions(path)
+    submissions.announce("a")
+    submissions.record("a", "101", path.parent / "a")
+    submissions.announce("b")
+    return submissions
+
+
+def test_submitted_jobs_and_open_submissions_are_read_back(tmp_path: Path) -> None:
+    filled(tmp_path / "submitted.jsonl")
+    found = Submissions(tmp_path / "submitted.jsonl")
+    assert {name: job.job_id for name, job in found.jobs.items()} == {"a": "101"}
+    assert found.intents == {"b"}
+
+
+def test_after_a_kill_at_any_byte_the_manifest_can_be_read_and_continued(tmp_path: Path) -> None:
+    path = tmp_path / "submitted.jsonl"
+    filled(path)
+    data = path.read_bytes()
+    line = data.index(b"\n")
+    for length in sorted(
+        {*range(0, len(data) + 1, 7), *range(line - 2, line + 3), *range(len(data) - 2, len(data) + 1)}
+    ):
+        path.write_bytes(data[:length])
+        before = Submissions(path)
+        before.record("c", "103", tmp_path)
+        after = Submissions(path)
+        assert after.jobs.keys() == {*before.jobs, "c"}
+        assert after.intents == before.intents
+        assert ("a" in after.jobs) == (length >= data.index(b"\n", data.index(b"job_id")))
+
+
+def test_a_line_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "submitted.jsonl"
+    path.write_bytes(b'{"name": "a"}\n')
+    with pytest.raises(RunError, match="line 1 "):
+        Submissions(path)
+
+
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "submitted.jsonl"
+    submissions = Submissions(path)
+    path.symlink_to("/dev/full")
+    with pytest.raises(RunError, match=os.strerror(errno.ENOSPC)):
+        submissions.announce("a")

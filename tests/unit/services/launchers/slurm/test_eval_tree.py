@@ -1,3 +1,5 @@
+"""The config of one evaluation."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""The flags, and the folder of all launches."""
+
 from __future__ import annotations
 
 import os
