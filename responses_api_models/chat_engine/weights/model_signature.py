@@ -16,7 +16,8 @@ import orjson
 
 from rollyard.responses_api_models.chat_engine.weights.config_changes import config_changes
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
-from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import Tensor, read_json
+from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import read_json
+from rollyard.services.io.safetensors_headers import Tensor
 from rollyard.services.types import Json
 
 HEAD = "lm_head.weight"

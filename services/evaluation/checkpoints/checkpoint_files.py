@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import struct
 import zipfile
 from pathlib import Path
 
 import orjson
+
+from rollyard.services.io.safetensors_headers import read_header
 
 _STEP = re.compile(r"(?:steps?|checkpoint|ckpt|iter|iteration|epoch)[-_=.]?(\d+)", re.IGNORECASE)
 _ENDS = re.compile(r"(?:^|[-_])(\d+)$")
@@ -48,10 +49,11 @@ def find_missing_part(folder: Path, marker: str | None = None) -> str:
         if file.suffix == ".bin":
             if not zipfile.is_zipfile(file):  # the zip directory is written last
                 return f"{file.name} is incomplete"
-        elif (length := _length(file)) != (size := file.stat().st_size):
-            return f"{file.name} has {size:,} bytes" + (
-                f"; expected {length:,}" if length >= 0 else " and an incomplete header"
-            )
+        else:
+            try:
+                read_header(file)
+            except (OSError, ValueError) as error:
+                return str(error)
     return ""
 
 
@@ -103,18 +105,3 @@ def _named_by(index: Path) -> list[str]:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return [f"the file list in {index.name}"]  # the index is incomplete or invalid
-
-
-def _length(file: Path) -> int:
-    """Return the total length of a safetensors file according to its header; -1 if the header is incomplete."""
-    try:
-        with file.open("rb") as opened:
-            size = opened.read(8)
-            if len(size) < 8:
-                return -1
-            (header,) = struct.unpack("<Q", size)
-            described = orjson.loads(opened.read(min(header, 100_000_000)))
-        ends = [entry["data_offsets"][1] for name, entry in described.items() if name != "__metadata__"]
-        return int(8 + header + max(ends, default=0))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return -1
