@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from rollyard.services.cli.display.console import console
-from rollyard.services.cli.display.launch_view import status_view, table_view
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, exit_status
 from rollyard.services.io.script import ScriptParser, positive
+from rollyard.services.io.terminal import plain_line
 from rollyard.services.launchers.conversion.cache import ConversionRequest, conversion_target, is_converted
 from rollyard.services.launchers.slurm.client import SlurmClient
 from rollyard.services.launchers.slurm.launch import Launch, find_launch
@@ -25,12 +29,16 @@ from rollyard.services.launchers.slurm.launch_arguments import (
 )
 from rollyard.services.launchers.slurm.launch_planner import LaunchPlanner
 from rollyard.services.launchers.slurm.launcher import Launcher
-from rollyard.services.launchers.slurm.report import launch_status, sweep_table, write_table
+from rollyard.services.launchers.slurm.report import LaunchStatus, SweepTable, launch_status, sweep_table, write_table
 from rollyard.services.launchers.slurm.scheduler import Scheduler
+from rollyard.services.launchers.slurm.sweep import shown_value
 
 COMMAND = "ng_eval_launcher"
 WIDTH = 1000
 """Tables are printed completely; a narrow terminal wraps their lines."""
+_MAX_VALUE = 40
+_MAX_ERROR = 100
+"""Characters of a cell."""
 CONVERT = ("-m", "rollyard.services.launchers.conversion")
 
 
@@ -68,7 +76,7 @@ def status(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if given.json:
         print(found.model_dump_json(indent=2))
     else:
-        console(sys.stdout, width=WIDTH).print(status_view(found))
+        console(sys.stdout, width=WIDTH).print(_status_view(found))
     return EXIT_DONE
 
 
@@ -95,7 +103,7 @@ def collect(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     launch = _launch(given, environ)
     table = sweep_table(launch, given.pass_threshold)
     written = write_table(table, given.output_dir or launch.folder)
-    console(sys.stdout, width=WIDTH).print(table_view(table))
+    console(sys.stdout, width=WIDTH).print(_table_view(table))
     print(table.summary)
     for path in written:
         print(path)
@@ -138,6 +146,51 @@ def _print_line(text: str) -> None:
 
 def _warn(text: str) -> None:
     print(f"{COMMAND}: {text}", file=sys.stderr, flush=True)
+
+
+def _status_view(status: LaunchStatus) -> RenderableType:
+    """Render one row for each combination, with the states of its jobs."""
+    keys = list(dict.fromkeys(key for one in status.combinations for key in one.parameters))
+    rows: list[list[str]] = []
+    for job in status.conversion:
+        rows.append([job.title, *[""] * len(keys), job.state, job.job_id or "", "", str(job.attempts), job.error])
+    for one in status.combinations:
+        values = [shown_value(one.parameters[key]) if key in one.parameters else "-" for key in keys]
+        ids = ", ".join(job.job_id for job in one.jobs if job.job_id)
+        rows.append([one.name, *values, one.states, ids, one.rows, str(one.attempts), one.error])
+    titles = ["name", *_short_names(keys), "state", "jobs", "rows", "attempts", "last error"]
+    return Group(
+        Text(plain_line(f"Launch {status.launch_id}: {status.folder}")),
+        _table(titles, rows),
+        Text(plain_line(status.summary)),
+    )
+
+
+def _table_view(table: SweepTable) -> RenderableType:
+    """Render one row for each combination, with coverage and metrics."""
+    titles = ["name", *_short_names(table.parameters), "rollouts", *table.metrics]
+    return _table(titles, [table.cells(row) for row in table.rows])
+
+
+def _short_names(keys: Sequence[str]) -> list[str]:
+    """Return the last parts of dotted keys, or the whole keys if these parts are not unique."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return last if len(set(last)) == len(last) else list(keys)
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for title in titles:
+        table.add_column(Text(plain_line(title)), no_wrap=True)
+    for row in rows:
+        # Text instead of str, because a value may contain brackets, which rich parses as markup.
+        table.add_row(*(Text(_shorten(plain_line(cell), title)) for cell, title in zip(row, titles, strict=True)))
+    return table
+
+
+def _shorten(text: str, title: str) -> str:
+    limit = _MAX_ERROR if title == "last error" else max(_MAX_VALUE, 2 * len(title))
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import yaml
 import rollyard
 from rollyard import collect
 from rollyard.resources_servers.gsm8k.app import server
-from rollyard.services.cli.arguments.submit_options import parse_arguments
 from rollyard.services.cli.arguments.train_arguments import read_arguments
 from rollyard.services.cli.browse import BrowseOptions
 from rollyard.services.cli.collect_rollouts import CollectOptions
@@ -34,6 +33,7 @@ from rollyard.services.cli.prepare_data import PrepareOptions
 from rollyard.services.cli.reward_profile import ProfileOptions
 from rollyard.services.cli.serve import ServeOptions
 from rollyard.services.cli.status import StatusOptions
+from rollyard.services.cli.submit import parse_arguments
 from rollyard.services.cli.track import TrackOptions
 from rollyard.services.cli.viewer import ViewerOptions
 from rollyard.services.config.load import load
