@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -21,8 +22,31 @@ from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.jsonl import replace
 from rollyard.services.types import Record
 
+ContainerRuntime = Literal["none", "pyxis", "apptainer"]
 
-class JobSpec(Record):
+
+class JobOptions(Record):
+    """What the launcher's flags set for all jobs of a launch."""
+
+    time: str = "2:0:0"
+    """Time limit of one job, as for `sbatch --time`."""
+    account: str | None = None
+    partition: str | None = "batch"
+    container: str | None = None
+    """Image of Pyxis or Apptainer; None: the job runs directly on the node."""
+    container_runtime: ContainerRuntime = "none"
+    mounts: tuple[str, ...] = ()
+    sbatch_args: tuple[str, ...] = ()
+    """More arguments of `sbatch`, each passed unchanged: `--qos=high`."""
+    max_retries: int = Field(default=3, ge=0)
+    """How many jobs of the chain may fail before it ends. Time limits, preemption and lost nodes do not count."""
+    max_walltime_s: float | None = Field(default=None, gt=0)
+    """Maximum running time of all jobs of the chain together."""
+    drain_before_s: int = Field(default=120, ge=0, le=65535)
+    """SLURM sends SIGUSR1 this long before the time limit; the collector then finishes its episodes."""
+
+
+class JobSpec(JobOptions):
     """A job to submit. Values reach the job as arguments and environment variables, never through a shell string."""
 
     name: str
@@ -37,29 +61,12 @@ class JobSpec(Record):
     nodes: int = Field(default=1, ge=1)
     gpus_per_node: int = Field(default=8, ge=0)
     """GPUs per node; 0 requests no generic resource."""
-    time: str = "2:0:0"
-    """Time limit of one job, as for `sbatch --time`."""
-    account: str | None = None
-    partition: str | None = "batch"
-    container: str | None = None
-    """Image of Pyxis or Apptainer; None: the job runs directly on the node."""
-    container_runtime: str = "none"
-    """`none`, `pyxis` or `apptainer`."""
-    mounts: tuple[str, ...] = ()
-    sbatch_args: tuple[str, ...] = ()
-    """More arguments of `sbatch`, each passed unchanged: `--qos=high`."""
     after_ok: tuple[str, ...] = ()
     """Ids of jobs that must succeed first."""
     chain: bool = True
     """Whether each job queues a successor that continues its work. False for a single job that other jobs wait for."""
-    max_retries: int = Field(default=3, ge=0)
-    """How many jobs of the chain may fail before it ends. Time limits, preemption and lost nodes do not count."""
-    max_walltime_s: float | None = Field(default=None, gt=0)
-    """Maximum running time of all jobs of the chain together."""
     max_jobs: int = Field(default=100, ge=1)
     """How many times the command may be started, so that a chain ends even if every job reaches its time limit."""
-    drain_before_s: int = Field(default=120, ge=0, le=65535)
-    """SLURM sends SIGUSR1 this long before the time limit; the collector then finishes its episodes."""
     ray_address_argument: str | None = None
     """With several nodes: the address of their Ray cluster is appended to this text, and the result to the command:
     `+ray_head_node_address=`."""
@@ -122,12 +129,18 @@ _NOT_COUNTED = (
 
 
 JOB_FILE, SUBMISSION_FILE, SCRIPT, LOGS = "job.json", "submission.json", "job.sh", "logs"
-_OWN_OPTIONS = (
-    *("array", "chdir", "comment", "dependency", "error", "export", "export-file", "gres", "job-name"),
-    *("kill-on-invalid-dep", "no-requeue", "nodes", "open-mode", "output", "parsable", "requeue", "signal", "time"),
-    *("wait", "wrap"),
-)
-_OWN_SHORT = "aDceJNodotW"
+_OWN_SBATCH_ARGS = {
+    "job-name": "--jobname",
+    "nodes": "--nodes",
+    "time": "--time",
+    "account": "--account",
+    "partition": "--partition",
+    **dict.fromkeys(("gres", "gpus", "gpus-per-node"), "--gpus"),
+    **dict.fromkeys(("array", "chdir", "comment", "dependency", "error", "export", "export-file", "output"), ""),
+    **dict.fromkeys(("kill-on-invalid-dep", "no-requeue", "open-mode", "parsable", "requeue", "signal"), ""),
+    **dict.fromkeys(("wait", "wrap"), ""),
+}
+"""Options of sbatch that the launcher sets, and its flag for each if there is one."""
 
 
 class Submission(Record):
@@ -163,14 +176,12 @@ def check_spec(spec: JobSpec) -> None:
             "log; choose another folder"
         )
     for argument in spec.sbatch_args:
-        name = argument.partition("=")[0]
-        own = name[2:] in _OWN_OPTIONS if name.startswith("--") else argument[:1] == "-" and argument[1:2] in _OWN_SHORT
-        if own:
+        if not argument.startswith("--"):
+            raise OperatorError(f"sbatch_args contains {argument!r}; expected long options such as --qos=high")
+        if (flag := _OWN_SBATCH_ARGS.get(argument[2:].partition("=")[0])) is not None:
             raise OperatorError(
-                f"sbatch_args contains {argument!r}, which the launcher sets itself; use the launcher's option"
+                f"sbatch_args contains {argument!r}, which the launcher sets itself{flag and f'; use {flag}'}"
             )
-        if not argument.startswith("-"):
-            raise OperatorError(f"sbatch_args contains {argument!r}; expected options such as --qos=high")
     for text in (*spec.command, *spec.environment, *spec.environment.values()):
         if "\0" in text:
             raise OperatorError(f"job {spec.name!r}: {text!r} contains a null character, which no argument can contain")

@@ -8,19 +8,15 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.script import ScriptParser, not_negative, positive
-from rollyard.services.launchers.slurm.job import seconds_of
+from rollyard.services.launchers.slurm.job import JobOptions, seconds_of
 from rollyard.services.launchers.slurm.sweep import Setting, read_overrides
-from rollyard.services.types import Record
-
-ContainerRuntime = Literal["none", "pyxis", "apptainer"]
 
 
-class LaunchOptions(Record):
-    """The flags of `ng_eval_launcher`."""
+class LaunchOptions(JobOptions):
+    """The flags of `ng_eval_launcher`, with the variables of the environment already applied."""
 
     config: str | None = None
     sweep: str | None = None
@@ -31,19 +27,9 @@ class LaunchOptions(Record):
     force_conversion: bool = False
     nodes: int | None = None
     gpus: int | None = None
-    time: str = "2:0:0"
-    account: str
-    partition: str = "batch"
-    container: str | None = None
-    container_runtime: ContainerRuntime = "none"
-    mounts: tuple[str, ...] = ()
     jobname: str = "eval"
     jobs: int = 1
     """Jobs for each combination, which share its rows."""
-    max_retries: int = 3
-    max_walltime_s: float | None = None
-    drain_before_s: int = 120
-    sbatch_args: tuple[str, ...] = ()
     dry: bool = False
     resume: bool = False
     launch_id: str | None = None
@@ -59,18 +45,6 @@ EPILOG = """key=value overrides a key of the config: generation.temperature=0.6.
 a string as given; +key=value adds a key that the config does not have. Variables: LOG (folder of launches, default
 /tmp), ACCOUNT, CON (folder of containers)."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
-_OWN_SBATCH_ARGS = {
-    "job-name": "--jobname",
-    "nodes": "--nodes",
-    "time": "--time",
-    "account": "--account",
-    "partition": "--partition",
-    "gres": "--gpus",
-    "gpus": "--gpus",
-    "gpus-per-node": "--gpus",
-    **dict.fromkeys(("array", "dependency", "output", "error", "parsable", "wrap", "wait", "signal"), ""),
-}
-"""Options of sbatch that the launcher sets, and its flag for each if there is one."""
 
 
 def launch_parser() -> ScriptParser:
@@ -115,9 +89,16 @@ def launch_parser() -> ScriptParser:
         metavar="N",
         help="failures to retry per job (default: 3)",
     )
-    group.add_argument("--max-walltime", type=_time_limit, metavar="T", help="limit for all attempts of a job together")
+    group.add_argument(
+        "--max-walltime",
+        dest="max_walltime_s",
+        type=_time_limit,
+        metavar="T",
+        help="limit for all attempts of a job together",
+    )
     group.add_argument(
         "--drain-before",
+        dest="drain_before_s",
         type=not_negative,
         default=120,
         metavar="SECONDS",
@@ -125,6 +106,7 @@ def launch_parser() -> ScriptParser:
     )
     group.add_argument(
         "--sbatch-arg",
+        dest="sbatch_args",
         action="append",
         default=[],
         metavar="ARG",
@@ -149,26 +131,17 @@ def read_arguments(arguments: Sequence[str], environ: Mapping[str, str]) -> tupl
             raise OperatorError(
                 f"{name} is {value!r}; expected letters, digits, '.', '_' and '-', because it is the name of a folder"
             )
-    runtime: ContainerRuntime = given.container_runtime or ("pyxis" if given.container else "none")
+    runtime = given.container_runtime or ("pyxis" if given.container else "none")
     container = given.container or str(Path(environ.get("CON") or "/containers") / "nemo_rl_base.sqsh")
-    options = LaunchOptions(
-        **{name: getattr(given, name) for name in _SAME},
-        account=given.account or environ.get("ACCOUNT") or "default",
-        container=None if runtime == "none" else container,
-        container_runtime=runtime,
-        mounts=tuple(filter(None, given.mounts.split(","))),
-        max_walltime_s=None if given.max_walltime is None else seconds_of(given.max_walltime),
-        drain_before_s=given.drain_before,
-        sbatch_args=tuple(_sbatch_arg(text) for text in given.sbatch_arg),
-        log_root=launch_root(environ),
-    )
-    return options, read_overrides(given.overrides)
-
-
-_SAME = (
-    *("config", "sweep", "dcp_ckpt_path", "dcp_config", "hf_ckpt_path", "skip_conversion", "force_conversion"),
-    *("nodes", "gpus", "time", "partition", "jobname", "jobs", "max_retries", "dry", "resume", "launch_id"),
-)
+    values = vars(given) | {
+        "account": given.account or environ.get("ACCOUNT") or "default",
+        "container": None if runtime == "none" else container,
+        "container_runtime": runtime,
+        "mounts": tuple(filter(None, given.mounts.split(","))),
+        "max_walltime_s": None if given.max_walltime_s is None else seconds_of(given.max_walltime_s),
+        "log_root": launch_root(environ),
+    }
+    return LaunchOptions(**{name: values[name] for name in LaunchOptions.model_fields}), read_overrides(given.overrides)
 
 
 def launch_root(environ: Mapping[str, str]) -> Path:
@@ -208,16 +181,6 @@ def _time_limit(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time limit; expected 2:0:0 or 1-12:00:00") from error
     if seconds == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is a time limit of 0")
-    return text
-
-
-def _sbatch_arg(text: str) -> str:
-    name = text.lstrip("-").partition("=")[0]
-    if not text.startswith("--"):
-        raise OperatorError(f"--sbatch-arg is {text!r}; expected a long option of sbatch: --sbatch-arg=--qos=high")
-    if name in _OWN_SBATCH_ARGS:
-        flag = _OWN_SBATCH_ARGS[name]
-        raise OperatorError(f"--sbatch-arg is {text!r}, which the launcher sets itself{flag and f'; use {flag}'}")
     return text
 
 

@@ -27,7 +27,7 @@ from rollyard.services.launchers.slurm.eval_tree import (
     read_resources,
     validate,
 )
-from rollyard.services.launchers.slurm.job import JobSpec
+from rollyard.services.launchers.slurm.job import JobOptions, JobSpec
 from rollyard.services.launchers.slurm.launch import Combination, Conversion, Launch, PlannedJob
 from rollyard.services.launchers.slurm.launch_arguments import DEFAULT_CONFIG, LaunchOptions
 from rollyard.services.launchers.slurm.sweep import (
@@ -285,16 +285,7 @@ class JobPlanner:
             working_directory=self.here,
             nodes=resources.nodes,
             gpus_per_node=resources.gpus,
-            time=options.time,
-            account=options.account,
-            partition=options.partition,
-            container=options.container,
-            container_runtime=options.container_runtime,
-            mounts=options.mounts,
-            sbatch_args=options.sbatch_args,
-            max_retries=options.max_retries,
-            max_walltime_s=options.max_walltime_s,
-            drain_before_s=options.drain_before_s,
+            **{name: getattr(options, name) for name in JobOptions.model_fields},
             ray_address_argument="ray_head_node_address=" if resources.nodes > 1 else None,
         )
 

@@ -57,6 +57,7 @@ def test_the_command_with_its_secrets_is_readable_by_its_owner_only(tmp_path: Pa
         ({"command": ()}, "has no command"),
         ({"time": "1:30", "drain_before_s": 90}, "not longer than drain_before_s=90"),
         ({"sbatch_args": ("--comment=mine",)}, "'--comment=mine'"),
+        ({"sbatch_args": ("--nodes=3",)}, "use --nodes"),
         ({"sbatch_args": ("-t5",)}, "'-t5'"),
         ({"sbatch_args": ("high",)}, "--qos=high"),
         ({"command": ("a\0b",)}, "null character"),
@@ -71,7 +72,6 @@ def test_a_job_that_sbatch_could_not_handle_is_refused(settings: dict[str, Any],
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"container_runtime": "docker"}, "none, pyxis, apptainer"),
         ({"container_runtime": "pyxis"}, "needs an image"),
         ({"container_runtime": "pyxis", "container": "i", "mounts": ("/a,b",)}, "cannot contain one"),
     ],

@@ -56,8 +56,6 @@ def test_flags_and_overrides_may_be_mixed() -> None:
         (["--time", "0"], "time limit of 0"),
         (["--jobname", "../x"], "name of a folder"),
         (["--launch-id", "a b"], "name of a folder"),
-        (["--sbatch-arg=--nodes=3"], "use --nodes"),
-        (["--sbatch-arg=qos"], "expected a long option"),
     ],
 )
 def test_an_unknown_flag_or_word_is_refused(words: list[str], problem: str) -> None:
