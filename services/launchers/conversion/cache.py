@@ -201,7 +201,7 @@ def _convert(
             host=socket.gethostname(),
             pid=os.getpid(),
             job_id=request.environ.get("SLURM_JOB_ID", ""),
-            files=sync_files(folder),
+            files=_sync_files(folder),
             contents=contents,
         )
         write_synced(folder / MANIFEST, manifest.model_dump_json(indent=2).encode())
@@ -351,7 +351,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def sync_files(folder: Path) -> dict[str, ConvertedFile]:
+def _sync_files(folder: Path) -> dict[str, ConvertedFile]:
     """Sync every file of a folder to the disk and return their sizes and digests."""
     files = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):

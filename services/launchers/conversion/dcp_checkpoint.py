@@ -72,7 +72,7 @@ class DcpCheckpoint:
 
     def has_valid_checksums(self) -> bool:
         """Read all files. Raises RunError if one is damaged; returns False if the checkpoint has no checksums."""
-        return verify_checksums(self._folder, self._chunks)
+        return _verify_checksums(self._folder, self._chunks)
 
     def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """Read tensors by name."""
@@ -184,7 +184,7 @@ _THREADS = 8
 _BLOCK = 1 << 20
 
 
-def verify_checksums(folder: Path, chunks: Mapping[str, Sequence[tuple[int, int, str]]]) -> bool:
+def _verify_checksums(folder: Path, chunks: Mapping[str, Sequence[tuple[int, int, str]]]) -> bool:
     """Raise RunError if a chunk differs from its checksum. Returns False if there are no checksums.
 
     `chunks`: offset, length and tensor of each chunk, by file.

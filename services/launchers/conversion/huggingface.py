@@ -45,9 +45,9 @@ class HuggingFaceConverter:
         if unknown := checkpoint.files - source.files.keys():
             raise RunError(f"the checkpoint stores tensors in {', '.join(sorted(unknown))}; expected files *.distcp")
         # Config and tokenizer first: an error there takes seconds, writing the weights minutes.
-        skeleton = load_skeleton(source.policy, checkpoint)
-        write_tokenizer(source.tokenizer, target)
-        require_ids(target, skeleton.config.get_text_config().vocab_size)
+        skeleton = _load_skeleton(source.policy, checkpoint)
+        _write_tokenizer(source.tokenizer, target)
+        _require_ids(target, skeleton.config.get_text_config().vocab_size)
         with stage("writing the config"):
             skeleton.config.save_pretrained(target)
             skeleton.generation_config.save_pretrained(target)
@@ -59,8 +59,8 @@ class HuggingFaceConverter:
         precision = source.policy.precision
         kept = f" (policy.precision is {precision})" if precision and precision not in dtypes else ""
         report(f"Weights keep the data type of the checkpoint: {', '.join(sorted(dtypes))}{kept}")
-        write_weights(checkpoint, selection.written, target, report, self._max_shard_bytes)
-        difference = check_conversion(checkpoint, skeleton, selection, target, report)
+        _write_weights(checkpoint, selection.written, target, report, self._max_shard_bytes)
+        difference = _check_conversion(checkpoint, skeleton, selection, target, report)
         return Contents(
             tensors=len(entries),
             parameters=sum(math.prod(entry.shape) for entry in entries.values()),
@@ -84,12 +84,12 @@ class ModelSkeleton:
     generation_config: Any
 
 
-def load_skeleton(policy: PolicyConfig, checkpoint: DcpCheckpoint) -> ModelSkeleton:
+def _load_skeleton(policy: PolicyConfig, checkpoint: DcpCheckpoint) -> ModelSkeleton:
     """Load the config and set its data type to that of the checkpoint. Raises RunError if it cannot be loaded."""
     hint = "Check policy.model_name and policy.hf_overrides of --dcp-config"
     with stage(f"loading the model config {policy.model_name}", hint):
         config = AutoConfig.from_pretrained(policy.model_name, **policy.hf_overrides)
-        config.dtype = main_dtype(checkpoint)
+        config.dtype = _main_dtype(checkpoint)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
         config.architectures = [type(model).__name__]
@@ -103,7 +103,7 @@ def load_skeleton(policy: PolicyConfig, checkpoint: DcpCheckpoint) -> ModelSkele
     return ModelSkeleton(config, type(model), tied, computed, _generation_config(policy.model_name, config))
 
 
-def main_dtype(checkpoint: DcpCheckpoint) -> torch.dtype:
+def _main_dtype(checkpoint: DcpCheckpoint) -> torch.dtype:
     """Return the floating-point type of most parameters."""
     sizes: Counter[torch.dtype] = Counter()
     for entry in checkpoint.tensors.values():
@@ -125,7 +125,7 @@ _TEXTS = ("The quick brown fox jumps over 13 lazy dogs.", " x = {'a': [1, 2]}\n\
 _MESSAGES = ([{"role": "user", "content": "2 + 3?"}],)
 
 
-def write_tokenizer(name: str, folder: Path) -> None:
+def _write_tokenizer(name: str, folder: Path) -> None:
     """Write the tokenizer `name` (a folder or a name on the hub) into `folder`. Raises RunError if the copy differs."""
     with stage(f"loading the tokenizer {name}"):
         original = AutoTokenizer.from_pretrained(name)
@@ -139,7 +139,7 @@ def write_tokenizer(name: str, folder: Path) -> None:
             )
 
 
-def require_ids(folder: Path, vocabulary: int) -> None:
+def _require_ids(folder: Path, vocabulary: int) -> None:
     """Raise RunError if the tokenizer has ids for which the model has no embedding."""
     highest = max(AutoTokenizer.from_pretrained(folder).get_vocab().values(), default=-1)
     if highest >= vocabulary:
@@ -185,7 +185,7 @@ def select(checkpoint: DcpCheckpoint, skeleton: ModelSkeleton) -> Selection:
     tied = {name: original for name, original in skeleton.tied.items() if name in names and original in names}
     for name, original in tied.items():
         values = checkpoint.read([name, original])
-        if not same_values(values[name], values[original]):
+        if not _same_values(values[name], values[original]):
             raise RunError(
                 f"the model's config ties {name} to {original}, but the checkpoint holds different values. Set "
                 "policy.hf_overrides.tie_word_embeddings to false in --dcp-config if the model was trained untied"
@@ -193,7 +193,7 @@ def select(checkpoint: DcpCheckpoint, skeleton: ModelSkeleton) -> Selection:
     return Selection([name for name in names if name not in tied and name not in left_out], tied, left_out)
 
 
-def write_weights(
+def _write_weights(
     checkpoint: DcpCheckpoint,
     names: list[str],
     folder: Path,
@@ -219,7 +219,7 @@ def write_weights(
     return placed
 
 
-def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two tensors have the same type, shape and bits; NaN equals NaN."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
@@ -248,7 +248,7 @@ _TOLERANCE = 1e-5
 _LISTED = 5
 
 
-def check_conversion(
+def _check_conversion(
     checkpoint: DcpCheckpoint,
     skeleton: ModelSkeleton,
     selection: Selection,
@@ -281,7 +281,7 @@ def _compare_tensors(values: dict[str, torch.Tensor], selection: Selection, fold
                         f"{file.name} holds {name}, which is not a tensor of the checkpoint, or is stored twice"
                     )
                 missing.discard(name)
-                if not same_values(opened.get_tensor(name), values[name]):
+                if not _same_values(opened.get_tensor(name), values[name]):
                     raise RunError(f"{name} differs from the checkpoint after writing; the disk may be damaged")
     if missing:
         raise RunError(f"{_listed(missing)} of the checkpoint were not written")

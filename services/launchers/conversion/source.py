@@ -67,7 +67,7 @@ class Source:
 def read_source(checkpoint: str | Path, config: str | Path, environ: Mapping[str, str], digests: Digests) -> Source:
     """Read a checkpoint's files to compute its key. Raises OperatorError if it is not a complete DCP checkpoint."""
     folder, config_file = resolve(checkpoint, environ), resolve(config, environ)
-    policy = read_policy_config(config_file)
+    policy = _read_policy_config(config_file)
     names = _checkpoint_files(folder)
     try:
         found = digests.of(folder, names)
@@ -144,7 +144,7 @@ class PolicyConfig(Record):
     """The precision of training; empty if not set. The weights keep the precision of the checkpoint."""
 
 
-def read_policy_config(file: Path) -> PolicyConfig:
+def _read_policy_config(file: Path) -> PolicyConfig:
     """Read the config. Raises OperatorError if it cannot be used."""
     try:
         loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -190,7 +190,7 @@ class _Known(Record):
     digest: str
 
 
-def file_state(file: Path) -> FileState:
+def _file_state(file: Path) -> FileState:
     """Return a file's state. Raises OSError if it does not exist."""
     stat = file.stat()
     return FileState(size=stat.st_size, inode=stat.st_ino, modified_ns=stat.st_mtime_ns, changed_ns=stat.st_ctime_ns)
@@ -216,7 +216,7 @@ class Digests:
     def of(self, folder: Path, names: Iterable[str]) -> dict[str, tuple[FileState, str]]:
         """Return state and digest of each file. Raises RunError if one changes while it is read."""
         known = self._load(folder)
-        states = {name: file_state(folder / name) for name in names}
+        states = {name: _file_state(folder / name) for name in names}
         unknown = [name for name in states if name not in known or known[name].state != states[name]]
         with ThreadPoolExecutor(max(1, min(self._threads, os.cpu_count() or 1))) as pool:
             digests = dict(zip(unknown, pool.map(lambda name: digest_of(folder / name), unknown), strict=True))
@@ -261,7 +261,7 @@ class Digests:
 def require_unchanged(file: Path, state: FileState) -> None:
     """Raise RunError if the file has changed since its state was recorded."""
     try:
-        changed = file_state(file) != state
+        changed = _file_state(file) != state
     except FileNotFoundError:
         raise RunError(
             f"{file} was removed while it was being read: keep the checkpoint until it is converted"

@@ -64,7 +64,7 @@ def make_bundle(project: Path, configs: Sequence[str], include: Sequence[str], m
         if not (project / name).is_file() or not _is_inside(project, project / name):
             raise OperatorError(f"--include {name}: there is no such file in the project {project}")
     extra = [os.path.normpath(name) for name in (*include, *configs)]
-    names = sorted({*project_files(project), *extra})
+    names = sorted({*_project_files(project), *extra})
     allowed = {os.path.normpath(name) for name in include}
     names = [name for name in names if _is_packable(project / name)]
     _check_links(project, names)
@@ -178,7 +178,7 @@ _GENERATED_CACHES = (
 GIT_TIMEOUT_S = 120
 
 
-def project_files(project: Path) -> list[str]:
+def _project_files(project: Path) -> list[str]:
     """Return the paths of all files and links, relative to the project, sorted.
 
     In a git repository these are the tracked and the untracked files that are not ignored, otherwise all files except

@@ -62,22 +62,17 @@ def merge(tree: Json, settings: Iterable[Setting], origin: str) -> Json:
 def validate(tree: Json, origin: str) -> None:
     """Check the config as the job will, so that a mistake is found before the submission. Raises OperatorError."""
     if is_nemo_rl(tree):
-        find_source(parse(DictConfig(escaped(tree)), origin).data)
+        find_source(parse(DictConfig(_escaped(tree)), origin).data)
     else:
         parse_settings(EvalConfig, {OUTPUT_DIR: "run", **tree}, origin)
 
 
-def expected_repeats(tree: Json) -> int | None:
-    found = find_value(tree, "eval.num_tests_per_prompt" if is_nemo_rl(tree) else "num_repeats")
-    return found if type(found) is int else None
-
-
 def as_yaml(tree: Json) -> str:
     """Return the tree as YAML from which OmegaConf reads the same values."""
-    return dump_yaml(escaped(tree))
+    return dump_yaml(_escaped(tree))
 
 
-def escaped(tree: Json) -> Json:
+def _escaped(tree: Json) -> Json:
     """Return the tree with `${` escaped, so that OmegaConf takes it for text."""
     # OmegaConf halves the backslashes in front of a reference; an odd number escapes it.
     found: Json = _map_strings(tree, lambda text: _REFERENCE.sub(lambda one: f"{one[1] * 2}\\${{", text))

@@ -99,7 +99,7 @@ class Scheduler:
         if submission.job_id is None:
             # The launcher was killed between sbatch and its answer; the job may have run already.
             events = ChainRecord(folder, submission.chain).events()
-            job_id = find_job(self._client, submission.chain, 1) or (events[0].job_id if events else None)
+            job_id = _find_job(self._client, submission.chain, 1) or (events[0].job_id if events else None)
             if job_id is None:
                 return None
             submission = submission.model_copy(update={"job_id": job_id})
@@ -229,7 +229,7 @@ def submit_once(client: SlurmClient, spec: JobSpec, chain: str, position: int, d
     except SlurmTimeoutError as error:
         try:
             for _ in range(_LOOKUPS):
-                if found := find_job(client, chain, position):
+                if found := _find_job(client, chain, position):
                     return found
                 time.sleep(_PAUSE_S)
         except SlurmError as second:
@@ -240,7 +240,7 @@ def submit_once(client: SlurmClient, spec: JobSpec, chain: str, position: int, d
     return client.sbatch(arguments)
 
 
-def find_job(client: SlurmClient, chain: str, position: int) -> str | None:
+def _find_job(client: SlurmClient, chain: str, position: int) -> str | None:
     """Return the id of the job at a position of a chain, if squeue still lists it: waiting, running or just ended."""
     wanted = comment(chain, position)
     ids = [array_base(job.job_id) for job in client.queue() if job.comment == wanted]

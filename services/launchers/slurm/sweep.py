@@ -56,7 +56,7 @@ def read_sweep(path: Path) -> Sweep:
     except OSError as error:
         raise OperatorError(f"sweep file {str(path)!r} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise OperatorError(f"sweep file {str(path)!r} is not YAML: {explain_yaml_error(error)}") from error
+        raise OperatorError(f"sweep file {str(path)!r} is not YAML: {_explain_yaml_error(error)}") from error
     if tree is None:
         raise OperatorError(f"sweep file {str(path)!r} is empty; expected keys with lists of values")
     if not isinstance(tree, dict):
@@ -249,7 +249,7 @@ def read_value(text: str) -> Any:
         try:
             return load_yaml(text)
         except (yaml.YAMLError, RecursionError) as error:
-            raise ValueError(f"not valid YAML in {text[0]}{text[-1]}: {explain_yaml_error(error)}") from error
+            raise ValueError(f"not valid YAML in {text[0]}{text[-1]}: {_explain_yaml_error(error)}") from error
     return text
 
 
@@ -280,7 +280,7 @@ def dump_yaml(tree: Any) -> str:
     return dumped
 
 
-def explain_yaml_error(error: Exception) -> str:
+def _explain_yaml_error(error: Exception) -> str:
     """Format a YAML error as one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark

@@ -142,7 +142,7 @@ def check_config(file: Path, name: str) -> None:
         tree = _parsed(file.read_text(encoding="utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:
         raise OperatorError(f"{name} cannot be read: {error}") from error
-    source_order(_source(_items(tree).get("model")))
+    _source_order(_source(_items(tree).get("model")))
 
 
 def run_name(file: Path) -> str | None:
@@ -263,7 +263,7 @@ class ModelSource:
         Raises OperatorError if none of them has the model, AwsError if S3 cannot be read.
         """
         tried = []
-        for name in source_order(source):
+        for name in _source_order(source):
             found, why = {"local": self._local, "s3": self._s3, "hub": self._hub}[name](path)
             if found:
                 self._print(f"model {path}: {'Hugging Face Hub' if name == 'hub' else found}")
@@ -294,7 +294,7 @@ class ModelSource:
         return (path, "") if named else (None, f"{path!r} is not the name of a model on the Hugging Face Hub")
 
 
-def source_order(source: str | Sequence[str]) -> Sequence[str]:
+def _source_order(source: str | Sequence[str]) -> Sequence[str]:
     """Return where to search, in order. Raises OperatorError if the config names anything else."""
     order = SOURCES if source == "auto" else [source] if isinstance(source, str) else list(source)
     unknown = [name for name in order if name not in SOURCES]

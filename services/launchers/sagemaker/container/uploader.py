@@ -91,7 +91,7 @@ class RunUploader:
     def _search(self, *, last: bool) -> None:
         """Upload what is new. A failure is printed and tried again at the next search: it must not end the training."""
         self._problem = ""
-        folders = checkpoints_in(self._run_dir / "checkpoints")
+        folders = _checkpoints_in(self._run_dir / "checkpoints")
         for folder in reversed(folders) if last else folders:
             self._attempt(str(folder), lambda folder=folder: self._checkpoint(folder, last=last))  # type: ignore[misc]
         if last or time.monotonic() >= self._due:
@@ -114,13 +114,13 @@ class RunUploader:
 
     def _checkpoint(self, folder: Path, *, last: bool) -> None:
         name = name_in_s3(folder.name, self._run_dir.name)
-        state = files_of(folder)
+        state = _files_of(folder)
         stable = self._seen.get(name) == state
         self._seen[name] = state
         if self._uploaded.get(name) == state:
             return
         # Once the program has ended, no file can change.
-        if not (has_marker(folder) or (seems_complete(folder) and (stable or last))):
+        if not (_has_marker(folder) or (_seems_complete(folder) and (stable or last))):
             return
         base = f"{self._prefix}/{name}"
         marker = f"{base}/{MARKER}"
@@ -136,9 +136,9 @@ class RunUploader:
             return
         if marked:
             self._uploader.delete(marker)
-        for file in upload_order(changed):
+        for file in _upload_order(changed):
             self._uploader.upload(folder / file, f"{base}/{file}")
-        if files_of(folder) != state:
+        if _files_of(folder) != state:
             self._print(f"upload: {name} changed while it was uploaded; it will be uploaded again")
             return
         self._uploader.put(orjson.dumps({"checkpoint": name, "files": listed}), marker)
@@ -171,7 +171,7 @@ State = tuple[tuple[str, int, int], ...]
 """Name, size and modification time of every file."""
 
 
-def files_of(folder: Path) -> State:
+def _files_of(folder: Path) -> State:
     """Return the state of a folder's files, sorted by name. Raises OSError if it disappears."""
     found = []
     for path in sorted(folder.rglob("*")):
@@ -181,16 +181,16 @@ def files_of(folder: Path) -> State:
     return tuple(found)
 
 
-def has_marker(folder: Path) -> bool:
+def _has_marker(folder: Path) -> bool:
     return any((folder / name).is_file() for name in MARKERS)
 
 
-def seems_complete(folder: Path) -> bool:
+def _seems_complete(folder: Path) -> bool:
     """Return whether the weights are complete. Other files may follow; the caller waits until none changes."""
     return (folder / _DCP_INDEX).is_file() or not find_missing_part(folder)
 
 
-def checkpoints_in(folder: Path) -> list[Path]:
+def _checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoint folders, oldest step first; links such as `latest` and temporary names are left out."""
     try:
         found = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
@@ -216,7 +216,7 @@ def name_in_s3(folder: str, run: str) -> str:
     return folder if step is None else f"{run}_step{step}"
 
 
-def upload_order(names: list[str]) -> list[str]:
+def _upload_order(names: list[str]) -> list[str]:
     """Sort files so that no reader takes an unfinished upload for a checkpoint: `config.json` comes last.
 
     Readers that do not know our marker require this file.
