@@ -70,17 +70,14 @@ class EcrImage:
 
     def _known_tags(self) -> str:
         try:
-            tags = self._recent_tags()
+            with aws_errors(f"the images of {self.repository} cannot be listed"):
+                pages = self._ecr.get_paginator("describe_images").paginate(repositoryName=self.repository)
+                images = [image for page in pages for image in page["imageDetails"] if image.get("imageTags")]
         except AwsError as error:
             return f"its tags cannot be listed: {error.code}"
-        return f"the newest are {', '.join(tags)}" if tags else "it has no images"
-
-    def _recent_tags(self) -> list[str]:
-        with aws_errors(f"the images of {self.repository} cannot be listed"):
-            pages = self._ecr.get_paginator("describe_images").paginate(repositoryName=self.repository)
-            images = [image for page in pages for image in page["imageDetails"] if image.get("imageTags")]
         images.sort(key=lambda image: str(image.get("imagePushedAt", "")), reverse=True)
-        return [tag for image in images for tag in image["imageTags"]][:_RECENT]
+        tags = [tag for image in images for tag in image["imageTags"]][:_RECENT]
+        return f"the newest are {', '.join(tags)}" if tags else "it has no images"
 
 
 def registry_of(image: str) -> tuple[str, str] | None:

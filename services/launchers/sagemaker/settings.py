@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -199,58 +199,40 @@ def find_target(settings: SageMakerSettings, *, offline: bool = False) -> Target
     return target
 
 
-REPOSITORY_ACTIONS = (
-    "ecr:CreateRepository",
-    "ecr:DescribeRepositories",
-    "ecr:DescribeImages",
-    "ecr:BatchCheckLayerAvailability",
-    "ecr:GetDownloadUrlForLayer",
-    "ecr:BatchGetImage",
-    "ecr:InitiateLayerUpload",
-    "ecr:UploadLayerPart",
-    "ecr:CompleteLayerUpload",
-    "ecr:PutImage",
+_JOB_ACTIONS = ("CreateTrainingJob", "DescribeTrainingJob", "StopTrainingJob", "ListTrainingJobs")
+_OBJECT_ACTIONS = ("GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload")
+_PUSH_ACTIONS = (
+    *("CreateRepository", "DescribeRepositories", "DescribeImages", "BatchCheckLayerAvailability"),
+    *("GetDownloadUrlForLayer", "BatchGetImage", "InitiateLayerUpload", "UploadLayerPart"),
+    *("CompleteLayerUpload", "PutImage"),
 )
-JOB_ACTIONS = (
-    "sagemaker:CreateTrainingJob",
-    "sagemaker:DescribeTrainingJob",
-    "sagemaker:StopTrainingJob",
-    "sagemaker:ListTrainingJobs",
-)
-LOG_ACTIONS = ("logs:DescribeLogStreams", "logs:GetLogEvents")
-OBJECT_ACTIONS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
 
 
 def policy(target: Target) -> dict[str, Any]:
     """Return the policy document for the user that runs `ng_submit`."""
-    partition = target.partition
-    logs = f"arn:{partition}:logs:{target.region}:{target.account}:log-group:/aws/sagemaker/TrainingJobs"
+    arn, place = f"arn:{target.partition}", f"{target.region}:{target.account}"
+    bucket = f"{arn}:s3:::{target.bucket}"
+    logs = f"{arn}:logs:{place}:log-group:/aws/sagemaker/TrainingJobs"
+
+    def allow(service: str, actions: Sequence[str], resource: str | list[str], **more: Any) -> dict[str, Any]:
+        return {"Effect": "Allow", "Action": [f"{service}:{one}" for one in actions], "Resource": resource, **more}
+
     return {
         "Version": "2012-10-17",
         "Statement": [
-            {"Effect": "Allow", "Action": ["ecr:GetAuthorizationToken"], "Resource": "*"},
-            {
-                "Effect": "Allow",
-                "Action": list(REPOSITORY_ACTIONS),
-                "Resource": f"arn:{partition}:ecr:{target.region}:{target.account}:repository/{target.repository}",
-            },
-            {"Effect": "Allow", "Action": list(JOB_ACTIONS), "Resource": "*"},
-            {
-                "Effect": "Allow",
-                "Action": ["iam:PassRole"],
-                "Resource": target.role_arn or f"arn:{partition}:iam::{target.account}:role/*",
-                "Condition": {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}},
-            },
-            {
-                "Effect": "Allow",
-                "Action": ["s3:ListBucket", "s3:GetBucketLocation"],
-                "Resource": f"arn:{partition}:s3:::{target.bucket}",
-            },
-            {
-                "Effect": "Allow",
-                "Action": list(OBJECT_ACTIONS),
-                "Resource": f"arn:{partition}:s3:::{target.bucket}/{target.prefix}/*",
-            },
-            {"Effect": "Allow", "Action": list(LOG_ACTIONS), "Resource": [logs, f"{logs}:*"]},
+            allow("ecr", ["GetAuthorizationToken"], "*"),
+            allow("ecr", _PUSH_ACTIONS, f"{arn}:ecr:{place}:repository/{target.repository}"),
+            allow("sagemaker", _JOB_ACTIONS, "*"),
+            allow(
+                "iam",
+                ["PassRole"],
+                target.role_arn or f"{arn}:iam::{target.account}:role/*",
+                Condition={"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}},
+            ),
+            allow("s3", ["ListBucket", "GetBucketLocation"], bucket),
+            allow(
+                "s3", ["GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload"], f"{bucket}/{target.prefix}/*"
+            ),
+            allow("logs", ["DescribeLogStreams", "GetLogEvents"], [logs, f"{logs}:*"]),
         ],
     }
