@@ -9,12 +9,12 @@ from pathlib import Path
 import orjson
 
 from benchmarks.profile import Case, rollouts
-from rollyard.services.metrics.paired.task_changes import TaskChanges
-from rollyard.services.metrics.training.step_summary import StepSummary
-from rollyard.services.metrics.training.task_series import TaskSeries
-from rollyard.services.viewer.index.library import FileIndex
-from rollyard.services.viewer.series.step_files import files_as_series
-from rollyard.services.viewer.series.step_reader import StepReader
+from rollyard.analysis.metrics.paired.task_changes import TaskChanges
+from rollyard.analysis.metrics.training.step_summary import StepSummary
+from rollyard.analysis.metrics.training.task_series import TaskSeries
+from rollyard.analysis.viewer.index.library import FileIndex
+from rollyard.analysis.viewer.series.step_files import files_as_series
+from rollyard.analysis.viewer.series.step_reader import StepReader
 
 STEPS = 10
 

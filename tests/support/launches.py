@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.launchers.slurm.chain import Attempt
-from rollyard.services.launchers.slurm.client import SlurmClient
-from rollyard.services.launchers.slurm.job import JobSpec, JobState, SubmittedJob
-from rollyard.services.launchers.slurm.launch_arguments import read_arguments
-from rollyard.services.launchers.slurm.launch_planner import LaunchPlanner, Planned
-from rollyard.services.launchers.slurm.launcher import Launcher
-from rollyard.services.launchers.slurm.scheduler import Scheduler
+from rollyard.launchers.slurm.chain import Attempt
+from rollyard.launchers.slurm.client import SlurmClient
+from rollyard.launchers.slurm.job import JobSpec, JobState, SubmittedJob
+from rollyard.launchers.slurm.launch_arguments import read_arguments
+from rollyard.launchers.slurm.launch_planner import LaunchPlanner, Planned
+from rollyard.launchers.slurm.launcher import Launcher
+from rollyard.launchers.slurm.scheduler import Scheduler
+from rollyard.records.errors import OperatorError, RunError
 
 CONFIG = """\
 generation:

@@ -10,12 +10,12 @@ from pathlib import Path
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-from rollyard.services.browse.app import BrowseApp
-from rollyard.services.rollouts.replay import Replay
-from rollyard.services.types import Json
-from rollyard.services.viewer.api.rollout_list import Query
-from rollyard.services.viewer.findings.finding_index import FindingIndex
-from rollyard.services.viewer.index.library import FileIndex
+from rollyard.analysis.browse.app import BrowseApp
+from rollyard.analysis.viewer.api.rollout_list import Query
+from rollyard.analysis.viewer.findings.finding_index import FindingIndex
+from rollyard.analysis.viewer.index.library import FileIndex
+from rollyard.records.rollouts.replay import Replay
+from rollyard.records.types import Json
 from tests.support.waiting import deadline_s
 
 Draw = Callable[[Json], Replay | None]

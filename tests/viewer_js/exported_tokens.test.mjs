@@ -1,7 +1,7 @@
 /** An exported page orders and filters its tokens as the server does. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { exportedTokens } from '../../services/viewer/static/parts/tokens/exported.js';
+import { exportedTokens } from '../../analysis/viewer/static/parts/tokens/exported.js';
 
 const group = (text, more) => ({ text, id: null, count: 10, surprisal: 0.1, log_prob: -1, entropy: null, rare: 0, ...more });
 const VIEW = {

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from rollyard.records.io.safetensors_headers import Tensor
 from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import read_json
-from rollyard.services.io.safetensors_headers import Tensor
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 ENABLE = (

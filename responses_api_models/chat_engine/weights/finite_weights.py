@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from rollyard.records.io.safetensors_headers import Tensor
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
-from rollyard.services.io.safetensors_headers import Tensor
 
 PIECE = 8 * 1024 * 1024
 """Bytes read at a time; memory use stays below three times that."""

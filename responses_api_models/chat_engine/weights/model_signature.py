@@ -14,11 +14,11 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.io.safetensors_headers import Tensor
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.config_changes import config_changes
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import read_json
-from rollyard.services.io.safetensors_headers import Tensor
-from rollyard.services.types import Json
 
 HEAD = "lm_head.weight"
 EMBEDDINGS = "embed_tokens.weight"

@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.io import safetensors_headers
+from rollyard.records.io.safetensors_headers import Tensor
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
-from rollyard.services.io import safetensors_headers
-from rollyard.services.io.safetensors_headers import Tensor
-from rollyard.services.types import Json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

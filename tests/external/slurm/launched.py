@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.slurm.chain import Attempt, ChainEvent, ChainRecord
-from rollyard.services.launchers.slurm.client import QueuedJob, SlurmClient
-from rollyard.services.launchers.slurm.job import JobSpec, JobState, SubmittedJob, log_file, read_submission
-from rollyard.services.launchers.slurm.scheduler import Scheduler, jobs_of
+from rollyard.launchers.slurm.chain import Attempt, ChainEvent, ChainRecord
+from rollyard.launchers.slurm.client import QueuedJob, SlurmClient
+from rollyard.launchers.slurm.job import JobSpec, JobState, SubmittedJob, log_file, read_submission
+from rollyard.launchers.slurm.scheduler import Scheduler, jobs_of
+from rollyard.records.io.search_path import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.processes import parent_of
 from tests.support.waiting import deadline_s, eventually

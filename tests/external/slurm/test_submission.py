@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.errors import RunError
-from rollyard.services.launchers.slurm.client import SlurmClient, SlurmTimeoutError, array_base
-from rollyard.services.launchers.slurm.job import (
+from rollyard.launchers.slurm.client import SlurmClient, SlurmTimeoutError, array_base
+from rollyard.launchers.slurm.job import (
     JobState,
     Submission,
     read_submission,
     sbatch_arguments,
     write_submission,
 )
-from rollyard.services.launchers.slurm.scheduler import Scheduler
+from rollyard.launchers.slurm.scheduler import Scheduler
+from rollyard.records.errors import RunError
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.launched import Launcher
 from tests.support.waiting import eventually

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.launchers.slurm.launch import Launch, LaunchFolder, Submissions
+from rollyard.launchers.slurm.launch import Launch, LaunchFolder, Submissions
 from rollyard.services.rollouts.shared.shared_paths import SharedPaths
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.sweep_site import COMBINATIONS, SweepSite
