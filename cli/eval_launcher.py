@@ -5,35 +5,40 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from rollyard.cli.display.console import console
-from rollyard.cli.display.launch_view import status_view, table_view
-from rollyard.launchers.conversion import ConversionRequest, conversion_target, is_converted
-from rollyard.launchers.slurm.client.slurm_client import SlurmClient
-from rollyard.launchers.slurm.launch.launch_arguments import (
+from rollyard.launchers.conversion.cache import ConversionRequest, conversion_target, is_converted
+from rollyard.launchers.slurm.client import SlurmClient
+from rollyard.launchers.slurm.launch import Launch, find_launch
+from rollyard.launchers.slurm.launch_arguments import (
     launch_parser,
     launch_root,
     make_launch_root,
     read_arguments,
 )
-from rollyard.launchers.slurm.launch.launch_folder import find_launch
-from rollyard.launchers.slurm.launch.launch_planner import LaunchPlanner
-from rollyard.launchers.slurm.launch.launch_records import Launch
-from rollyard.launchers.slurm.launch.launcher import Launcher
-from rollyard.launchers.slurm.launch.model_choice import CachedCheckpoint
-from rollyard.launchers.slurm.reports.launch_status import launch_status
-from rollyard.launchers.slurm.reports.sweep_table import sweep_table, write_table
-from rollyard.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.launchers.slurm.launch_planner import LaunchPlanner
+from rollyard.launchers.slurm.launcher import Launcher
+from rollyard.launchers.slurm.report import LaunchStatus, SweepTable, launch_status, sweep_table, write_table
+from rollyard.launchers.slurm.scheduler import Scheduler
+from rollyard.launchers.slurm.sweep import shown_value
 from rollyard.records.errors import OperatorError
 from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, exit_status
 from rollyard.records.io.script import ScriptParser, positive
+from rollyard.records.io.terminal import plain_line
 
 COMMAND = "ng_eval_launcher"
 WIDTH = 1000
 """Tables are printed completely; a narrow terminal wraps their lines."""
+_MAX_VALUE = 40
+_MAX_ERROR = 100
+"""Characters of a cell."""
 CONVERT = ("-m", "rollyard.launchers.conversion")
 
 
@@ -67,11 +72,11 @@ def status(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = _parser("status", "Show the jobs of a launch, and how many of the rows are done.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(arguments)
-    found = launch_status(_launch(given, environ), SlurmScheduler(SlurmClient(environ)))
+    found = launch_status(_launch(given, environ), Scheduler(SlurmClient(environ)))
     if given.json:
         print(found.model_dump_json(indent=2))
     else:
-        console(sys.stdout, width=WIDTH).print(status_view(found))
+        console(sys.stdout, width=WIDTH).print(_status_view(found))
     return EXIT_DONE
 
 
@@ -98,7 +103,7 @@ def collect(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     launch = _launch(given, environ)
     table = sweep_table(launch, given.pass_threshold)
     written = write_table(table, given.output_dir or launch.folder)
-    console(sys.stdout, width=WIDTH).print(table_view(table))
+    console(sys.stdout, width=WIDTH).print(_table_view(table))
     print(table.summary)
     for path in written:
         print(path)
@@ -116,12 +121,12 @@ def _launcher(environ: Mapping[str, str], *, contained: bool = False, dry: bool 
     if not contained and not Path(eval_command).is_file():
         raise OperatorError(f"{eval_command} does not exist; install Rollyard again in this environment")
 
-    def conversions(dcp: Path, config: Path, hf_path: Path | None, token: str) -> CachedCheckpoint:
+    def find_conversion(dcp: Path, config: Path, hf_path: Path | None, token: str) -> tuple[Path, bool]:
         request = ConversionRequest(dcp, config, environ, hf_path, token=token, remember=not dry)
-        return CachedCheckpoint(conversion_target(request), is_converted(request))
+        return conversion_target(request), is_converted(request)
 
-    planner = LaunchPlanner(conversions, Path.cwd(), (eval_command,), (python, *CONVERT))
-    return Launcher(planner, SlurmScheduler(SlurmClient(environ)), _print_line, _warn)
+    planner = LaunchPlanner(find_conversion, Path.cwd(), (eval_command,), (python, *CONVERT))
+    return Launcher(planner, Scheduler(SlurmClient(environ)), _print_line, _warn)
 
 
 def _parser(name: str, description: str) -> ScriptParser:
@@ -141,6 +146,51 @@ def _print_line(text: str) -> None:
 
 def _warn(text: str) -> None:
     print(f"{COMMAND}: {text}", file=sys.stderr, flush=True)
+
+
+def _status_view(status: LaunchStatus) -> RenderableType:
+    """Render one row for each combination, with the states of its jobs."""
+    keys = list(dict.fromkeys(key for one in status.combinations for key in one.parameters))
+    rows: list[list[str]] = []
+    for job in status.conversion:
+        rows.append([job.title, *[""] * len(keys), job.state, job.job_id or "", "", str(job.attempts), job.error])
+    for one in status.combinations:
+        values = [shown_value(one.parameters[key]) if key in one.parameters else "-" for key in keys]
+        ids = ", ".join(job.job_id for job in one.jobs if job.job_id)
+        rows.append([one.name, *values, one.states, ids, one.rows, str(one.attempts), one.error])
+    titles = ["name", *_short_names(keys), "state", "jobs", "rows", "attempts", "last error"]
+    return Group(
+        Text(plain_line(f"Launch {status.launch_id}: {status.folder}")),
+        _table(titles, rows),
+        Text(plain_line(status.summary)),
+    )
+
+
+def _table_view(table: SweepTable) -> RenderableType:
+    """Render one row for each combination, with coverage and metrics."""
+    titles = ["name", *_short_names(table.parameters), "rollouts", *table.metrics]
+    return _table(titles, [table.cells(row) for row in table.rows])
+
+
+def _short_names(keys: Sequence[str]) -> list[str]:
+    """Return the last parts of dotted keys, or the whole keys if these parts are not unique."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return last if len(set(last)) == len(last) else list(keys)
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for title in titles:
+        table.add_column(Text(plain_line(title)), no_wrap=True)
+    for row in rows:
+        # Text instead of str, because a value may contain brackets, which rich parses as markup.
+        table.add_row(*(Text(_shorten(plain_line(cell), title)) for cell, title in zip(row, titles, strict=True)))
+    return table
+
+
+def _shorten(text: str, title: str) -> str:
+    limit = _MAX_ERROR if title == "last error" else max(_MAX_VALUE, 2 * len(title))
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 if __name__ == "__main__":

@@ -4,34 +4,67 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from argparse import Namespace
+from argparse import SUPPRESS, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 
-from rollyard.cli.arguments.submit_options import COMMANDS, parse_arguments
-from rollyard.launchers.sagemaker import local_run
-from rollyard.launchers.sagemaker.container.config_rewrite import check_config
-from rollyard.launchers.sagemaker.docker import Docker, shown
-from rollyard.launchers.sagemaker.dry_run import describe
-from rollyard.launchers.sagemaker.iam_policy import policy
-from rollyard.launchers.sagemaker.image import build_command
-from rollyard.launchers.sagemaker.job_log import JobLog
-from rollyard.launchers.sagemaker.job_name import checked, evaluation_names, training_names
-from rollyard.launchers.sagemaker.job_parameters import JobParameters
-from rollyard.launchers.sagemaker.log_stream import JobLogs
-from rollyard.launchers.sagemaker.program_choice import command_of, scripts_of
-from rollyard.launchers.sagemaker.settings import FILE, SageMakerSettings, read_settings
+from rollyard.launchers.sagemaker.container.inputs import check_config
+from rollyard.launchers.sagemaker.image import (
+    Docker,
+    build_command,
+    container_command,
+    direct_command,
+    local_environment,
+    run_in_foreground,
+    shown,
+)
+from rollyard.launchers.sagemaker.job_parameters import JobParameters, command_of, scripts_of
+from rollyard.launchers.sagemaker.settings import (
+    FEATURE,
+    FILE,
+    SageMakerSettings,
+    Target,
+    find_target,
+    policy,
+    read_settings,
+)
 from rollyard.launchers.sagemaker.source_bundle import make_bundle
-from rollyard.launchers.sagemaker.submission import Plan, Submission
-from rollyard.launchers.sagemaker.target import FEATURE, Target, find_target
-from rollyard.launchers.sagemaker.training_job import ENDED, JobDescription, TrainingJobs
-from rollyard.launchers.sagemaker.wait import POLL_S, wait
+from rollyard.launchers.sagemaker.submission import (
+    JobLog,
+    Plan,
+    Submission,
+    checked,
+    describe,
+    evaluation_names,
+    training_names,
+)
+from rollyard.launchers.sagemaker.training_job import (
+    ENDED,
+    POLL_S,
+    JobDescription,
+    JobLogs,
+    TrainingJobs,
+    wait,
+)
 from rollyard.records.errors import OperatorError, RollyardError
 from rollyard.records.io.durations import duration
 from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, exit_status
+from rollyard.records.io.script import ScriptParser, positive
 from rollyard.records.io.terminal import plain_line
+
+COMMANDS = ("status", "stop")
+TRAINING_INSTANCE, EVALUATION_INSTANCE = "ml.p4de.24xlarge", "ml.g6e.48xlarge"
+_DESCRIPTION = """Submit a job to Amazon SageMaker:
+
+  ng_submit CONFIG [options]        training, with evaluation next to it by --eval-config
+  ng_submit eval CONFIG [options]   evaluation
+  ng_submit status|stop [JOB]       show or stop a job; default: the last one of the job log
+
+Account, bucket, role and image repository are settings in sagemaker.yaml, see docs/sagemaker.md."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -143,9 +176,9 @@ def _run_locally(
     if options.build:
         commands.append(build_command(project, settings.dockerfile, image, settings.base_image))
     if options.gpus is not None:
-        commands.append(local_run.container_command(image, project, options.gpus, parameters))
+        commands.append(container_command(image, project, options.gpus, parameters))
     else:
-        commands.append(local_run.direct_command(project, parameters))
+        commands.append(direct_command(project, parameters))
     if options.dry_run:
         for command in commands:
             print(shown(command))
@@ -156,9 +189,9 @@ def _run_locally(
     if options.build:
         docker.run(commands[0])
     if options.gpus is None:
-        environment = local_run.local_environment(project, os.environ, parameters)
+        environment = local_environment(project, os.environ, parameters)
     _print(shown(commands[-1]))
-    return local_run.run(commands[-1], project, environment)
+    return run_in_foreground(commands[-1], project, environment)
 
 
 def _existing_job(options: Namespace, settings: SageMakerSettings, log: JobLog) -> int:
@@ -250,3 +283,128 @@ def _project(folder: Path) -> Path:
 
 def _print(line: str) -> None:
     print(line, flush=True)
+
+
+def parse_arguments(words: Sequence[str]) -> Namespace | None:
+    """Return the options; None if only the help or the version was asked for. Raises OperatorError for invalid ones."""
+    command = words[0] if words and words[0] in ("eval", *COMMANDS) else "train"
+    parser = _existing_job_parser(command) if command in COMMANDS else _new_job_parser(command)
+    try:
+        options = parser.parse_args(words if command == "train" else words[1:])
+    except SystemExit:
+        return None
+    options.command = command
+    subject = str((options.job if command in COMMANDS else options.config) or "")
+    if subject.startswith("+"):
+        parser.error(f"unrecognized arguments: {subject}")
+    if command not in COMMANDS:
+        _check(options)
+    return options
+
+
+def _check(options: Namespace) -> None:
+    if options.gpus is not None and not options.local:
+        raise OperatorError(
+            "--gpus is for --local; jobs use all GPUs of their instances, see --train-gpus and --eval-gpus"
+        )
+    if options.local and options.push:
+        raise OperatorError("--push cannot be combined with --local")
+    if options.local and options.wait:
+        raise OperatorError("--wait cannot be combined with --local, which runs in the foreground")
+    if options.eval_entrypoint and not options.eval_config:
+        raise OperatorError("--eval-entrypoint needs --eval-config")
+
+
+def _new_job_parser(command: str) -> ScriptParser:
+    evaluation = command == "eval"
+    parser = ScriptParser(
+        prog="ng_submit eval" if evaluation else "ng_submit",
+        description=_DESCRIPTION,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("config", nargs="?", type=Path, help="config file in the project")
+    instance = EVALUATION_INSTANCE if evaluation else TRAINING_INSTANCE
+    add("--instance-type", default=instance, help=f"default: {instance}")
+    add("--instance-count", type=positive, default=1, metavar="N", help="number of hosts; several are a Ray cluster")
+    add("--image-tag", metavar="TAG", help="tag of the image in ECR; default: today, as YYYYMMDD")
+    add("--build", action="store_true", help="build the image first")
+    add("--push", action="store_true", help="push the image to ECR first")
+    add(
+        "--job-name",
+        metavar="NAME",
+        help="default: eval-CONFIG-TIME" if evaluation else "default: annotations-adhoc-TIME",
+    )
+    add("--description", default="", metavar="TEXT", help="description of the job for the job log")
+    add("--wait", action="store_true", help="print the job's log until it ends; exit status 1 if it fails")
+    add("--local", action="store_true", help="run on this host: with --gpus in the image, otherwise directly")
+    add("--gpus", type=_gpus, metavar="0,1", help="GPUs of --local")
+    add("--entrypoint", metavar="PROGRAM", help="program of the job: a .py or .sh file of the project, or a command")
+    add(
+        "--model-source",
+        metavar="SOURCE",
+        choices=("auto", "local", "s3", "hub"),
+        help="overrides the config's model.source",
+    )
+    add(
+        "--ray", choices=("auto", "always", "never"), default="auto", help="start Ray; default: auto, for several hosts"
+    )
+    add("--ray-arg", action="append", default=[], metavar="ARG", help="argument of ray start; can be repeated")
+    if not evaluation:
+        add(
+            "--eval-config",
+            type=Path,
+            metavar="CONFIG",
+            help="evaluate checkpoints next to the training with this config",
+        )
+        add(
+            "--train-gpus",
+            type=_gpus,
+            default="0,1,2,3,4,5",
+            metavar="0,1",
+            help="with --eval-config; default: 0,1,2,3,4,5",
+        )
+        add("--eval-gpus", type=_gpus, default="6,7", metavar="0,1", help="with --eval-config; default: 6,7")
+        add("--eval-entrypoint", metavar="PROGRAM", help="program that watches the checkpoints: PROGRAM CONFIG FOLDER")
+    else:
+        parser.set_defaults(eval_config=None, eval_entrypoint=None, train_gpus="", eval_gpus="")
+    add(
+        "--include",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="also upload this file, although git ignores it",
+    )
+    add("--dry-run", action="store_true", help="show every call and file, and change nothing")
+    add("--print-iam", action="store_true", help="print the IAM policy that is required for submitting")
+    _add_shared(parser)
+    return parser
+
+
+def _existing_job_parser(command: str) -> ScriptParser:
+    parser = ScriptParser(prog=f"ng_submit {command}", allow_abbrev=False)
+    parser.add_argument("job", nargs="?", help="name of a job; default: the last one of the job log")
+    parser.add_argument("--wait", action="store_true", help="print the job's log until it ends")
+    parser.set_defaults(print_iam=False, dry_run=False)
+    _add_shared(parser)
+    return parser
+
+
+def _add_shared(parser: ScriptParser) -> None:
+    add = parser.add_argument
+    add("--project", type=Path, metavar="FOLDER", help="default: the closest folder above with .git or pyproject.toml")
+    add("--settings", type=Path, metavar="FILE", help="default: sagemaker.yaml in the project, if it exists")
+    add("--job-log", metavar="FILE", help="default: docs/job_log.md in the project")
+    add("--region", help="AWS region; default: AWS_DEFAULT_REGION")
+    add("--endpoint-url", metavar="URL", help="endpoint of all AWS services, such as a local server")
+    add("--poll-interval", type=float, help=SUPPRESS)
+    add("--debug", action="store_true", help="show a traceback if an error occurs")
+    add("--version", action="version", version=f"ng_submit (rollyard {version('rollyard')})", help="print the version")
+
+
+def _gpus(text: str) -> str:
+    if not re.fullmatch(r"\d+(,\d+)*", text) or len(set(text.split(","))) != text.count(",") + 1:
+        raise ArgumentTypeError(f"{text!r} is not a list of different GPU numbers, such as 0,1,2,3")
+    return text

@@ -3,23 +3,30 @@
 The key covers everything that determines the result: `.metadata` and each data file (name, size, SHA-256), the model's
 name or the content of its local config, the tokenizer's files or name, `hf_overrides` and the version of the
 converter. It contains no path and no time: a copy of a checkpoint has the same key, an overwritten one has a new key.
+
+A checkpoint has tens to hundreds of gigabytes. Several files are read at a time, and the digests are stored per folder
+with each file's size, inode, and times of modification and change, so that 24 jobs of a sweep read the files once.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import hashlib
-from collections.abc import Mapping
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
+import yaml
 
-from rollyard.launchers.conversion.digests import Digests, FileState, require_unchanged
-from rollyard.launchers.conversion.paths import resolve
-from rollyard.launchers.conversion.policy_config import PolicyConfig, read_policy_config
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.types import Json
+from rollyard.records.types import Json, Record
 
 CONVERTER_VERSION = 1
 """Increased when the same input gives another result; earlier conversions are then no longer used."""
@@ -60,7 +67,7 @@ class Source:
 def read_source(checkpoint: str | Path, config: str | Path, environ: Mapping[str, str], digests: Digests) -> Source:
     """Read a checkpoint's files to compute its key. Raises OperatorError if it is not a complete DCP checkpoint."""
     folder, config_file = resolve(checkpoint, environ), resolve(config, environ)
-    policy = read_policy_config(config_file)
+    policy = _read_policy_config(config_file)
     names = _checkpoint_files(folder)
     try:
         found = digests.of(folder, names)
@@ -78,6 +85,15 @@ def read_source(checkpoint: str | Path, config: str | Path, environ: Mapping[str
     key = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()
     files = {name: state for name, (state, _) in found.items()}
     return Source(folder, config_file, policy, tokenizer, files, key)
+
+
+def resolve(path: str | Path, environ: Mapping[str, str]) -> Path:
+    """Return the absolute path without symbolic links, `~`, `..` or a trailing slash. It need not exist."""
+    text = str(path)
+    home = environ.get("HOME", "")
+    if home and (text == "~" or text.startswith("~/")):
+        text = home + text[1:]
+    return Path(os.path.realpath(Path(text).expanduser()))
 
 
 def _checkpoint_files(folder: Path) -> list[str]:
@@ -113,3 +129,142 @@ def _content(name: str, patterns: tuple[str, ...], digests: Digests) -> Json:
         if file.is_file() and any(fnmatch.fnmatch(file.name, pattern) for pattern in patterns)
     ]
     return {"files": {file: digest for file, (_, digest) in digests.of(folder.resolve(), files).items()}}
+
+
+class PolicyConfig(Record):
+    """Settings below `policy`."""
+
+    model_name: str
+    """A name on the Hugging Face Hub, or a local folder."""
+    tokenizer_name: str
+    """As `model_name`; used if no tokenizer was saved with the checkpoint."""
+    hf_overrides: dict[str, Any]
+    """Changes to the model's config."""
+    precision: str
+    """The precision of training; empty if not set. The weights keep the precision of the checkpoint."""
+
+
+def _read_policy_config(file: Path) -> PolicyConfig:
+    """Read the config. Raises OperatorError if it cannot be used."""
+    try:
+        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OperatorError(f"--dcp-config: cannot read {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise OperatorError(f"--dcp-config: {file} is not valid YAML: {' '.join(str(error).split())}") from error
+    policy = loaded.get("policy") if isinstance(loaded, dict) else None
+    if not isinstance(policy, dict):
+        raise OperatorError(f"--dcp-config: {file} has no section 'policy'; give the config.yaml of the checkpoint")
+    name = policy.get("model_name")
+    if not isinstance(name, str) or not name:
+        raise OperatorError(f"--dcp-config: policy.model_name of {file} is {name!r}; expected a model's name or folder")
+    tokenizer = policy.get("tokenizer")
+    tokenizer_name = tokenizer.get("name") if isinstance(tokenizer, dict) else None
+    # NeMo-RL calls them hf_config_overrides since 0.4.
+    overrides = policy.get("hf_config_overrides") or policy.get("hf_overrides") or {}
+    if not isinstance(overrides, dict):
+        raise OperatorError(f"--dcp-config: policy.hf_overrides of {file} is {overrides!r}; expected a mapping")
+    return PolicyConfig(
+        model_name=name,
+        tokenizer_name=tokenizer_name if isinstance(tokenizer_name, str) and tokenizer_name else name,
+        hf_overrides={str(key): value for key, value in overrides.items()},
+        precision=str(policy.get("precision") or ""),
+    )
+
+
+_RECENT_S = 2.0
+"""A file that changed this recently may change again within the resolution of its times: its digest is not stored."""
+
+
+class FileState(Record):
+    """What changes when a file changes."""
+
+    size: int
+    inode: int
+    modified_ns: int
+    changed_ns: int
+
+
+class _Known(Record):
+    state: FileState
+    digest: str
+
+
+def _file_state(file: Path) -> FileState:
+    """Return a file's state. Raises OSError if it does not exist."""
+    stat = file.stat()
+    return FileState(size=stat.st_size, inode=stat.st_ino, modified_ns=stat.st_mtime_ns, changed_ns=stat.st_ctime_ns)
+
+
+def digest_of(file: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+class Digests:
+    """Digests of the files of checkpoint folders."""
+
+    def __init__(
+        self, store: Path | None, *, remember: bool = True, threads: int = 8, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._remember = remember
+        self._threads = threads
+        self._clock = clock
+
+    def of(self, folder: Path, names: Iterable[str]) -> dict[str, tuple[FileState, str]]:
+        """Return state and digest of each file. Raises RunError if one changes while it is read."""
+        known = self._load(folder)
+        states = {name: _file_state(folder / name) for name in names}
+        unknown = [name for name in states if name not in known or known[name].state != states[name]]
+        with ThreadPoolExecutor(max(1, min(self._threads, os.cpu_count() or 1))) as pool:
+            digests = dict(zip(unknown, pool.map(lambda name: digest_of(folder / name), unknown), strict=True))
+        found = {name: (state, digests.get(name) or known[name].digest) for name, state in states.items()}
+        for name in unknown:
+            require_unchanged(folder / name, states[name])
+        if unknown and self._remember:
+            self._save(folder, found)
+        return found
+
+    def _file(self, folder: Path) -> Path | None:
+        return self._store / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json" if self._store else None
+
+    def _load(self, folder: Path) -> dict[str, _Known]:
+        file = self._file(folder)
+        with suppress(OSError, ValueError, AttributeError):  # absent, or damaged: read the files again
+            if file is not None:
+                stored = orjson.loads(file.read_bytes())
+                return {name: _Known.model_validate(value) for name, value in stored.items()}
+        return {}
+
+    def _save(self, folder: Path, found: dict[str, tuple[FileState, str]]) -> None:
+        latest = (self._clock() - _RECENT_S) * 1e9
+        stored = {
+            name: _Known(state=state, digest=digest).model_dump()
+            for name, (state, digest) in found.items()
+            if max(state.modified_ns, state.changed_ns) < latest
+        }
+        file = self._file(folder)
+        if file is None or not stored:
+            return
+        temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
+        with suppress(OSError):  # without the store, the files are read again
+            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                temporary.write_bytes(orjson.dumps(stored))
+                temporary.rename(file)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+
+def require_unchanged(file: Path, state: FileState) -> None:
+    """Raise RunError if the file has changed since its state was recorded."""
+    try:
+        changed = _file_state(file) != state
+    except FileNotFoundError:
+        raise RunError(
+            f"{file} was removed while it was being read: keep the checkpoint until it is converted"
+        ) from None
+    if changed:
+        raise RunError(f"{file} changed while it was being read: wait until the checkpoint is saved completely")

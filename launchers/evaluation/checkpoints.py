@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import orjson
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.io import s3
+from rollyard.records.io.safetensors_headers import read_header
 
 
 @dataclass(frozen=True)
@@ -271,10 +271,11 @@ def find_missing_part(folder: Path, marker: str | None = None) -> str:
         if file.suffix == ".bin":
             if not zipfile.is_zipfile(file):  # the zip directory is written last
                 return f"{file.name} is incomplete"
-        elif (length := _length(file)) != (size := file.stat().st_size):
-            return f"{file.name} has {size:,} bytes" + (
-                f"; expected {length:,}" if length >= 0 else " and an incomplete header"
-            )
+        else:
+            try:
+                read_header(file)
+            except (OSError, ValueError) as error:
+                return str(error)
     return ""
 
 
@@ -326,18 +327,3 @@ def _named_by(index: Path) -> list[str]:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return [f"the file list in {index.name}"]  # the index is incomplete or invalid
-
-
-def _length(file: Path) -> int:
-    """Return the total length of a safetensors file according to its header; -1 if the header is incomplete."""
-    try:
-        with file.open("rb") as opened:
-            size = opened.read(8)
-            if len(size) < 8:
-                return -1
-            (header,) = struct.unpack("<Q", size)
-            described = orjson.loads(opened.read(min(header, 100_000_000)))
-        ends = [entry["data_offsets"][1] for name, entry in described.items() if name != "__metadata__"]
-        return int(8 + header + max(ends, default=0))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return -1

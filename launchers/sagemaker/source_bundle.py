@@ -1,19 +1,23 @@
-"""SourceBundle: the project's files as a tar.gz whose bytes depend only on their contents."""
+"""SourceBundle: the project's files as a tar.gz whose bytes depend only on their contents.
+
+The files are those that git does not ignore. Files that look like secrets, by name or content, are refused.
+"""
 
 from __future__ import annotations
 
 import gzip
 import os
+import re
 import stat
+import subprocess
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from rollyard.launchers.sagemaker.project_files import project_files
-from rollyard.launchers.sagemaker.secret_files import secret_in
-from rollyard.records.errors import OperatorError
+from rollyard.records.errors import OperatorError, RunError
 
 _SHOWN = 8
 
@@ -60,7 +64,7 @@ def make_bundle(project: Path, configs: Sequence[str], include: Sequence[str], m
         if not (project / name).is_file() or not _is_inside(project, project / name):
             raise OperatorError(f"--include {name}: there is no such file in the project {project}")
     extra = [os.path.normpath(name) for name in (*include, *configs)]
-    names = sorted({*project_files(project), *extra})
+    names = sorted({*_project_files(project), *extra})
     allowed = {os.path.normpath(name) for name in include}
     names = [name for name in names if _is_packable(project / name)]
     _check_links(project, names)
@@ -158,3 +162,123 @@ def _extract_inside(packed: tarfile.TarFile, folder: Path) -> None:
                 f"the source bundle contains {member.name}, which leads out of its folder; do not use it"
             )
         packed.extract(member, folder)
+
+
+_GENERATED = (".git", "__pycache__", "node_modules", "build", "dist", "results", "wandb", "site")
+_GENERATED_CACHES = (
+    ".venv",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".hypothesis",
+    ".rollyard",
+    ".ipynb_checkpoints",
+)
+"""Folders that are left out if the project is not in a git repository."""
+GIT_TIMEOUT_S = 120
+
+
+def _project_files(project: Path) -> list[str]:
+    """Return the paths of all files and links, relative to the project, sorted.
+
+    In a git repository these are the tracked and the untracked files that are not ignored, otherwise all files except
+    environments, caches and results. Raises OperatorError or RunError if they cannot be listed.
+    """
+    in_git = any((folder / ".git").exists() for folder in (project, *project.parents))
+    found = _listed_by_git(project, project) if in_git else _walked(project)
+    return sorted(set(found))
+
+
+def _listed_by_git(project: Path, folder: Path) -> Iterator[str]:
+    command = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=GIT_TIMEOUT_S)
+    except FileNotFoundError as error:
+        raise OperatorError(
+            f"{folder} is in a git repository, but git is not installed; it knows ignored files"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise RunError(f"git did not list the files of {folder} within {GIT_TIMEOUT_S} s") from error
+    if done.returncode:
+        reason = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise RunError(f"git cannot list the files of {folder}: {reason}")
+    for name in os.fsdecode(done.stdout).split("\0"):
+        path = folder / name
+        if not name or not os.path.lexists(path):  # deleted, but still tracked
+            continue
+        if path.is_dir() and not path.is_symlink():  # a submodule or another repository
+            if (path / ".git").exists():
+                yield from _listed_by_git(project, path)
+        else:
+            yield str(path.relative_to(project))
+
+
+def _walked(project: Path) -> Iterator[str]:
+    def unreadable(error: OSError) -> None:
+        raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    for folder, names, files in os.walk(project, onerror=unreadable):
+        at = Path(folder)
+        links = [name for name in names if (at / name).is_symlink()]
+        names[:] = [name for name in names if not _is_generated(name) and name not in links]
+        yield from (str((at / name).relative_to(project)) for name in (*files, *links))
+
+
+def _is_generated(name: str) -> bool:
+    return name in _GENERATED or name.startswith(_GENERATED_CACHES) or name.endswith(".egg-info")
+
+
+NAMES = (
+    *(".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*_rsa", "*_ed25519"),
+    *("credentials", "credentials.json", "client_secret*.json", "service-account*.json", "service_account*.json"),
+    *("secrets.yaml", "secrets.yml", "secrets.json", "secrets.toml"),
+    *(".netrc", "_netrc", ".pypirc", ".git-credentials", ".htpasswd", "kubeconfig", ".pgpass"),
+)
+EXAMPLES = (".example", ".sample", ".template", ".dist", ".pub")
+FOLDERS = (".aws", ".ssh", ".gnupg", ".azure", ".kube")
+MAX_BYTES = 2_000_000
+"""Larger files are data, and only their names are checked."""
+
+_CONTENTS = (
+    (
+        re.compile(rb"(?:^|['\"])-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?:\s|\\n)", re.MULTILINE),
+        "a private key",
+    ),
+    (re.compile(rb"(?<![A-Z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Z0-9])"), "an AWS access key"),
+    (
+        re.compile(rb"(?i)aws_secret_access_key['\"]?\s*[:=]\s*['\"]?[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])"),
+        "an AWS secret key",
+    ),
+    (re.compile(rb"(?<![A-Za-z0-9_])hf_[A-Za-z0-9]{34}(?![A-Za-z0-9])"), "a Hugging Face token"),
+    (re.compile(rb"(?<![A-Za-z0-9_])gh[pousr]_[A-Za-z0-9]{36}(?![A-Za-z0-9])"), "a GitHub token"),
+    (re.compile(rb"(?<![A-Za-z0-9_])github_pat_[A-Za-z0-9_]{60,}"), "a GitHub token"),
+    (re.compile(rb"(?<![A-Za-z0-9_-])glpat-[A-Za-z0-9_-]{20,}"), "a GitLab token"),
+    (
+        re.compile(rb"(?i)wandb_api_key['\"]?\s*[:=]\s*['\"]?(?:wandb_v1_\w{20,}|[0-9a-f]{40}(?![0-9a-f]))"),
+        "a W&B key",
+    ),
+    (re.compile(rb"(?<![A-Za-z0-9_-])sk-(?:proj-|ant-[a-z0-9]+-)?[A-Za-z0-9_-]{40,}"), "an API key"),
+)
+_KEY_SETTING = re.compile(
+    rb"(?:^|[{,])\s*[\w.-]*(?:api_key|token|secret|password)\s*[:=]\s*['\"]?([^\s'\"#,}]+)", re.I | re.MULTILINE
+)
+_NO_KEY = re.compile(rb"(?i)(?:dummy.*|none|null|empty|true|false|~|x+|\$\{.*|<.*|\?+|your.*|0123456789abcdef)$")
+
+
+def secret_in(project: Path, name: str) -> str:
+    """Return what secret the file probably contains; empty if none. Raises OSError if it cannot be read."""
+    path = PurePosixPath(name)
+    if path.name.endswith(EXAMPLES):
+        return ""
+    if any(fnmatchcase(path.name, pattern) for pattern in NAMES) or any(part in FOLDERS for part in path.parts[:-1]):
+        return "its name is that of a file with secrets"
+    file = project / name
+    if file.is_symlink() or file.stat().st_size > MAX_BYTES:
+        return ""
+    data = file.read_bytes()
+    if path.name in ("env.yaml", "env.yml", "sagemaker.yaml", ".npmrc"):
+        values = [found[1] for found in _KEY_SETTING.finditer(data)]
+        if any(not _NO_KEY.match(value) for value in values):
+            return "it contains a key"
+    return next((f"it contains {kind}" for pattern, kind in _CONTENTS if pattern.search(data)), "")

@@ -1,24 +1,34 @@
-"""Submission: the steps from a checked request to a running job, in an order that leaves nothing behind on failure."""
+"""Submission: the steps from a checked request to a running job, in an order that leaves nothing behind on failure.
+
+`describe` shows them without touching anything. Job names do not describe the experiment, because names appear in logs
+that others can read; the job log (`docs/job_log.md`) maps them to experiments.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from rollyard.launchers.sagemaker.docker import Docker
-from rollyard.launchers.sagemaker.image import EcrImage, build_command, registry_of
-from rollyard.launchers.sagemaker.job_log import JobLog
+from rollyard.launchers.sagemaker.image import Docker, EcrImage, build_command, registry_of, shown
 from rollyard.launchers.sagemaker.job_parameters import JobParameters
-from rollyard.launchers.sagemaker.settings import FILE, SageMakerSettings
+from rollyard.launchers.sagemaker.settings import ANY_ACCOUNT, FEATURE, FILE, SageMakerSettings, Target
 from rollyard.launchers.sagemaker.source_bundle import SourceBundle
-from rollyard.launchers.sagemaker.target import FEATURE, Target
 from rollyard.launchers.sagemaker.training_job import JobRequest, NameTaken, TrainingJobs
 from rollyard.records.errors import OperatorError, RollyardError, RunError
 from rollyard.records.io.aws import AwsError, aws_errors
+from rollyard.records.io.jsonl import replace
+from rollyard.records.io.locked_files import open_locked
+from rollyard.records.io.terminal import plain, plain_line
+from rollyard.services.server.settings import redacted
 
 BUNDLE = "sourcedir.tar.gz"
 
@@ -204,3 +214,160 @@ class Submission:
         docker = Docker(self._print)
         docker.require(option)
         return docker
+
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_HIDDEN = "(hidden)"
+
+
+def describe(
+    settings: SageMakerSettings,
+    target: Target,
+    plan: Plan,
+    submission: Submission,
+    log: JobLog,
+    *,
+    build: bool,
+    push: bool,
+) -> Iterator[str]:
+    """Yield every command, call and file in order. Values that only AWS knows are placeholders in capitals."""
+    name, tag = next(iter(plan.names)), plan.image_tag
+    local = f"{target.repository}:{tag}"
+    if target.account == ANY_ACCOUNT:
+        yield _call("sts", "GetCallerIdentity", {})
+    if build:
+        if settings.base_image and (registry := registry_of(settings.base_image)):
+            yield from _sign_in(registry[0])
+        yield shown(build_command(plan.bundle.project, settings.dockerfile, local, settings.base_image))
+    if push:
+        yield _call("ecr", "CreateRepository", {"repositoryName": target.repository}) + "  (unless it exists)"
+        yield from _sign_in(target.registry)
+        yield shown(["docker", "tag", local, target.image(tag)])
+        yield shown(["docker", "push", target.image(tag)])
+    yield _call("s3", "HeadBucket", {"Bucket": target.bucket})
+    yield _call("ecr", "BatchGetImage", {"repositoryName": target.repository, "imageIds": [{"imageTag": tag}]})
+    yield _call("sagemaker", "DescribeTrainingJob", {"TrainingJobName": name})
+    key = submission.bundle_key(name)
+    yield _call("s3", "PutObject", {"Bucket": target.bucket, "Key": key, "IfNoneMatch": "*"})
+    yield f"  with {len(plan.bundle.files)} files, {plan.bundle.size / 1e6:.1f} MB:"
+    for file in plan.bundle.files:
+        yield f"  {plain_line(file)}"
+    yield plain_line(f"append to {log.path}: {name} | {plan.parameters.config or ''} | {plan.description}")
+    request = submission.request(plan, name)
+    shown_values = {
+        key: _HIDDEN if _SECRET.search(key) else redacted(value, key) for key, value in request.environment.items()
+    }
+    yield _call("sagemaker", "CreateTrainingJob", request.model_copy(update={"environment": shown_values}).arguments())
+
+
+def _sign_in(registry: str) -> Iterator[str]:
+    yield _call("ecr", "GetAuthorizationToken", {})
+    yield shown(["docker", "login", "--username", "AWS", "--password-stdin", registry])
+
+
+def _call(service: str, operation: str, arguments: object) -> str:
+    return f"{service}:{operation} {json.dumps(arguments, indent=2 if operation == 'CreateTrainingJob' else None)}"
+
+
+MAX_LENGTH = 63
+_PATTERN = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+_STAMP = "%Y%m%d-%H%M%S"
+_STAMP_LENGTH = 15
+MAX_CANDIDATES = 120
+
+
+def checked(name: str) -> str:
+    """Return the name. Raises OperatorError if SageMaker would not accept it."""
+    if len(name) > MAX_LENGTH:
+        raise OperatorError(f"job name {name!r} has {len(name)} characters; SageMaker accepts at most {MAX_LENGTH}")
+    if not _PATTERN.fullmatch(name):
+        raise OperatorError(
+            f"job name {name!r}: expected letters, digits and hyphens, starting and ending with a letter or digit "
+            f"({_PATTERN.pattern})"
+        )
+    return name
+
+
+def training_names(now: datetime) -> Iterator[str]:
+    """Yield `annotations-adhoc-<stamp>` for this second and the following ones, for when a name is taken."""
+    for seconds in range(MAX_CANDIDATES):
+        yield f"annotations-adhoc-{_stamp(now, seconds)}"
+
+
+def evaluation_names(stem: str, now: datetime) -> Iterator[str]:
+    """Yield `eval-<stem>-<stamp>`. The stem is shortened, and its other characters become hyphens."""
+    longest = MAX_LENGTH - len("eval--") - _STAMP_LENGTH
+    clean = re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-")[:longest].strip("-") or "config"
+    for seconds in range(MAX_CANDIDATES):
+        yield f"eval-{clean}-{_stamp(now, seconds)}"
+
+
+def _stamp(now: datetime, seconds: int) -> str:
+    return (now + timedelta(seconds=seconds)).strftime(_STAMP)
+
+
+HEADER = "| Job Name | Config | Description | Submitted |\n|----------|--------|-------------|-----------|\n"
+_TITLE = "# Submitted jobs\n\n"
+LOCK_TIMEOUT_S = 20.0
+_ROW = re.compile(r"^\| *([a-zA-Z0-9][a-zA-Z0-9-]*) *\|", re.MULTILINE)
+
+
+class JobLog:
+    """A Markdown file with one line for each job. Several processes may write to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, name: str, config: str, description: str, submitted: datetime) -> None:
+        """Append a line; creates the file and its header if needed. Raises RunError or OSError if it cannot."""
+        line = " | ".join(["| " + _cell(name), _cell(config), _cell(description), f"{submitted:%Y-%m-%d %H:%M} |\n"])
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked() as fd:
+            text = self.path.read_text()
+            # A writer that was killed, or an editor, may have left a line without its end.
+            start = "" if not text or text.endswith("\n") else "\n"
+            header = "" if HEADER.partition("\n")[0] in text else ("\n" if text else _TITLE) + HEADER
+            _write(fd, f"{start}{header}{line}".encode())
+
+    def remove(self, name: str) -> None:
+        """Delete the line of a job that could not be submitted."""
+        with self._locked():
+            lines = self.path.read_text().splitlines(keepends=True)
+            kept = [line for line in lines if not ((found := _ROW.match(line)) and found[1] == name)]
+            replace(self.path, "".join(kept).encode())
+
+    def names(self) -> list[str]:
+        """Return the names of all jobs, in the order of their submission; empty if there is no file."""
+        try:
+            text = self.path.read_text()
+        except FileNotFoundError:
+            return []
+        return [name for name in _ROW.findall(text) if name != "Job"]
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Lock the file and wait for other writers, each of which needs milliseconds."""
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            try:
+                fd = open_locked(self.path)
+                break
+            except RunError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+    os.fsync(fd)
+
+
+def _cell(text: str) -> str:
+    """Return text that stays in one cell of a Markdown table."""
+    return plain(" ".join(text.split())).replace("\\", "\\\\").replace("|", "\\|")

@@ -1,7 +1,9 @@
-"""Creates, describes and stops SageMaker training jobs."""
+"""SageMaker's training jobs: creates, describes and stops them, and follows one with its log until it ends."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -133,3 +135,91 @@ class TrainingJobs:
                 return None
             raise
         return found
+
+
+POLL_S = 5.0
+MAX_POLL_S = 30.0
+"""The pause doubles up to this while nothing new arrives."""
+MAX_ERRORS = 20
+"""Consecutive failed polls after which following ends; the job continues."""
+START_MARGIN_S = 4 * 3600.0
+"""A job may wait this long for its instances, in addition to its time limit."""
+
+
+def wait(
+    jobs: TrainingJobs, logs: JobLogs, name: str, max_runtime_s: float, print_line: Callable[[str], None], poll_s: float
+) -> JobDescription:
+    """Print a job's log and its changes of status until it has ended. Raises RunError if AWS no longer answers."""
+    deadline = time.monotonic() + max_runtime_s + START_MARGIN_S
+    shown, pause, errors = "", poll_s, 0
+    while True:
+        pause = min(pause * 2, max(MAX_POLL_S, poll_s))
+        try:
+            # The status first: lines that arrive before a job ends are then printed.
+            job = jobs.describe(name)
+            for line in logs.new_lines():
+                print_line(line.rstrip("\n"))
+                pause = poll_s
+            errors = 0
+        except AwsError as error:
+            errors += 1
+            if errors >= MAX_ERRORS or (error.status in (400, 403) and "throttled" not in str(error)):
+                raise RunError(f"{error}. The job continues; follow it with: ng_submit status {name}") from error
+        else:
+            status = f"{job.status} {job.secondary_status}".strip()
+            if status != shown:
+                shown, pause = status, poll_s
+                print_line(f"{name}: {status}")
+            if job.status in ENDED:
+                return job
+        if time.monotonic() > deadline:
+            raise RunError(f"{name} has not ended within its time limit; follow it with: ng_submit status {name}")
+        time.sleep(pause)
+
+
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+MAX_PAGES = 50
+"""Maximum number of requests for one stream in one call, so that a fast writer cannot keep the caller busy."""
+
+
+class JobLogs:
+    """The log streams of one job, one for each host; each line is returned once."""
+
+    def __init__(self, logs: Any, job: str) -> None:
+        self._logs = logs
+        self._job = job
+        self._tokens: dict[str, str] = {}
+        """Where to continue, by stream."""
+
+    def new_lines(self) -> Iterator[str]:
+        """Yield the lines that arrived since the last call. With several hosts, each starts with its host's name."""
+        streams = self._streams()
+        for stream in streams:
+            host = stream.removeprefix(f"{self._job}/").rpartition("-")[0]
+            for message in self._events(stream):
+                yield f"[{host}] {message}" if len(streams) > 1 else message
+
+    def _streams(self) -> list[str]:
+        try:
+            with aws_errors(f"the log of {self._job} cannot be read"):
+                pages = self._logs.get_paginator("describe_log_streams").paginate(
+                    logGroupName=LOG_GROUP, logStreamNamePrefix=f"{self._job}/"
+                )
+                return sorted(stream["logStreamName"] for page in pages for stream in page["logStreams"])
+        except AwsError as error:
+            if error.code == "ResourceNotFoundException":  # no job of the account has written anything yet
+                return []
+            raise
+
+    def _events(self, stream: str) -> Iterator[str]:
+        for _ in range(MAX_PAGES):
+            more = {"nextToken": self._tokens[stream]} if stream in self._tokens else {}
+            with aws_errors(f"the log of {self._job} cannot be read"):
+                page = self._logs.get_log_events(
+                    logGroupName=LOG_GROUP, logStreamName=stream, startFromHead=True, **more
+                )
+            yield from (str(event["message"]) for event in page["events"])
+            ended = self._tokens.get(stream) == page["nextForwardToken"]
+            self._tokens[stream] = page["nextForwardToken"]
+            if ended or not page["events"]:
+                return

@@ -10,22 +10,38 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rollyard.launchers.slurm.chain.attempts import ChainEnd, attempts_of, end_by_rule, end_of
-from rollyard.launchers.slurm.chain.markers import CANCELLED, DONE, Marker, read_marker, write_marker
-from rollyard.launchers.slurm.chain.record import ChainEventKind, ChainRecord
-from rollyard.launchers.slurm.client.slurm_client import QueuedJob, SlurmClient, SlurmError
-from rollyard.launchers.slurm.job.heartbeat import Heartbeat
-from rollyard.launchers.slurm.job.predecessors import settle
-from rollyard.launchers.slurm.job.signals import JobSignals
-from rollyard.launchers.slurm.job.successor import Successor
-from rollyard.launchers.slurm.job.work import JobWork, WorkEnd
-from rollyard.launchers.slurm.job_files import ChainJob, chain_comment, comment, read_job
-from rollyard.launchers.slurm.job_types import JobState
-from rollyard.records.errors import RollyardError
+from rollyard.launchers.slurm.chain import (
+    CANCELLED,
+    DONE,
+    Attempt,
+    ChainEnd,
+    ChainEventKind,
+    ChainRecord,
+    Heartbeat,
+    Marker,
+    attempts_of,
+    end_by_rule,
+    end_of,
+    read_marker,
+    write_marker,
+)
+from rollyard.launchers.slurm.client import QueuedJob, SlurmClient, SlurmError, Standing
+from rollyard.launchers.slurm.job import (
+    ChainJob,
+    JobSpec,
+    JobState,
+    chain_comment,
+    comment,
+    read_job,
+    seconds_of,
+)
+from rollyard.launchers.slurm.job_work import JobSignals, JobWork, WorkEnd
+from rollyard.launchers.slurm.scheduler import submit_once
+from rollyard.records.errors import RollyardError, RunError
 
 EXIT_ENDED, EXIT_DRAINED = 1, 75
 CLIENT_TIMEOUT_S = 30.0
@@ -56,7 +72,7 @@ class JobRunner:
         self._client = SlurmClient(environment, CLIENT_TIMEOUT_S)
         self._record = ChainRecord(folder, job.chain)
         self._heartbeat = Heartbeat(folder, me.job_id, me.restart)
-        self._successor = Successor(self._client, self._record, job.spec, job.chain, me.job_id, me.position, print_line)
+        self._successor = Successor(self._client, self._record, job.spec, job.chain, me.job_id, me.position)
 
     def run(self) -> int:
         """Run the job and return its exit status."""
@@ -173,6 +189,138 @@ class JobRunner:
 def print_line(message: str) -> None:
     """Print a line to the job's log."""
     print(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] rollyard: {message}", flush=True)
+
+
+_RETRY_S = 60.0
+
+
+class Successor:
+    """Queues and cancels the next job of a chain.
+
+    It depends on this job with `afternotok`, so that it starts after any end other than success: a time limit, a lost
+    node, kill -9. SLURM removes it if this job succeeds (--kill-on-invalid-dep).
+    """
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        record: ChainRecord,
+        spec: JobSpec,
+        chain: str,
+        job_id: str,
+        position: int,
+    ) -> None:
+        self._client = client
+        self._record = record
+        self._spec = spec
+        self._chain = chain
+        self._job_id = job_id
+        self._position = position
+        self._queued: str | None = None
+        self._next_try = 0.0
+
+    def ensure(self, listed: Sequence[QueuedJob] = (), *, at_once: bool = False) -> None:
+        """Queue the successor unless it is queued already. A failure is recorded and tried again a minute later.
+
+        `listed`: jobs of the chain; one of them may be the successor that this job queued before SLURM restarted it.
+        `at_once`: do not wait for that minute, because this job ends.
+        """
+        if not self._spec.chain or self._queued is not None or (time.monotonic() < self._next_try and not at_once):
+            return
+        if self._position > self._spec.max_jobs:
+            # Where chain.jsonl cannot be written, no start is counted; each job has its position from sbatch.
+            limit = self._spec.max_jobs
+            print_line(f"no successor: this is job {self._position} of the chain, and max_jobs is {limit}")
+            self._next_try = time.monotonic() + _RETRY_S
+            return
+        wanted = comment(self._chain, self._position + 1)
+        for job in listed:
+            if job.comment == wanted and job.state == JobState.PENDING:
+                self._queued = job.job_id
+                return
+        try:
+            self._queued = submit_once(
+                self._client, self._spec, self._chain, self._position + 1, [f"afternotok:{self._job_id}"]
+            )
+        except RollyardError as error:
+            self._next_try = time.monotonic() + _RETRY_S
+            print_line(f"the successor of this job could not be queued: {error}")
+            self._record.append(ChainEventKind.WARNING, self._job_id, reason=f"no successor: {error}")
+            return
+        self._record.append(ChainEventKind.QUEUED, self._job_id, successor=self._queued)
+        print_line(f"queued job {self._queued}, which continues if this job ends before its work is done")
+
+    def cancel(self) -> None:
+        """Cancel the successor. If that fails, the successor starts, sees that the chain has ended, and ends."""
+        if self._queued is None:
+            return
+        try:
+            self._client.cancel([self._queued])
+        except RunError as error:
+            print_line(f"the successor {self._queued} could not be cancelled: {error}")
+
+
+_LIMIT_SLACK_S = 120.0
+"""SLURM enforces time limits in steps of half a minute, and the last heartbeat is a little older than the end."""
+_PASSING = ("COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED")
+"""States that hide the final one."""
+_COMPLETE_S = 180.0
+"""Longer than SLURM's UnkillableStepTimeout, 60 s by default."""
+_POLL_S = 0.5
+
+
+def settle(client: SlurmClient, record: ChainRecord, spec: JobSpec, folder: Path, own_job: str) -> str | None:
+    """Record the end of each attempt that has none. Returns the id of another job of the chain that is still alive."""
+    for attempt in attempts_of(record.events()):
+        if attempt.ended is not None:
+            continue
+        heartbeat = Heartbeat(folder, attempt.job_id, attempt.restart)
+        last = heartbeat.last() or attempt.started
+        if attempt.job_id == own_job:
+            state, ended, reason = JobState.REQUEUED, last, "SLURM started the job again"
+        else:
+            standing = _when_complete(client, attempt.job_id)
+            if standing is not None and standing.state.alive and standing.name not in _PASSING:
+                return attempt.job_id
+            known = standing.state if standing is not None and not standing.state.alive else None
+            state, reason = _state(known or client.accounted(attempt.job_id), attempt, last, spec)
+            ended = (standing.ended if known is not None and standing is not None else None) or last
+        record.append(
+            ChainEventKind.ENDED,
+            attempt.job_id,
+            attempt.restart,
+            at=ended,
+            node=attempt.node,
+            state=state,
+            reason=reason,
+        )
+        heartbeat.remove()
+    return None
+
+
+def _when_complete(client: SlurmClient, job_id: str) -> Standing | None:
+    """Return the state of a job; None if SLURM does not know it, or does not answer.
+
+    While processes of a job are being stopped, or after SIGSTOP, SLURM does not show its final state.
+    """
+    deadline = time.monotonic() + _COMPLETE_S
+    try:
+        while (standing := client.standing(job_id)) is not None and standing.name in _PASSING:
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_POLL_S)
+    except RunError:
+        return None
+    return standing
+
+
+def _state(known: JobState | None, attempt: Attempt, last: float, spec: JobSpec) -> tuple[JobState, str]:
+    if known is not None and known != JobState.UNKNOWN:
+        return known, f"the job was ended by SLURM or killed; its state is {known}"
+    limit = seconds_of(spec.time)
+    if limit is not None and last - attempt.started >= limit - _LIMIT_SLACK_S > 0:
+        return JobState.TIMEOUT, "SLURM no longer knows the job; it ran until its time limit"
+    return JobState.UNKNOWN, "SLURM no longer knows the job, and it left no record of its end"
 
 
 def main(arguments: list[str], environment: Mapping[str, str]) -> int:

@@ -1,13 +1,49 @@
-"""Scheduler: what launches need of SLURM. `slurm_scheduler.py` implements it with SLURM's commands."""
+"""Scheduler: runs each job as a chain of SLURM jobs, each submitted exactly once, even if sbatch's answer is lost."""
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
-from rollyard.launchers.slurm.chain.attempts import Attempt
-from rollyard.launchers.slurm.job_types import JobSpec, JobState, SubmittedJob
+from rollyard.launchers.slurm.chain import (
+    CANCELLED,
+    DONE,
+    Attempt,
+    ChainRecord,
+    Marker,
+    attempts_of,
+    end_of,
+    read_marker,
+    write_marker,
+)
+from rollyard.launchers.slurm.client import (
+    QueuedJob,
+    SlurmClient,
+    SlurmError,
+    SlurmTimeoutError,
+    array_base,
+)
+from rollyard.launchers.slurm.containers import check_container
+from rollyard.launchers.slurm.job import (
+    JOB_FILE,
+    SCRIPT,
+    ChainJob,
+    JobSpec,
+    JobState,
+    Submission,
+    SubmittedJob,
+    chain_comment,
+    check_spec,
+    comment,
+    read_submission,
+    sbatch_arguments,
+    script,
+    write_job,
+    write_submission,
+)
+from rollyard.records.errors import RunError
 from rollyard.records.types import Record
 
 
@@ -20,29 +56,198 @@ class SubmissionPreview(Record):
     """Contents of the files that are written before the submission, by path."""
 
 
-class Scheduler(Protocol):
-    """Submits, follows and cancels jobs."""
+class Scheduler:
+    """Submits, follows and cancels chains of SLURM jobs."""
+
+    def __init__(self, client: SlurmClient) -> None:
+        self._client = client
+
+    def preview(self, spec: JobSpec) -> SubmissionPreview:
+        """Return what `submit` would run and write. Changes nothing."""
+        spec = _checked(spec)
+        chain = "<id of the chain>"
+        argv = ("sbatch", "--parsable", *sbatch_arguments(spec, chain, 1, _after(spec)))
+        job = ChainJob(chain=chain, spec=spec)
+        return SubmissionPreview(
+            argv=argv,
+            files={
+                spec.folder / JOB_FILE: f"{job.model_dump_json(indent=2)}\n",
+                spec.folder / SCRIPT: script(spec.folder),
+            },
+        )
 
     def submit(self, spec: JobSpec) -> str:
-        """Submit a job and return its id.
+        """Submit the first job of a chain and return its id.
 
         A folder keeps the job that was submitted for it before, unless that chain has ended without completing its
         work. Raises OperatorError for an invalid job, RunError if SLURM refuses it or cannot be reached.
         """
-        ...
+        spec = _checked(spec)
+        before = read_submission(spec.folder)
+        if before is not None and (found := self._submitted(spec.folder, before)):
+            return found
+        chain = before.chain if before is not None and before.job_id is None else secrets.token_hex(8)
+        submission = Submission(chain=chain, name=spec.name, submitted=time.time())
+        write_job(spec, chain)
+        write_submission(spec.folder, submission)
+        job_id = submit_once(self._client, spec, chain, 1, _after(spec))
+        write_submission(spec.folder, submission.model_copy(update={"job_id": job_id}))
+        return job_id
 
-    def preview(self, spec: JobSpec) -> SubmissionPreview:
-        """Return what `submit` would run and write. Changes nothing."""
-        ...
+    def _submitted(self, folder: Path, submission: Submission) -> str | None:
+        """Return the id of the folder's job if it was submitted, and is alive or done."""
+        if submission.job_id is None:
+            # The launcher was killed between sbatch and its answer; the job may have run already.
+            events = ChainRecord(folder, submission.chain).events()
+            job_id = _find_job(self._client, submission.chain, 1) or (events[0].job_id if events else None)
+            if job_id is None:
+                return None
+            submission = submission.model_copy(update={"job_id": job_id})
+            write_submission(folder, submission)
+        assert submission.job_id is not None
+        listed = jobs_of(self._client, [submission.chain])[submission.chain]
+        state = self._state(folder, submission.chain, submission.job_id, listed)
+        return submission.job_id if state.alive or state == JobState.COMPLETED else None
 
     def states(self, jobs: Sequence[SubmittedJob]) -> dict[str, JobState]:
-        """Return the state of each chain of jobs, by the id of its first job."""
-        ...
+        """Return the state of each chain by the id of its first job."""
+        chains = {job.job_id: _chain_of(job) for job in jobs}
+        # Chains that are done are not queried, so that the states of a complete launch need no SLURM.
+        over = {job.job_id: _recorded_end(job.folder, chains[job.job_id]) for job in jobs}
+        open_jobs = [job for job in jobs if over[job.job_id] is None]
+        listed = jobs_of(self._client, [chains[job.job_id] for job in open_jobs]) if open_jobs else {}
+        return {
+            job.job_id: over[job.job_id]
+            or self._state(job.folder, chains[job.job_id], job.job_id, listed[chains[job.job_id]])
+            for job in jobs
+        }
+
+    def _state(self, folder: Path, chain: str, first: str, listed: Sequence[QueuedJob]) -> JobState:
+        if recorded := _recorded_end(folder, chain):
+            return recorded
+        alive = [job.state for job in listed if job.state.alive]
+        if JobState.RUNNING in alive:
+            return JobState.RUNNING
+        if alive:
+            return JobState.PENDING
+        events = ChainRecord(folder, chain).events()
+        attempts = attempts_of(events)
+        # A job may have ended without a record: before its runner started, or killed as the last of its chain.
+        queued = [event.successor for event in events if event.successor]
+        newest = queued[-1] if queued else listed[-1].job_id if listed else attempts[-1].job_id if attempts else first
+        ended = self.ending(newest)
+        if attempts and (ended is None or newest != attempts[-1].job_id):
+            last = attempts[-1]
+            if last.ended is not None:
+                return last.state
+            ended = self.ending(last.job_id)
+        return ended or JobState.UNKNOWN
+
+    def ending(self, job_id: str) -> JobState | None:
+        """Return how one job of a chain ended; None if SLURM no longer knows."""
+        return self._client.ending(array_base(job_id)) or self._client.accounted(job_id)
 
     def attempts(self, job: SubmittedJob) -> list[Attempt]:
-        """Return every start of a job's command, with the state and reason of each end."""
-        ...
+        """Return every start of the job's command, with the state and reason of each end.
+
+        SLURM is asked how a job ended if it was killed and no later job has recorded its end.
+        """
+        found = attempts_of(ChainRecord(job.folder, _chain_of(job)).events())
+        return [self._settled(attempt) if attempt.ended is None else attempt for attempt in found]
+
+    def _settled(self, attempt: Attempt) -> Attempt:
+        standing = self._client.standing(attempt.job_id)
+        if standing is not None and standing.state.alive:
+            if standing.restarts == attempt.restart:
+                return attempt
+            return attempt.model_copy(update={"state": JobState.REQUEUED, "reason": "SLURM put it back into the queue"})
+        state = self.ending(attempt.job_id) or JobState.UNKNOWN
+        ended = standing.ended if standing is not None else None
+        reason = f"it was killed; SLURM's state is {state}" if state != JobState.UNKNOWN else "SLURM no longer knows it"
+        return attempt.model_copy(update={"state": state, "ended": ended, "reason": reason})
 
     def cancel(self, jobs: Sequence[SubmittedJob]) -> None:
-        """Cancel jobs and their successors. Jobs that have ended are ignored."""
-        ...
+        """Cancel chains. The marker stops a successor that a job queues at this moment."""
+        chains = [_chain_of(job) for job in jobs]
+        for job, chain in zip(jobs, chains, strict=True):
+            write_marker(job.folder / CANCELLED, Marker(chain=chain, job_id=job.job_id, time=time.time()))
+        # Successors first, so that none of them starts when its predecessor ends.
+        for state in (JobState.PENDING, JobState.RUNNING):
+            listed = jobs_of(self._client, chains)
+            self._client.cancel([one.job_id for found in listed.values() for one in found if one.state == state])
+        left = [one for found in jobs_of(self._client, chains).values() for one in found]
+        self._client.cancel([one.job_id for one in left if one.state == JobState.PENDING])
+
+
+def _checked(spec: JobSpec) -> JobSpec:
+    here = Path.cwd()
+    directory = here if spec.working_directory is None else here / spec.working_directory
+    spec = spec.model_copy(update={"folder": spec.folder.absolute(), "working_directory": directory})
+    check_spec(spec)
+    check_container(spec)
+    return spec
+
+
+def _after(spec: JobSpec) -> list[str]:
+    return [f"afterok:{':'.join(spec.after_ok)}"] if spec.after_ok else []
+
+
+def _chain_of(job: SubmittedJob) -> str:
+    submission = read_submission(job.folder)
+    if submission is None:
+        raise RunError(f"{job.folder} has no record of job {job.job_id}; was the folder moved or deleted?")
+    return submission.chain
+
+
+def _recorded_end(folder: Path, chain: str) -> JobState | None:
+    done = read_marker(folder / DONE)
+    if done is not None and done.chain == chain:
+        return JobState.COMPLETED
+    events = ChainRecord(folder, chain).events()
+    if end := end_of(events):
+        return end.state
+    cancelled = read_marker(folder / CANCELLED)
+    running = any(attempt.ended is None for attempt in attempts_of(events))
+    if cancelled is not None and cancelled.chain == chain and not running:
+        return JobState.CANCELLED
+    return None
+
+
+_LOOKUPS = 3
+_PAUSE_S = 1.0
+
+
+def submit_once(client: SlurmClient, spec: JobSpec, chain: str, position: int, dependencies: Sequence[str] = ()) -> str:
+    """Submit the job at a position of a chain and return its id.
+
+    If sbatch does not answer, the job may have been submitted: it is looked up by its comment before another attempt.
+    Raises SlurmTimeoutError if SLURM does not answer the second time either, SlurmError if it refuses the job.
+    """
+    arguments = sbatch_arguments(spec, chain, position, dependencies)
+    try:
+        return client.sbatch(arguments)
+    except SlurmTimeoutError as error:
+        try:
+            for _ in range(_LOOKUPS):
+                if found := _find_job(client, chain, position):
+                    return found
+                time.sleep(_PAUSE_S)
+        except SlurmError as second:
+            raise SlurmTimeoutError(
+                f"{error}. Whether job {spec.name!r} was submitted is unknown, because {second}. Repeat the command "
+                f"when SLURM answers: before it submits again, it looks for the comment {comment(chain, position)}"
+            ) from error
+    return client.sbatch(arguments)
+
+
+def _find_job(client: SlurmClient, chain: str, position: int) -> str | None:
+    """Return the id of the job at a position of a chain, if squeue still lists it: waiting, running or just ended."""
+    wanted = comment(chain, position)
+    ids = [array_base(job.job_id) for job in client.queue() if job.comment == wanted]
+    return min(ids, key=int, default=None)
+
+
+def jobs_of(client: SlurmClient, chains: Sequence[str]) -> dict[str, list[QueuedJob]]:
+    """Return the jobs of each chain that squeue lists, in the order of their ids."""
+    listed = sorted(client.queue(), key=lambda job: int(array_base(job.job_id)))
+    return {chain: [job for job in listed if job.comment.startswith(chain_comment(chain))] for chain in chains}

@@ -181,3 +181,26 @@ def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True) -
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def append(path: Path, line: bytes) -> None:
+    """Append a line, which ends with a line feed, and sync it. For files with one writer at a time.
+
+    If a writer was killed in the middle of a line, that line is ended first. Raises RunError if the file cannot be
+    written.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            size = os.fstat(fd).st_size
+            torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+            rest = b"\n" + line if torn else line
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if size == 0:
+            sync_folder(path.parent)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error

@@ -31,7 +31,9 @@ EXTRAS = {
     "wandb": Extra(("wandb",), "ng_track --to wandb"),
     "mlflow": Extra(("mlflow",), "ng_track --to mlflow"),
     "vllm": Extra(("vllm",), "engines that the run starts (local_vllm_model)"),
-    "convert": Extra(("torch", "transformers", "safetensors"), "conversion of DCP checkpoints to Hugging Face format"),
+    "convert": Extra(
+        ("filelock", "torch", "transformers", "safetensors"), "conversion of DCP checkpoints to Hugging Face format"
+    ),
     "train": Extra(("torch", "transformers", "trl", "peft", "accelerate", "datasets"), "training the policy"),
     "tokens": Extra(("tokenizers",), "texts of token ids in ng_viewer (--tokenizer)"),
     "openenv": Extra(("websockets",), "ng_serve"),

@@ -16,7 +16,6 @@ import yaml
 
 import rollyard
 from rollyard import collect
-from rollyard.cli.arguments.submit_options import parse_arguments
 from rollyard.cli.arguments.train_arguments import read_arguments
 from rollyard.cli.collect_rollouts import CollectOptions
 from rollyard.cli.compare import CompareOptions
@@ -33,6 +32,7 @@ from rollyard.cli.prepare_data import PrepareOptions
 from rollyard.cli.reward_profile import ProfileOptions
 from rollyard.cli.serve import ServeOptions
 from rollyard.cli.status import StatusOptions
+from rollyard.cli.submit import parse_arguments
 from rollyard.cli.track import TrackOptions
 from rollyard.cli.viewer import ViewerOptions
 from rollyard.launchers.evaluation.lm_eval_results import Benchmark

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from rollyard.cli.eval_launcher import run
 from rollyard.launchers.evaluation.nemo_rl_config import load_tree
-from rollyard.launchers.slurm.job_types import JobSpec
+from rollyard.launchers.slurm.job import JobSpec
 from rollyard.records.errors import OperatorError
 from rollyard.records.io.search_path import INSTALLED
 from tests.support.doc_pages import commands, page

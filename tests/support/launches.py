@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollyard.launchers.slurm.chain.attempts import Attempt
-from rollyard.launchers.slurm.client.slurm_client import SlurmClient
-from rollyard.launchers.slurm.job_types import JobSpec, JobState, SubmittedJob
-from rollyard.launchers.slurm.launch.launch_arguments import read_arguments
-from rollyard.launchers.slurm.launch.launch_planner import LaunchPlanner, Planned
-from rollyard.launchers.slurm.launch.launcher import Launcher
-from rollyard.launchers.slurm.launch.model_choice import CachedCheckpoint
-from rollyard.launchers.slurm.scheduler import SubmissionPreview
-from rollyard.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.launchers.slurm.chain import Attempt
+from rollyard.launchers.slurm.client import SlurmClient
+from rollyard.launchers.slurm.job import JobSpec, JobState, SubmittedJob
+from rollyard.launchers.slurm.launch_arguments import read_arguments
+from rollyard.launchers.slurm.launch_planner import LaunchPlanner, Planned
+from rollyard.launchers.slurm.launcher import Launcher
+from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.records.errors import OperatorError, RunError
 
 CONFIG = """\
@@ -30,10 +28,11 @@ cluster: {num_nodes: 1, gpus_per_node: 8}
 MODEL = "generation.model_name=tiny"
 
 
-class MemoryScheduler:
-    """Keeps jobs in memory; finds the job of a folder again, as SlurmScheduler does."""
+class MemoryScheduler(Scheduler):
+    """Keeps jobs in memory; finds the job of a folder again."""
 
     def __init__(self, refuse_after: int | None = None) -> None:
+        super().__init__(SlurmClient({}))
         self.specs: list[JobSpec] = []
         self.ids: dict[Path, str] = {}
         self.state: dict[str, JobState] = {}
@@ -49,9 +48,6 @@ class MemoryScheduler:
         self.ids[spec.folder] = job_id = str(100 + len(self.specs))
         self.state[job_id] = JobState.PENDING
         return job_id
-
-    def preview(self, spec: JobSpec) -> SubmissionPreview:
-        return SlurmScheduler(SlurmClient({})).preview(spec)
 
     def states(self, jobs: Sequence[SubmittedJob]) -> dict[str, JobState]:
         return {job.job_id: self.state[job.job_id] for job in jobs}
@@ -72,11 +68,11 @@ class Checkpoints:
         self.is_converted = is_converted
         self.tokens: list[str] = []
 
-    def __call__(self, dcp: Path, config: Path, hf_path: Path | None, token: str) -> CachedCheckpoint:
+    def __call__(self, dcp: Path, config: Path, hf_path: Path | None, token: str) -> tuple[Path, bool]:
         if not dcp.exists():
             raise OperatorError(f"{dcp} does not exist")
         self.tokens.append(token)
-        return CachedCheckpoint(hf_path or self.folder, self.is_converted and not token)
+        return hf_path or self.folder, self.is_converted and not token
 
 
 class LaunchSite:

@@ -14,8 +14,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.launchers.sagemaker.settings import FILE, read_settings
-from rollyard.launchers.sagemaker.target import find_target
+from rollyard.launchers.sagemaker.settings import FILE, find_target, read_settings
 from rollyard.records.datasets.data_files import DataFiles
 from rollyard.records.datasets.rows import exact_objects
 from rollyard.records.errors import RollyardError

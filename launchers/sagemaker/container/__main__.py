@@ -16,7 +16,7 @@ from rollyard.launchers.sagemaker.container.job_environment import (
     root_of,
     write_failure,
 )
-from rollyard.launchers.sagemaker.container.stop_signal import StopSignal
+from rollyard.launchers.sagemaker.container.programs import StopSignal
 from rollyard.launchers.sagemaker.job_parameters import JobParameters
 from rollyard.records.errors import OperatorError
 from rollyard.records.io.exit_status import EXIT_FAILED, exit_status

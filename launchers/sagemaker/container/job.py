@@ -1,10 +1,11 @@
-"""Job: one host of a SageMaker job from its start to its exit status."""
+"""Job: one host of a SageMaker job from its start to its exit status, with an evaluation beside a training."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -12,16 +13,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rollyard.launchers.sagemaker.container import host_link
-from rollyard.launchers.sagemaker.container.checkpoint_watcher import CheckpointWatcher
-from rollyard.launchers.sagemaker.container.config_rewrite import run_name
 from rollyard.launchers.sagemaker.container.host_link import HeadLink
+from rollyard.launchers.sagemaker.container.inputs import JobInputs, run_name
 from rollyard.launchers.sagemaker.container.job_environment import JobEnvironment, write_failure
-from rollyard.launchers.sagemaker.container.job_inputs import JobInputs
-from rollyard.launchers.sagemaker.container.multipart import S3Uploader
-from rollyard.launchers.sagemaker.container.programs import STOP_GRACE_S, Program
+from rollyard.launchers.sagemaker.container.programs import STOP_GRACE_S, JobStopped, Program, StopSignal
 from rollyard.launchers.sagemaker.container.ray_cluster import RayCluster
-from rollyard.launchers.sagemaker.container.stop_signal import JobStopped, StopSignal
-from rollyard.launchers.sagemaker.container.uploader import RunUploader
+from rollyard.launchers.sagemaker.container.uploader import RunUploader, S3Uploader
 from rollyard.launchers.sagemaker.job_parameters import JobParameters
 from rollyard.launchers.sagemaker.settings import VARIABLE_PREFIX
 from rollyard.records.errors import Failure, OperatorError, RunError
@@ -257,3 +254,66 @@ def _filled(word: str, values: Mapping[str, Path]) -> str:
     for placeholder, value in values.items():
         word = word.replace(placeholder, str(value))
     return word
+
+
+MAX_STARTS = 20
+RESTART_PAUSE_S = 10.0
+DRAIN_S = 120.0
+"""After the training, the watching program gets this long to finish; the rest is evaluated afterwards."""
+
+
+class CheckpointWatcher:
+    """Restarts the watching program if it fails, and has the remaining checkpoints evaluated after the training."""
+
+    def __init__(
+        self,
+        start: Callable[[], Program],
+        start_final: Callable[[], Program] | None,
+        stopped: Callable[[], bool],
+        print_line: Callable[[str], None],
+        drain_s: float = DRAIN_S,
+    ) -> None:
+        """`start_final`: starts a program that evaluates the remaining checkpoints and ends."""
+        self._start = start
+        self._start_final = start_final
+        self._stopped = stopped
+        self._print = print_line
+        self._drain_s = drain_s
+        self._starts = 1
+        self._restart_at = 0.0
+        self._program: Program | None = start()
+
+    def check(self) -> None:
+        """Start the program again if it has failed. A failing evaluation must not end the training."""
+        if self._program is not None and (status := self._program.poll()) is not None:
+            self._program.close()
+            self._print(f"[eval] ended with exit status {status}: {self._program.last_line()}")
+            self._program = None
+            self._restart_at = time.monotonic() + RESTART_PAUSE_S
+        if self._program is None and self._starts < MAX_STARTS and time.monotonic() >= self._restart_at:
+            self._starts += 1
+            self._program = self._start()
+
+    def finish(self) -> str:
+        """Finish evaluating. Returns why checkpoints are not evaluated; empty if all are."""
+        if self._program is not None:
+            if self._start_final is None:
+                self._until_ended(self._program, self._drain_s)
+            self._program.end(10.0 if self._stopped() else 30.0)
+            self._program = None
+        if self._start_final is None or self._stopped():
+            return ""
+        final = self._start_final()
+        self._until_ended(final, None)
+        status = final.end(10.0)
+        return f"the evaluation of the last checkpoints failed ({status}): {final.last_line()}" if status else ""
+
+    def stop(self) -> None:
+        """End the program immediately."""
+        if self._program is not None:
+            self._program.terminate()
+
+    def _until_ended(self, program: Program, limit_s: float | None) -> None:
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while program.poll() is None and not self._stopped() and (deadline is None or time.monotonic() < deadline):
+            time.sleep(0.2)

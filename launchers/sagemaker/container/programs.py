@@ -1,4 +1,7 @@
-"""Program: a child process in its own process group, whose output goes to a file and to this job's log."""
+"""Program: a child process in its own process group, whose output goes to a file and to this job's log.
+
+StopSignal is SIGTERM, which SageMaker sends 120 seconds before it ends a stopped job.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Event
+from types import FrameType
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.io import process_group
@@ -107,3 +112,30 @@ class Program:
                 if ended:
                     return
                 time.sleep(_TAIL_S)
+
+
+class JobStopped(BaseException):
+    """The job was stopped while it was being prepared. Not an Exception, so that libraries do not catch it."""
+
+
+class StopSignal:
+    """Interrupts the preparation of a job; later, the loops that wait for programs look at `event`."""
+
+    def __init__(self) -> None:
+        self.event = Event()
+        self.preparing = True
+        """While this is true, the signal raises JobStopped in the main thread."""
+
+    def install(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._received)
+
+    @property
+    def received(self) -> bool:
+        return self.event.is_set()
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        first = not self.event.is_set()
+        self.event.set()
+        if self.preparing and first:
+            raise JobStopped

@@ -1,33 +1,34 @@
 """RunUploader: copies checkpoints, traces and logs to S3 while the program runs.
 
 A checkpoint is uploaded when it is complete, and gets the file COMPLETE.json last. An interrupted upload has no such
-file, and the next one continues it. Other files of the run grow: they are uploaded again after a change, up to the
-last line.
+file, and the next one sends what is missing. Other files of the run grow: they are uploaded again after a change, up to
+the last line.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import orjson
 
-from rollyard.launchers.sagemaker.container.checkpoint_folder import (
-    MARKERS,
-    State,
-    checkpoints_in,
-    files_of,
-    has_marker,
-    name_in_s3,
-    seems_complete,
-    upload_order,
-)
-from rollyard.launchers.sagemaker.container.multipart import S3Uploader
+from rollyard.launchers.evaluation.checkpoints import find_missing_part, step_of, unfinished
 from rollyard.records.errors import RollyardError
 from rollyard.records.io import s3
+from rollyard.records.io.aws import AwsError, aws_errors
+from rollyard.records.io.optional import load
 from rollyard.services.backoff import Backoff
+
+MARKERS = ("COMPLETE.json", "_SUCCESS", "_COMPLETE", ".complete", "DONE")
+"""Files that training code writes last."""
+_DCP_INDEX = ".metadata"
+"""torch.distributed.checkpoint writes this file when every process has written its shard."""
+_NAMED = re.compile(r".+_(?:step\d+|final)")
 
 MARKER = MARKERS[0]
 _GROWING_FACTOR = 4
@@ -92,7 +93,7 @@ class RunUploader:
     def _search(self, *, last: bool) -> None:
         """Upload what is new. A failure is printed and tried again at the next search: it must not end the training."""
         self._problem = ""
-        folders = checkpoints_in(self._run_dir / "checkpoints")
+        folders = _checkpoints_in(self._run_dir / "checkpoints")
         for folder in reversed(folders) if last else folders:
             self._attempt(str(folder), lambda folder=folder: self._checkpoint(folder, last=last))  # type: ignore[misc]
         if last or time.monotonic() >= self._due:
@@ -115,13 +116,13 @@ class RunUploader:
 
     def _checkpoint(self, folder: Path, *, last: bool) -> None:
         name = name_in_s3(folder.name, self._run_dir.name)
-        state = files_of(folder)
+        state = _files_of(folder)
         stable = self._seen.get(name) == state
         self._seen[name] = state
         if self._uploaded.get(name) == state:
             return
         # Once the program has ended, no file can change.
-        if not (has_marker(folder) or (seems_complete(folder) and (stable or last))):
+        if not (_has_marker(folder) or (_seems_complete(folder) and (stable or last))):
             return
         base = f"{self._prefix}/{name}"
         marker = f"{base}/{MARKER}"
@@ -137,9 +138,9 @@ class RunUploader:
             return
         if marked:
             self._uploader.delete(marker)
-        for file in upload_order(changed):
+        for file in _upload_order(changed):
             self._uploader.upload(folder / file, f"{base}/{file}")
-        if files_of(folder) != state:
+        if _files_of(folder) != state:
             self._print(f"upload: {name} changed while it was uploaded; it will be uploaded again")
             return
         self._uploader.put(orjson.dumps({"checkpoint": name, "files": listed}), marker)
@@ -166,3 +167,154 @@ def _complete_lines(file: Path, size: int) -> int:
         tail = opened.read(min(size, _TAIL_BYTES))
     end = tail.rfind(b"\n")
     return size - len(tail) + end + 1 if end >= 0 else size
+
+
+State = tuple[tuple[str, int, int], ...]
+"""Name, size and modification time of every file."""
+
+
+def _files_of(folder: Path) -> State:
+    """Return the state of a folder's files, sorted by name. Raises OSError if it disappears."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            status = path.stat()
+            found.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+def _has_marker(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in MARKERS)
+
+
+def _seems_complete(folder: Path) -> bool:
+    """Return whether the weights are complete. Other files may follow; the caller waits until none changes."""
+    return (folder / _DCP_INDEX).is_file() or not find_missing_part(folder)
+
+
+def _checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoint folders, oldest step first; links such as `latest` and temporary names are left out."""
+    try:
+        found = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    except FileNotFoundError:
+        return []
+    found = [path for path in found if not unfinished(path.name)]
+    return sorted(found, key=_order)
+
+
+def _order(path: Path) -> tuple[bool, int, str]:
+    """By step; a name without a step, such as `final`, is the last one."""
+    step = step_of(path.name)
+    return step is None, step or 0, path.name
+
+
+def name_in_s3(folder: str, run: str) -> str:
+    """Return `<run>_step<N>` or `<run>_final`, unless the folder already has a name of this form."""
+    if _NAMED.fullmatch(folder):
+        return folder
+    if folder == "final":
+        return f"{run}_final"
+    step = step_of(folder)
+    return folder if step is None else f"{run}_step{step}"
+
+
+def _upload_order(names: list[str]) -> list[str]:
+    """Sort files so that no reader takes an unfinished upload for a checkpoint: `config.json` comes last.
+
+    Readers that do not know our marker require this file.
+    """
+    return sorted(names, key=lambda name: (name == "config.json", name))
+
+
+PART_BYTES = 64 * 1024 * 1024
+"""Smaller files are uploaded by one request."""
+MAX_PARTS = 9_000
+"""S3 accepts 10,000."""
+_CONCURRENT_PARTS = 4
+
+
+class S3Uploader:
+    """Uploads files to one bucket."""
+
+    def __init__(self, client: Any, bucket: str, part_bytes: int = PART_BYTES) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._part_bytes = part_bytes
+
+    def upload(self, file: Path, key: str, length: int | None = None) -> None:
+        """Upload a file, or its first `length` bytes. S3 shows the object only when it is complete.
+
+        Raises AwsError if S3 refuses it, OSError if the file cannot be read.
+        """
+        with file.open("rb") as opened:
+            size = file.stat().st_size if length is None else length
+            with aws_errors(f"s3://{self._bucket}/{key} cannot be uploaded"):
+                if size <= self._part_bytes:
+                    self._client.put_object(Bucket=self._bucket, Key=key, Body=opened.read(size))
+                else:
+                    transfer = load("boto3.s3.transfer", "aws", "a SageMaker job")
+                    parts = transfer.TransferConfig(
+                        multipart_threshold=self._part_bytes,
+                        multipart_chunksize=self._part_size(size),
+                        max_concurrency=_CONCURRENT_PARTS,
+                    )
+                    source = opened if length is None else _Beginning(opened, length)
+                    self._client.upload_fileobj(source, self._bucket, key, Config=parts)
+
+    def put(self, data: bytes, key: str) -> None:
+        with aws_errors(f"s3://{self._bucket}/{key} cannot be uploaded"):
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=data)
+
+    def delete(self, key: str) -> None:
+        with aws_errors(f"s3://{self._bucket}/{key} cannot be deleted"):
+            self._client.delete_object(Bucket=self._bucket, Key=key)
+
+    def has(self, file: Path, key: str) -> bool:
+        """Return whether the object has exactly the file's content, by S3's checksum."""
+        head = self.head(key)
+        if head is None or head["ContentLength"] != (size := file.stat().st_size):
+            return False
+        with file.open("rb") as opened:
+            if size <= self._part_bytes:
+                etag = hashlib.file_digest(opened, "md5").hexdigest()
+            else:
+                sums = [hashlib.md5(part).digest() for part in _parts(opened, size, self._part_size(size))]
+                etag = f"{hashlib.md5(b''.join(sums)).hexdigest()}-{len(sums)}"
+        return str(head["ETag"]).strip('"') == etag
+
+    def head(self, key: str) -> dict[str, Any] | None:
+        """Return the properties of an object; None if it does not exist."""
+        try:
+            with aws_errors(f"s3://{self._bucket}/{key} cannot be read"):
+                found: dict[str, Any] = self._client.head_object(Bucket=self._bucket, Key=key)
+        except AwsError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    def read(self, key: str) -> bytes:
+        with aws_errors(f"s3://{self._bucket}/{key} cannot be read"):
+            data: bytes = self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+        return data
+
+    def _part_size(self, size: int) -> int:
+        return max(self._part_bytes, -(-size // MAX_PARTS))
+
+
+def _parts(opened: BinaryIO, size: int, part_size: int) -> Iterator[bytes]:
+    for _ in range(0, size, part_size):
+        yield opened.read(part_size)
+
+
+class _Beginning:
+    """The first bytes of a file that grows."""
+
+    def __init__(self, file: BinaryIO, length: int) -> None:
+        self._file = file
+        self._left = length
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data

@@ -17,9 +17,9 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from transformers import PreTrainedTokenizerFast
 
-from rollyard.launchers.conversion import ConversionRequest, convert, is_converted
-from rollyard.launchers.conversion.huggingface.converter import HuggingFaceConverter
-from rollyard.launchers.conversion.huggingface.dcp_metadata import read_metadata
+from rollyard.launchers.conversion.cache import ConversionRequest, convert, is_converted
+from rollyard.launchers.conversion.dcp_checkpoint import read_metadata
+from rollyard.launchers.conversion.huggingface import HuggingFaceConverter
 from rollyard.records.errors import RunError
 from tests.external.conversion.conftest import Make
 from tests.external.conversion.dcp_files import change_policy

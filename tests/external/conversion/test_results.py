@@ -12,9 +12,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rollyard.launchers.conversion import ConversionRequest, convert
-from rollyard.launchers.conversion.huggingface.converter import HuggingFaceConverter
-from rollyard.launchers.conversion.manifest import Manifest, read_manifest
+from rollyard.launchers.conversion.cache import ConversionRequest, Manifest, convert, read_manifest
+from rollyard.launchers.conversion.huggingface import HuggingFaceConverter
 from tests.external.conversion.conftest import Make
 from tests.external.conversion.dcp_files import change_policy, reference
 

@@ -8,13 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rollyard.launchers.slurm.chain.attempts import Attempt
-from rollyard.launchers.slurm.chain.record import ChainEvent, ChainRecord
-from rollyard.launchers.slurm.client.slurm_client import QueuedJob, SlurmClient
-from rollyard.launchers.slurm.client.submitter import jobs_of
-from rollyard.launchers.slurm.job_files import log_file, read_submission
-from rollyard.launchers.slurm.job_types import JobSpec, JobState, SubmittedJob
-from rollyard.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.launchers.slurm.chain import Attempt, ChainEvent, ChainRecord
+from rollyard.launchers.slurm.client import QueuedJob, SlurmClient
+from rollyard.launchers.slurm.job import JobSpec, JobState, SubmittedJob, log_file, read_submission
+from rollyard.launchers.slurm.scheduler import Scheduler, jobs_of
 from rollyard.records.io.search_path import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.processes import parent_of
@@ -96,7 +93,7 @@ class Launcher:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
         self.client = SlurmClient(cluster.environment, deadline_s())
-        self.scheduler = SlurmScheduler(self.client)
+        self.scheduler = Scheduler(self.client)
         self._folder = folder
         self._number = 0
         self.slow: dict[str, Launched] = {}
@@ -128,7 +125,7 @@ class Launcher:
         environment = dict(self.cluster.environment)
         if path is not None:
             environment["PATH"] = f"{path}:{environment['PATH']}"
-        job_id = SlurmScheduler(SlurmClient(environment)).submit(spec)
+        job_id = Scheduler(SlurmClient(environment)).submit(spec)
         return Launched(self, SubmittedJob(name=spec.name, job_id=job_id, folder=spec.folder, submitted=0))
 
     def submit_slow(self) -> None:

@@ -12,8 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rollyard.launchers.slurm.launch.launch_folder import LaunchFolder
-from rollyard.launchers.slurm.launch.launch_records import Launch
+from rollyard.launchers.slurm.launch import Launch, LaunchFolder
 from rollyard.records.io.search_path import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.commands import BIN, Finished, command_environ

@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.launchers.slurm.client.slurm_client import SlurmClient, SlurmTimeoutError, array_base
-from rollyard.launchers.slurm.job_files import Submission, read_submission, sbatch_arguments, write_submission
-from rollyard.launchers.slurm.job_types import JobState
-from rollyard.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.launchers.slurm.client import SlurmClient, SlurmTimeoutError, array_base
+from rollyard.launchers.slurm.job import (
+    JobState,
+    Submission,
+    read_submission,
+    sbatch_arguments,
+    write_submission,
+)
+from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.records.errors import RunError
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.launched import Launcher
@@ -85,7 +90,7 @@ def test_a_launcher_killed_before_it_learnt_the_id_finds_the_job_again(launcher:
 
 
 def test_a_job_submitted_while_the_controller_hangs_runs_once(launcher: Launcher, cluster: Cluster) -> None:
-    impatient = SlurmScheduler(SlurmClient(cluster.environment, 0.5))
+    impatient = Scheduler(SlurmClient(cluster.environment, 0.5))
     spec = launcher.spec("time.sleep(2)")
     os.kill(cluster.pid("slurmctld"), signal.SIGSTOP)
     try:

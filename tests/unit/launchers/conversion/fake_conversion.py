@@ -16,9 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from rollyard.launchers.conversion import ConversionRequest, convert
-from rollyard.launchers.conversion.lock import LockSettings
-from rollyard.launchers.conversion.manifest import Contents
+from rollyard.launchers.conversion.cache import Contents, ConversionRequest, LockSettings, convert
 from rollyard.launchers.conversion.source import Source
 from tests.support.waiting import deadline_s
 

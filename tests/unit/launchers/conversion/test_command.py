@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.launchers.conversion import convert, main
+from rollyard.launchers.conversion.__main__ import main
+from rollyard.launchers.conversion.cache import convert
 from rollyard.records.errors import OperatorError
 from rollyard.records.io.search_path import INSTALLED
 from tests.unit.launchers.conversion.fake_conversion import CopyingConverter, write_checkpoint

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollyard.launchers.conversion import ConversionRequest, conversion_target
-from rollyard.launchers.conversion.digests import Digests, digest_of
+from rollyard.launchers.conversion.cache import ConversionRequest, conversion_target
+from rollyard.launchers.conversion.source import Digests, digest_of
 from rollyard.records.errors import OperatorError, RunError
 from tests.unit.launchers.conversion.fake_conversion import write_checkpoint
 

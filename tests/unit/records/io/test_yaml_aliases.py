@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.analysis.gate import read_rules
-from rollyard.launchers.slurm.launch.yaml_values import load_yaml
+from rollyard.launchers.slurm.sweep import load_yaml
 from rollyard.records.errors import OperatorError
 from rollyard.services.config.load import load
 from rollyard.services.config.settings_file import load_settings

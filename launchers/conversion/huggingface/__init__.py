@@ -1,1 +1,0 @@
-"""The conversion itself, with torch and transformers (extra `convert`)."""

@@ -1,1 +1,0 @@
-"""Calls to SLURM's commands."""

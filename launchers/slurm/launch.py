@@ -1,0 +1,269 @@
+"""A launch: everything that one call of `ng_eval_launcher` submits, and its files.
+
+$LOG/nemo-rl/<jobname>/<launch id>/
+    launch.json        the plan
+    submitted.jsonl    which jobs SLURM has accepted
+    conversion/        job folder of the conversion
+    <combination>/
+        eval.yaml      config of the evaluation
+        run/           its output: rollouts, report, logs
+        job-1/         job folder: script and logs of SLURM
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+from pydantic import ValidationError
+
+from rollyard.launchers.evaluation.eval_state import EvalFolder
+from rollyard.launchers.slurm.job import JobSpec, SubmittedJob
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io.jsonl import append, iter_jsonl, replace, skip
+from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.types import Json, Record
+from rollyard.services.rollouts.shards import shard_progress
+
+
+class Conversion(Record):
+    """A conversion that runs before the evaluations."""
+
+    dcp_ckpt_path: Path
+    dcp_config: Path
+    hf_ckpt_path: Path
+    """Where the result will be."""
+    requested_path: Path | None
+    """`--hf-ckpt-path`; None: the cache. Without versions, which `hf_ckpt_path` may have: `step_170_…-2`."""
+    force_token: str | None = None
+    """With --force-conversion: the same text for all jobs of the launch, so that only the first converts again."""
+
+
+class Combination(Record):
+    """One evaluation of the launch."""
+
+    name: str
+    """`eval`, or `eval_sweep_3`."""
+    folder: Path
+    parameters: Json
+    """The keys that the sweep, the command line and the launcher set, without secrets."""
+    swept: tuple[str, ...] = ()
+    """The parameters that differ between combinations."""
+
+    @property
+    def config(self) -> Path:
+        """The config that the jobs run."""
+        return self.folder / "eval.yaml"
+
+    @property
+    def run(self) -> Path:
+        """Output folder of the evaluation, shared by the combination's jobs."""
+        return self.folder / "run"
+
+
+class PlannedJob(Record):
+    spec: JobSpec
+    combination: str | None
+    """None for the conversion."""
+    after: tuple[str, ...] = ()
+    """Names of planned jobs that must succeed first. Their ids are known when they have been submitted."""
+
+
+class Launch(Record):
+    """A launch. Its id makes the names of its jobs unique."""
+
+    launch_id: str
+    jobname: str
+    folder: Path
+    created: float
+    """Unix time."""
+    content: str
+    """Hash of what is evaluated. Only a launch with the same content can be resumed."""
+    command_line: tuple[str, ...]
+    """Arguments of `ng_eval_launcher`, without secrets."""
+    config: Path
+    nodes: int
+    gpus: int
+    """GPUs per node. If combinations differ, those of the first."""
+    model: str
+    """The model of the first combination."""
+    conversion: Conversion | None
+    combinations: tuple[Combination, ...]
+    jobs_per_combination: int
+    jobs: tuple[PlannedJob, ...]
+    """In the order of submission."""
+
+    def jobs_of(self, combination: str | None) -> list[PlannedJob]:
+        return [job for job in self.jobs if job.combination == combination]
+
+    def title(self, job: PlannedJob) -> str:
+        """Return the job's name without the launch id: `eval_sweep_3`, or `eval_sweep_3 job-2`."""
+        if job.combination is None:
+            return f"{self.jobname}_convert"
+        several = len(self.jobs_of(job.combination)) > 1
+        return f"{job.combination} {job.spec.folder.name}" if several else job.combination
+
+    def combination(self, name: str | None) -> Combination | None:
+        return next((one for one in self.combinations if one.name == name), None)
+
+
+@dataclass(frozen=True)
+class LaunchFolder:
+    root: Path
+
+    @property
+    def launch(self) -> Path:
+        return self.root / "launch.json"
+
+    @property
+    def submitted(self) -> Path:
+        return self.root / "submitted.jsonl"
+
+    def read(self) -> Launch:
+        """Return the launch. Raises OperatorError if the folder contains none."""
+        try:
+            return Launch.model_validate_json(self.launch.read_bytes())
+        except FileNotFoundError as error:
+            raise OperatorError(
+                f"{self.root} is not the folder of a launch: it has no launch.json; expected $LOG/nemo-rl/JOBNAME/ID"
+            ) from error
+        except (OSError, ValidationError) as error:
+            problem = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
+            raise RunError(f"{self.launch} cannot be read: {problem}") from error
+
+    def write(self, launch: Launch, files: Mapping[Path, str]) -> None:
+        """Create the folders and files of a launch. launch.json comes last: a folder without it is no launch.
+
+        Raises RunError if something cannot be written.
+        """
+        try:
+            for path in [job.spec.folder for job in launch.jobs] + [path.parent for path in files]:
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot create {error.filename}: {error.strerror}") from error
+        for path, text in files.items():
+            replace(path, text.encode())
+            with suppress(OSError):
+                path.chmod(0o600)  # the config of an endpoint may contain a key
+        self.write_launch(launch)
+
+    def write_launch(self, launch: Launch) -> None:
+        replace(self.launch, launch.model_dump_json(indent=2).encode() + b"\n")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the launch against other launchers on this host. Raises RunError if one holds the lock.
+
+        On a file system without locks, this does nothing: the names of the jobs still prevent duplicates.
+        """
+        fd = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RunError(f"another ng_eval_launcher is submitting {self.root}: wait for it") from error
+            except OSError:
+                pass
+            yield
+        finally:
+            os.close(fd)
+
+
+def launches(log_root: Path, jobname: str | None = None) -> list[Launch]:
+    """Return the readable launches below `log_root`, oldest first."""
+    found = []
+    for path in log_root.glob(f"{jobname or '*'}/*/launch.json"):
+        with suppress(OperatorError, RunError):
+            found.append(LaunchFolder(path.parent).read())
+    return sorted(found, key=lambda launch: (launch.created, launch.launch_id))
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    """Return whether two paths are one folder, which several mounts may show."""
+    with suppress(OSError):
+        return first.samefile(second)
+    return False
+
+
+def find_launch(log_root: Path, folder: Path | None, jobname: str | None = None) -> Launch:
+    """Return the launch in `folder`, else the newest one. Raises OperatorError if there is none."""
+    if folder is not None:
+        path = folder.expanduser().resolve()
+        launch = LaunchFolder(path).read()
+        if not _is_same(launch.folder, path):
+            raise OperatorError(
+                f"{path} was moved or copied: its jobs and files belong to {launch.folder}; move it back, or pass that"
+            )
+        return launch
+    found = launches(log_root, jobname)
+    if not found:
+        place = log_root / jobname if jobname else log_root
+        raise OperatorError(f"no launch in {place}; pass the folder of a launch, or set LOG as for the launch")
+    return found[-1]
+
+
+class Submissions:
+    """The submitted jobs of a launch, in memory and in the manifest `submitted.jsonl`.
+
+    A line with `submitting` is written before `sbatch` is called, and a line with `job_id` after it has returned. If
+    the launcher is killed in between, the first line stands alone, and the job is looked up by its unique name.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the manifest; an incomplete line is skipped. Raises RunError if a line is not one of a manifest."""
+        self.path = path
+        self.jobs: dict[str, SubmittedJob] = {}
+        """Submitted jobs by name."""
+        self.intents: set[str] = set()
+        """Names of jobs that may have been submitted: their ids are not recorded."""
+        try:
+            for number, found in enumerate(iter_jsonl(path, skip), 1):
+                try:
+                    if "submitting" in found.value:
+                        self.intents.add(found.value["name"])
+                    else:
+                        self._add(SubmittedJob.model_validate_json(found.line))
+                except (ValidationError, KeyError) as error:
+                    raise RunError(f"{path}: line {number} is not a line of a launch's manifest") from error
+        except FileNotFoundError:
+            pass
+
+    def announce(self, name: str) -> None:
+        """Record that the job is about to be submitted."""
+        append(self.path, orjson.dumps({"name": name, "submitting": time.time()}) + b"\n")
+        self.intents.add(name)
+
+    def record(self, name: str, job_id: str, folder: Path) -> None:
+        """Record the id of a submitted job."""
+        job = SubmittedJob(name=name, job_id=job_id, folder=folder, submitted=time.time())
+        append(self.path, job.model_dump_json().encode() + b"\n")
+        self._add(job)
+
+    def _add(self, job: SubmittedJob) -> None:
+        self.jobs[job.name] = job
+        self.intents.discard(job.name)
+
+
+@dataclass(frozen=True)
+class Progress:
+    measured: int | None
+    """Rollouts with a reward; None if the collection has not begun."""
+    expected: int | None
+    is_complete: bool = False
+    """Every rollout is measured and in one file."""
+
+
+def read_progress(combination: Combination) -> Progress:
+    output = EvalFolder(combination.run).rollouts.output
+    merged = read_status(output)
+    if merged is not None and merged.expected and merged.measured == merged.expected:
+        return Progress(merged.measured, merged.expected, is_complete=True)
+    if (found := shard_progress(output)) is not None:
+        return Progress(*found)
+    return Progress(None, None) if merged is None else Progress(merged.measured, merged.expected)

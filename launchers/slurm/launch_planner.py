@@ -1,0 +1,349 @@
+"""Plans a launch: turns flags, sweep and config into combinations and jobs. Reads files and writes none."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rollyard.launchers.evaluation.nemo_rl_config import is_nemo_rl
+from rollyard.launchers.slurm.eval_tree import (
+    OUTPUT_DIR,
+    Resources,
+    as_yaml,
+    merge,
+    model_key,
+    read_config,
+    read_resources,
+    validate,
+)
+from rollyard.launchers.slurm.job import JobOptions, JobSpec
+from rollyard.launchers.slurm.launch import Combination, Conversion, Launch, PlannedJob
+from rollyard.launchers.slurm.launch_arguments import DEFAULT_CONFIG, LaunchOptions
+from rollyard.launchers.slurm.sweep import (
+    NO_SWEEP,
+    Setting,
+    Sweep,
+    find_value,
+    read_sweep,
+    set_value,
+)
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.json_values import text_of
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
+from rollyard.services.config.overrides import shown
+from rollyard.services.server.settings import redacted_at
+
+SHIPPED_CONFIG = INSTALLED / "configs" / "nemo_rl_eval.yaml"
+SAVE_PATH = "eval.save_path"
+
+
+FindConversion = Callable[[Path, Path, Path | None, str], tuple[Path, bool]]
+"""Checkpoint, config, folder of the result (None: the cache) and token (only a conversion that carries it counts; empty
+for any) -> folder of the conversion, and whether it exists already. Raises OperatorError if it cannot be used."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A launch and the files that it consists of."""
+
+    launch: Launch
+    files: dict[Path, str]
+    cached: bool
+    """An earlier conversion is used."""
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LaunchPlanner:
+    """Plans launches for the user's current folder."""
+
+    find_conversion: FindConversion
+    here: Path
+    """The folder to which relative paths refer."""
+    eval_command: tuple[str, ...]
+    """The command that runs an evaluation: `ng_eval`."""
+    convert_command: tuple[str, ...]
+
+    def plan(
+        self,
+        options: LaunchOptions,
+        overrides: Sequence[Setting],
+        command_line: Sequence[str],
+        launch_id: str,
+        created: float,
+    ) -> Planned:
+        """Plan a launch. Raises OperatorError if anything is missing or invalid."""
+        sweep = NO_SWEEP if options.sweep is None else read_sweep(self.here / Path(options.sweep).expanduser())
+        config = self._config(options, sweep)
+        tree = read_config(config)
+        choice = choose_model(options, self.find_conversion, force_token=launch_id)
+        folder = options.log_root / options.jobname / launch_id
+        trees, combinations, resources = [], [], []
+        warnings = _overridden(sweep, overrides)
+        several = len(sweep.combinations) > 1
+        for number, swept in enumerate(sweep.combinations, 1):
+            name = f"{options.jobname}_sweep_{number}" if several else options.jobname
+            merged, settings, needed = _combine(tree, swept, overrides, choice, options, name, warnings)
+            validate(merged, name)
+            combination = Combination(
+                name=name,
+                folder=folder / name,
+                parameters={one.key: redacted_at(one.key, one.value) for one in settings},
+                swept=tuple(one.key for one in swept),
+            )
+            trees.append(merged)
+            combinations.append(combination)
+            resources.append(needed)
+        _separate_save_paths(trees, combinations)
+        files = {
+            combination.config: _HEADER.format(name=combination.name)
+            + as_yaml({**one, OUTPUT_DIR: str(combination.run)})
+            for combination, one in zip(combinations, trees, strict=True)
+        }
+        jobs = JobPlanner(options, launch_id, folder, self.here)
+        conversions = jobs.conversion(choice.conversion, self.convert_command)
+        evaluations = [
+            job
+            for combination, one in zip(combinations, resources, strict=True)
+            for job in jobs.evaluations(combination, one, self.eval_command, conversions)
+        ]
+        launch = Launch(
+            launch_id=launch_id,
+            jobname=options.jobname,
+            folder=folder,
+            created=created,
+            content=_content(options, trees, choice),
+            command_line=tuple(shown(word) for word in command_line),
+            config=config,
+            nodes=resources[0].nodes,
+            gpus=resources[0].gpus,
+            model=str(find_value(trees[0], model_key(trees[0]))),
+            conversion=choice.conversion,
+            combinations=tuple(combinations),
+            jobs_per_combination=options.jobs,
+            jobs=(*conversions, *evaluations),
+        )
+        return Planned(launch, files, choice.cached, warnings)
+
+    def _config(self, options: LaunchOptions, sweep: Sweep) -> Path:
+        """Return the config's path. Raises OperatorError if it does not exist, or two different ones are given."""
+        given, swept = options.config, sweep.config_path
+        if given is not None and swept is not None and self._path(given) != self._path(swept):
+            # The wording of the original program, which ends with a Python AssertionError.
+            raise OperatorError(
+                f"AssertionError: Command line config '{given}' does not match sweep config config_path '{swept}'. "
+                "Please ensure consistency."
+            )
+        chosen = given if given is not None else swept
+        if chosen is None:
+            default = self._path(DEFAULT_CONFIG)
+            return default if default.is_file() else SHIPPED_CONFIG
+        path = self._path(chosen)
+        if not path.is_file():
+            origin = "--config" if given is not None else f"config_path of {options.sweep}"
+            raise OperatorError(f"{origin} is {chosen!r}, but there is no such file in {self.here}")
+        return path
+
+    def _path(self, text: str) -> Path:
+        return (self.here / Path(text).expanduser()).resolve()
+
+
+_HEADER = """\
+# {name}: written by ng_eval_launcher. Config, sweep values and overrides are merged and references resolved.
+"""
+_MODEL_WARNING = "the sweep or the command line also sets the model; the checkpoint of the flags is evaluated instead"
+
+
+def _overridden(sweep: Sweep, overrides: Sequence[Setting]) -> list[str]:
+    """Return a warning for each key that is swept in vain."""
+    fixed = {one.key for one in overrides}
+    keys = dict.fromkeys(one.key for swept in sweep.combinations for one in swept if one.key in fixed)
+    return [f"the command line sets {key}, which the sweep sets, too: all combinations use the former" for key in keys]
+
+
+def _combine(
+    tree: Json,
+    swept: Sequence[Setting],
+    overrides: Sequence[Setting],
+    choice: ModelChoice,
+    options: LaunchOptions,
+    name: str,
+    warnings: list[str],
+) -> tuple[Json, list[Setting], Resources]:
+    """Return the merged config of one combination, what was set in it, and its resources."""
+    key = model_key(tree)
+    settings = [*swept, *overrides]
+    if choice.model is not None:
+        model = str(choice.model)
+        if any(one.key == key for one in settings) and _MODEL_WARNING not in warnings:
+            warnings.append(_MODEL_WARNING)
+        settings.append(Setting(key, model if is_nemo_rl(tree) else f"vllm/{model}", adds=True))
+    merged = merge(tree, settings, name)
+    needed = read_resources(merged, options, warnings)
+    if is_nemo_rl(tree):
+        settings.append(Setting("cluster.num_nodes", needed.nodes, adds=True))
+        settings.append(Setting("cluster.gpus_per_node", needed.gpus, adds=True))
+        if any(find_value(merged, one.key) != one.value for one in settings[-2:]):
+            merged = merge(tree, settings, name)
+    model_name = find_value(merged, key)
+    if not isinstance(model_name, str) or not model_name:
+        raise OperatorError(
+            f"{name}: no model is chosen ({key} is {model_name!r}); set {key}=..., or convert one with --dcp-ckpt-path"
+        )
+    last = {one.key: one for one in settings}
+    return merged, list(last.values()), needed
+
+
+def _separate_save_paths(trees: Sequence[Json], combinations: Sequence[Combination]) -> None:
+    """Give each combination its own `eval.save_path`, if they would all write to the same folder."""
+    paths = [text_of(find_value(tree, SAVE_PATH)) for tree in trees]
+    counts = Counter(paths)
+    for tree, path, combination in zip(trees, paths, combinations, strict=True):
+        if path and counts[path] > 1:
+            set_value(tree, SAVE_PATH, str(Path(path) / combination.name), SAVE_PATH)
+
+
+def _content(options: LaunchOptions, trees: Sequence[Json], choice: ModelChoice) -> str:
+    """Return the hash of what is evaluated. How it runs (jobs, partition, time) may change when it is resumed."""
+    model = ""
+    trees = [copy.deepcopy(tree) for tree in trees]
+    if choice.model is not None:
+        # The name of a conversion ends with the hash of the checkpoint's content, and perhaps the number of a version.
+        model = re.sub(r"-[0-9]+$", "", str(choice.model))
+        for tree in trees:
+            set_value(tree, model_key(tree), model, "")
+    for tree in trees:
+        tree.pop("cluster", None)
+    data: list[Any] = [options.jobname, trees, model, options.force_conversion]
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def shares(jobs: int) -> list[tuple[str, ...]]:
+    """Return the arguments with which each of the jobs of a combination collects its share of the rollouts."""
+    return [()] if jobs == 1 else [(f"shard={number}/{jobs}",) for number in range(1, jobs + 1)]
+
+
+@dataclass(frozen=True)
+class JobPlanner:
+    options: LaunchOptions
+    launch_id: str
+    """Part of every job's name, so that no job waits for one of another launch."""
+    folder: Path
+    here: Path
+    """Working directory of the jobs: relative paths in a config refer to the folder of the launch's call."""
+
+    def conversion(self, conversion: Conversion | None, command: Sequence[str]) -> list[PlannedJob]:
+        """Return the job that converts the checkpoint, which needs no GPU; none if there is nothing to convert."""
+        if conversion is None:
+            return []
+        flags = {
+            "--dcp-ckpt-path": str(conversion.dcp_ckpt_path),
+            "--dcp-config": str(conversion.dcp_config),
+            "--hf-ckpt-path": str(conversion.requested_path or ""),
+            "--force-token": conversion.force_token,
+        }
+        arguments = [word for flag, value in flags.items() if value for word in (flag, value)]
+        name = f"{self.options.jobname}_convert-{self.launch_id}"
+        spec = self._spec(Resources(nodes=1, gpus=0), name, self.folder / "conversion", [*command, *arguments])
+        # The evaluations wait for the end of this very job, so that no successor may replace it.
+        return [PlannedJob(spec=spec.model_copy(update={"chain": False}), combination=None)]
+
+    def evaluations(
+        self, combination: Combination, resources: Resources, command: Sequence[str], after: Sequence[PlannedJob]
+    ) -> list[PlannedJob]:
+        """Return the jobs that share the rows of a combination."""
+        return [
+            PlannedJob(
+                spec=self._spec(
+                    resources,
+                    f"{combination.name}-{self.launch_id}-job-{number}",
+                    combination.folder / f"job-{number}",
+                    [*command, str(combination.config), *share],
+                ),
+                combination=combination.name,
+                after=tuple(job.spec.name for job in after),
+            )
+            for number, share in enumerate(shares(self.options.jobs), 1)
+        ]
+
+    def _spec(self, resources: Resources, name: str, folder: Path, command: Sequence[str]) -> JobSpec:
+        options = self.options
+        return JobSpec(
+            name=name,
+            folder=folder,
+            command=tuple(command),
+            environment={
+                "GPUS_PER_NODE": str(resources.gpus),
+                "NUM_ACTOR_NODES": str(resources.nodes),
+                # The conversion's cache is in LOG.
+                "LOG": str(options.log_root.parent),
+            },
+            working_directory=self.here,
+            nodes=resources.nodes,
+            gpus_per_node=resources.gpus,
+            **{name: getattr(options, name) for name in JobOptions.model_fields},
+            ray_address_argument="ray_head_node_address=" if resources.nodes > 1 else None,
+        )
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """The model that the flags choose."""
+
+    model: Path | None = None
+    """Folder of the checkpoint; None: the config, sweep or overrides choose the model."""
+    conversion: Conversion | None = None
+    """The necessary conversion; None if the checkpoint is converted already, or none was given."""
+    cached: bool = False
+    """An earlier conversion is used."""
+
+
+def choose_model(options: LaunchOptions, find_conversion: FindConversion, force_token: str) -> ModelChoice:
+    """Apply the flags of the checkpoint conversion. Raises OperatorError if they contradict each other."""
+    _check(options)
+    target = None if options.hf_ckpt_path is None else _path(options.hf_ckpt_path)
+    if options.dcp_ckpt_path is None or (options.skip_conversion and target is not None):
+        if target is not None and not (target / "config.json").is_file():
+            raise OperatorError(f"--hf-ckpt-path {str(target)!r} has no config.json; expected a converted checkpoint")
+        return ModelChoice(target)
+    if options.dcp_config is None:
+        raise OperatorError("--dcp-ckpt-path requires --dcp-config, the path of the checkpoint's config.yaml")
+    dcp, config = _path(options.dcp_ckpt_path), _path(options.dcp_config)
+    token = force_token if options.force_conversion else ""
+    folder, exists = find_conversion(dcp, config, target, token)
+    if exists:
+        return ModelChoice(folder, cached=True)
+    if options.skip_conversion:
+        raise OperatorError(f"--skip-conversion: there is no conversion of {dcp} (looked for {folder})")
+    conversion = Conversion(
+        dcp_ckpt_path=dcp, dcp_config=config, hf_ckpt_path=folder, requested_path=target, force_token=token or None
+    )
+    return ModelChoice(folder, conversion)
+
+
+def _check(options: LaunchOptions) -> None:
+    converts = options.dcp_ckpt_path is not None
+    for given, name in ((options.dcp_config, "--dcp-config"), (options.force_conversion, "--force-conversion")):
+        if given and not converts:
+            raise OperatorError(f"{name} has no effect without --dcp-ckpt-path")
+    if options.hf_ckpt_path is not None and not converts and not options.skip_conversion:
+        raise OperatorError("--hf-ckpt-path requires --dcp-ckpt-path, or --skip-conversion to evaluate it as it is")
+    if options.skip_conversion and not converts and options.hf_ckpt_path is None:
+        raise OperatorError("--skip-conversion requires --hf-ckpt-path, the converted checkpoint")
+    if options.skip_conversion and options.force_conversion:
+        raise OperatorError("--skip-conversion and --force-conversion contradict each other; use one of them")
+
+
+def _path(text: str) -> Path:
+    """Return the absolute path without links, so that one checkpoint has one name."""
+    if not text:
+        raise OperatorError("a path is empty (is a shell variable unset?)")
+    return Path(text).expanduser().resolve()

@@ -1,0 +1,342 @@
+"""Launcher: plans, shows or submits a launch, or continues or cancels an earlier one."""
+
+from __future__ import annotations
+
+import shlex
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from rollyard.launchers.slurm.job import JobState, SubmittedJob
+from rollyard.launchers.slurm.launch import (
+    Combination,
+    Launch,
+    LaunchFolder,
+    PlannedJob,
+    Submissions,
+    launches,
+    read_progress,
+)
+from rollyard.launchers.slurm.launch_arguments import LaunchOptions
+from rollyard.launchers.slurm.launch_planner import LaunchPlanner, Planned, shares
+from rollyard.launchers.slurm.scheduler import Scheduler, SubmissionPreview
+from rollyard.launchers.slurm.sweep import Setting, dump_yaml, shown_value
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED
+from rollyard.services.server.settings import redacted
+
+_SHARES = ("shard=", "worker=")
+"""Arguments that divide the rows among jobs; the second is that of earlier versions."""
+
+
+@dataclass(frozen=True)
+class Launcher:
+    planner: LaunchPlanner
+    scheduler: Scheduler
+    print_line: Callable[[str], None]
+    warn: Callable[[str], None]
+
+    def launch(self, options: LaunchOptions, overrides: Sequence[Setting], command_line: Sequence[str]) -> int:
+        """Submit a launch, or only show it. Return the exit status: 1 if not all jobs could be submitted."""
+        now = time.time()
+        # Sorts by time, and is unique among all launchers.
+        new_id = f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{uuid.uuid4().hex[:6]}"
+        planned = self.planner.plan(options, overrides, command_line, options.launch_id or new_id, now)
+        earlier = self._earlier(options, planned.launch)
+        if earlier is not None:
+            planned = replace(planned, launch=earlier, files={})
+        for job in planned.launch.jobs:
+            self.scheduler.preview(job.spec)  # raises OperatorError for what sbatch or the runner would refuse
+        for text in planned.warnings:
+            self.warn(text)
+        self._print(_header(planned, options.dry))
+        if options.dry:
+            self._show(planned)
+            return EXIT_DONE
+        if earlier is not None:
+            return self.resume(earlier)
+        folder = LaunchFolder(planned.launch.folder)
+        folder.write(planned.launch, planned.files)
+        with folder.locked():
+            return self._submit_all(planned.launch)
+
+    def _submit_all(self, launch: Launch, completed: frozenset[str] = frozenset()) -> int:
+        """Submit the jobs that SLURM does not have yet, up to the first that it refuses: the next ones would be
+        refused for the same reason, such as a limit or a dead controller. The caller holds the lock of the folder.
+        """
+        submissions = Submissions(LaunchFolder(launch.folder).submitted)
+        for job in launch.jobs:
+            if known := submissions.jobs.get(job.spec.name):
+                self.print_line(f"[{launch.title(job)}] already submitted as batch job {known.job_id}")
+                continue
+            try:
+                job_id = self._submit(job, submissions, completed)
+            except (OperatorError, RunError, OSError) as error:
+                self._print(_block(launch, job, [f"Not submitted: {error}"]))
+                return self._incomplete(launch, submissions, job, error)
+            self._print(_block(launch, job, [f"Submitted batch job {job_id}"]))
+        self.print_line("")
+        self.print_line(f"Submitted {len(launch.jobs)} of {len(launch.jobs)} jobs. Follow them with:")
+        self.print_line(f"  ng_eval_launcher status {shlex.quote(str(launch.folder))}")
+        return EXIT_DONE
+
+    def _submit(self, job: PlannedJob, submissions: Submissions, completed: frozenset[str]) -> str:
+        """Submit a job and return its id. After an interrupted submission, the scheduler finds the job by its folder.
+
+        `completed`: names of jobs that have succeeded: nothing needs to wait for them, and SLURM may no longer know
+        them.
+        """
+        after = tuple(submissions.jobs[name].job_id for name in job.after if name not in completed)
+        spec = job.spec.model_copy(update={"after_ok": after})
+        submissions.announce(spec.name)
+        job_id = self.scheduler.submit(spec)
+        submissions.record(spec.name, job_id, spec.folder)
+        return job_id
+
+    def _incomplete(self, launch: Launch, submissions: Submissions, job: PlannedJob, problem: Exception) -> int:
+        missing = [one for one in launch.jobs if one.spec.name not in submissions.jobs]
+        names = launch.title(job) + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+        self.print_line("")
+        self.print_line(
+            f"Submitted {len(launch.jobs) - len(missing)} of {len(launch.jobs)} jobs; missing: {names}. Remove the "
+            f"cause, then continue with: ng_eval_launcher resume {shlex.quote(str(launch.folder))}"
+        )
+        self.warn(f"{launch.title(job)} was not submitted: {problem}")
+        return EXIT_FAILED
+
+    def resume(self, launch: Launch, jobs: int | None = None) -> int:
+        """Submit what is missing, and divide each incomplete combination among `jobs` jobs. Return the exit status."""
+        folder = LaunchFolder(launch.folder)
+        with folder.locked():
+            launch = folder.read()  # another launcher may have changed it before the lock
+            submissions = Submissions(folder.submitted)
+            known = submissions.jobs
+            states = self._states(known)
+            completed = frozenset(name for name, job in known.items() if states[job.job_id] is JobState.COMPLETED)
+            self._settle(launch, submissions, completed)
+            states |= self._states({name: job for name, job in known.items() if job.job_id not in states})
+            done = frozenset(one.name for one in launch.combinations if read_progress(one).is_complete)
+            reshaped, surplus = _reshape(launch, known, states, done, jobs)
+            if reshaped != launch:
+                folder.write_launch(reshaped)
+            if surplus:
+                self.scheduler.cancel(surplus)
+                self.print_line(f"Cancelled: {', '.join(job.job_id for job in surplus)}")
+            return self._submit_all(reshaped, completed)
+
+    def cancel(self, launch: Launch) -> int:
+        """Cancel all jobs of the launch with their successors. Return the exit status."""
+        folder = LaunchFolder(launch.folder)
+        with folder.locked():
+            submissions = Submissions(folder.submitted)
+            try:
+                # A submission that was interrupted may have reached SLURM; submitting again finds its job.
+                self._settle(launch, submissions)
+            except (OperatorError, RunError) as error:
+                self.warn(f"an interrupted submission may have left a job that is not cancelled: {error}")
+            known = submissions.jobs
+            states = self._states(known)
+            live = [job for job in known.values() if states[job.job_id].alive]
+            self.scheduler.cancel([job for job in known.values() if states[job.job_id] is not JobState.COMPLETED])
+        ended = f"; {len(known) - len(live)} had ended before" if len(live) < len(known) else ""
+        self.print_line(f"Cancelled {len(live)} of {len(known)} jobs of launch {launch.launch_id}{ended}")
+        return EXIT_DONE
+
+    def _settle(self, launch: Launch, submissions: Submissions, completed: frozenset[str] = frozenset()) -> None:
+        """Find out the ids of jobs whose submission was interrupted; submit those that SLURM does not have."""
+        for job in launch.jobs:
+            if job.spec.name in submissions.intents:
+                self._submit(job, submissions, completed)
+
+    def _states(self, jobs: Mapping[str, SubmittedJob]) -> dict[str, JobState]:
+        return self.scheduler.states(list(jobs.values())) if jobs else {}
+
+    def _earlier(self, options: LaunchOptions, launch: Launch) -> Launch | None:
+        """Return the launch to continue; None for a new one. Raises OperatorError if it has different content."""
+        folder = LaunchFolder(launch.folder)
+        if options.launch_id is not None and folder.launch.exists():
+            found = folder.read()
+            if found.content != launch.content:
+                raise OperatorError(
+                    f"launch {options.launch_id} exists and evaluates something else: {folder.launch}; choose another "
+                    "--launch-id"
+                )
+            return found
+        same = [one for one in launches(options.log_root, options.jobname) if one.content == launch.content]
+        if options.resume:
+            if not same:
+                raise OperatorError(
+                    f"--resume: no launch in {options.log_root / options.jobname} evaluates the same; start without it"
+                )
+            return same[-1]
+        if same and options.launch_id is None and not options.dry:
+            known = Submissions(LaunchFolder(same[-1].folder).submitted).jobs
+            if missing := sum(job.spec.name not in known for job in same[-1].jobs):
+                raise OperatorError(
+                    f"launch {same[-1].launch_id} evaluates the same, and {missing} of its {len(same[-1].jobs)} jobs "
+                    "are not submitted yet: continue it with --resume, or start another one with --launch-id=NAME"
+                )
+        return None
+
+    def _show(self, planned: Planned) -> None:
+        launch = planned.launch
+        known = Submissions(LaunchFolder(launch.folder).submitted).jobs
+        for job in launch.jobs:
+            combination = launch.combination(job.combination)
+            config = None if combination is None else combination.config
+            files = {config: _without_secrets(planned.files[config])} if config and config in planned.files else {}
+            if job.spec.name in known:
+                lines = [f"Already submitted as batch job {known[job.spec.name].job_id}"]
+            else:
+                spec = job.spec.model_copy(update={"after_ok": tuple(f"<id of {name}>" for name in job.after)})
+                lines = list(_preview_lines(self.scheduler.preview(spec), files))
+            self._print(_block(launch, job, lines))
+        self.print_line("")
+        count = sum(job.spec.name not in known for job in launch.jobs)
+        jobs = "1 job" if count == 1 else f"{count} jobs"
+        self.print_line(f"Dry run: nothing was written or submitted. {jobs} would be submitted.")
+
+    def _print(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.print_line(line)
+
+
+def _reshape(
+    launch: Launch,
+    submitted: Mapping[str, SubmittedJob],
+    states: Mapping[str, JobState],
+    complete: frozenset[str],
+    jobs: int | None = None,
+) -> tuple[Launch, list[SubmittedJob]]:
+    """Give each share of an incomplete combination a job; the default for `jobs` is as many as it was planned with.
+
+    Returns the launch with additional jobs, and the live jobs to cancel. With another number of jobs, all live ones are
+    cancelled, because their shares are different. Jobs that were never submitted count as live, because they are
+    submitted next. `states` are by job id. `complete` are the names of the combinations whose rows are all done.
+    """
+    jobs = jobs or launch.jobs_per_combination
+    wanted = shares(jobs)
+    surplus: list[SubmittedJob] = []
+
+    def state_of(job: PlannedJob) -> JobState | None:
+        """None if it was never submitted."""
+        known = submitted.get(job.spec.name)
+        return None if known is None else states.get(known.job_id, JobState.UNKNOWN)
+
+    def is_live(job: PlannedJob) -> bool:
+        return (state := state_of(job)) is None or state.alive
+
+    planned = launch.jobs_of(None)
+    after: tuple[str, ...] = ()
+    if planned and state_of(planned[-1]) is not JobState.COMPLETED:
+        if not is_live(planned[-1]):
+            planned.append(_again(planned[0], len(planned) + 1))
+        after = (planned[-1].spec.name,)
+    for combination in launch.combinations:
+        own = launch.jobs_of(combination.name)
+        template, number = own[0], max(map(_number, own))
+        kept: set[tuple[str, ...]] = set()
+        for job in [] if combination.name in complete else list(own):
+            share = _share(job)
+            if share in wanted and share not in kept and (state_of(job) is JobState.COMPLETED or is_live(job)):
+                kept.add(share)
+            elif job.spec.name not in submitted:
+                own.remove(job)
+            elif is_live(job):
+                surplus.append(submitted[job.spec.name])
+        planned += [job if job.spec.name in submitted else job.model_copy(update={"after": after}) for job in own]
+        missing = [] if combination.name in complete else [share for share in wanted if share not in kept]
+        for extra, share in enumerate(missing, number + 1):
+            planned.append(_replacement(template, combination, launch.launch_id, extra, share, after))
+    return launch.model_copy(update={"jobs": tuple(planned), "jobs_per_combination": jobs}), surplus
+
+
+def _number(job: PlannedJob) -> int:
+    return int(job.spec.folder.name.removeprefix("job-"))
+
+
+def _share(job: PlannedJob) -> tuple[str, ...]:
+    return tuple(word for word in job.spec.command if word.startswith(_SHARES))
+
+
+def _replacement(
+    template: PlannedJob,
+    combination: Combination,
+    launch_id: str,
+    number: int,
+    share: tuple[str, ...],
+    after: tuple[str, ...],
+) -> PlannedJob:
+    command = [word for word in template.spec.command if not word.startswith(_SHARES)]
+    spec = template.spec.model_copy(
+        update={
+            "name": f"{combination.name}-{launch_id}-job-{number}",
+            "folder": combination.folder / f"job-{number}",
+            "command": (*command, *share),
+        }
+    )
+    return PlannedJob(spec=spec, combination=combination.name, after=after)
+
+
+def _again(first: PlannedJob, number: int) -> PlannedJob:
+    folder = first.spec.folder.with_name(f"{first.spec.folder.name}-{number}")
+    spec = first.spec.model_copy(update={"name": f"{first.spec.name}-{number}", "folder": folder})
+    return PlannedJob(spec=spec, combination=None)
+
+
+def _header(planned: Planned, dry: bool) -> Iterator[str]:
+    """Yield the lines before the first job, in the format of the original launcher."""
+    launch = planned.launch
+    if launch.conversion is not None:
+        yield "=== DCP to HF Conversion Setup ==="
+        yield f"DCP checkpoint: {launch.conversion.dcp_ckpt_path}"
+        yield f"HF checkpoint: {launch.conversion.hf_ckpt_path}"
+        yield ""
+    yield f"=== {'DRY RUN' if dry else 'SUBMITTING'} - Evaluation Experiments ==="
+    yield f"Config: {launch.config}"
+    if launch.conversion is None:
+        swept = (one.parameters.get(key) for one in launch.combinations for key in ("generation.model_name", "model"))
+        yield f"Model: {' '.join(sorted({str(model) for model in swept if model is not None})) or launch.model}"
+    else:
+        yield f"Model: Will be converted from DCP checkpoint to {launch.conversion.hf_ckpt_path}"
+    if planned.cached:
+        yield f"Found cached HF checkpoint at: {launch.model}"
+        yield "Using cached checkpoint, skipping conversion"
+    yield f"Nodes: {launch.nodes}"
+    yield f"GPUs per node: {launch.gpus}"
+    yield f"Launch: {launch.folder}"
+
+
+def _block(launch: Launch, job: PlannedJob, after: Iterable[str]) -> Iterator[str]:
+    """Yield the block of one job, in the format of the original launcher. `after`: the lines below its command."""
+    yield ""
+    yield f"[{launch.title(job)}]"
+    combination = launch.combination(job.combination)
+    if combination is not None and combination.parameters:
+        yield "Parameters:"
+        yield from (f"  {key}: {shown_value(value)}" for key, value in combination.parameters.items())
+    yield "Command:"
+    yield f"  {shlex.join(job.spec.command)}"
+    yield from after
+    yield "=" * 80
+
+
+def _preview_lines(preview: SubmissionPreview, files: Mapping[Path, str]) -> Iterator[str]:
+    """Yield the command of the submission and the files that it needs."""
+    yield "--- Command that will be executed ---"
+    yield shlex.join(preview.argv)
+    yield "--- End of command ---"
+    for path, text in {**files, **preview.files}.items():
+        yield f"--- File {path} ---"
+        yield text.rstrip("\n")
+        yield "--- End of file ---"
+
+
+def _without_secrets(text: str) -> str:
+    """Hide secrets in YAML, for the terminal."""
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    return "\n".join([*comments, dump_yaml(redacted(yaml.safe_load(text)))])

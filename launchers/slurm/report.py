@@ -1,0 +1,272 @@
+"""What `status` and `collect` show of a launch: the states of its jobs, and a table of its results."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rollyard.launchers.evaluation.eval_state import EvalFolder
+from rollyard.launchers.evaluation.headline import Headline, formatted, headline
+from rollyard.launchers.slurm.job import JobState, SubmittedJob
+from rollyard.launchers.slurm.launch import (
+    Combination,
+    Launch,
+    LaunchFolder,
+    PlannedJob,
+    Submissions,
+    read_progress,
+)
+from rollyard.launchers.slurm.scheduler import Scheduler
+from rollyard.launchers.slurm.sweep import shown_value
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io.jsonl import replace
+from rollyard.records.io.terminal import plain_line
+from rollyard.records.types import Json, Record
+from rollyard.services.rollouts.shards import merge, shard_files
+
+NOT_SUBMITTED = "NOT SUBMITTED"
+
+
+class JobRow(Record):
+    title: str
+    job_id: str | None
+    state: str
+    """A JobState, or NOT SUBMITTED."""
+    attempts: int
+    """How often its command was started, over all jobs of the chain."""
+    error: str
+    """Why the last attempt failed."""
+
+
+class CombinationRow(Record):
+    """One combination and its jobs."""
+
+    name: str
+    parameters: Json
+    """The swept parameters."""
+    measured: int | None
+    expected: int | None
+    is_complete: bool
+    jobs: list[JobRow]
+
+    @property
+    def states(self) -> str:
+        """The states of its jobs: `RUNNING`, or `RUNNING 6, FAILED 2`."""
+        counts = Counter(job.state for job in self.jobs)
+        return ", ".join(state if len(self.jobs) == 1 else f"{state} {count}" for state, count in counts.items())
+
+    @property
+    def rows(self) -> str:
+        if self.measured is None:
+            return "-"
+        return f"{self.measured:,} of {'?' if self.expected is None else f'{self.expected:,}'}"
+
+    @property
+    def attempts(self) -> int:
+        return sum(job.attempts for job in self.jobs)
+
+    @property
+    def error(self) -> str:
+        return next((job.error for job in reversed(self.jobs) if job.error), "")
+
+
+class LaunchStatus(Record):
+    launch_id: str
+    folder: Path
+    conversion: list[JobRow]
+    combinations: list[CombinationRow]
+
+    @property
+    def summary(self) -> str:
+        """One line: `24 combinations: 20 complete; jobs: COMPLETED 20, RUNNING 3, FAILED 1`."""
+        jobs = [*self.conversion, *(job for one in self.combinations for job in one.jobs)]
+        states = ", ".join(f"{state} {count}" for state, count in Counter(job.state for job in jobs).most_common())
+        complete = sum(one.is_complete for one in self.combinations)
+        return f"{len(self.combinations)} combinations, {complete} complete; jobs: {states}"
+
+
+def launch_status(launch: Launch, scheduler: Scheduler) -> LaunchStatus:
+    """Ask SLURM and read the files of the launch. Raises RunError if SLURM does not answer."""
+    submitted = Submissions(LaunchFolder(launch.folder).submitted).jobs
+    states = scheduler.states(list(submitted.values())) if submitted else {}
+
+    def rows(jobs: list[PlannedJob]) -> list[JobRow]:
+        return [_job_row(launch, job, submitted, states, scheduler) for job in jobs]
+
+    return LaunchStatus(
+        launch_id=launch.launch_id,
+        folder=launch.folder,
+        conversion=rows(launch.jobs_of(None)),
+        combinations=[_combination_row(one, rows(launch.jobs_of(one.name))) for one in launch.combinations],
+    )
+
+
+def swept(combination: Combination) -> Json:
+    return {key: combination.parameters[key] for key in combination.swept}
+
+
+def _combination_row(combination: Combination, jobs: list[JobRow]) -> CombinationRow:
+    progress = read_progress(combination)
+    return CombinationRow(
+        name=combination.name,
+        parameters=swept(combination),
+        measured=progress.measured,
+        expected=progress.expected,
+        is_complete=progress.is_complete,
+        jobs=jobs,
+    )
+
+
+def _job_row(
+    launch: Launch,
+    job: PlannedJob,
+    submitted: Mapping[str, SubmittedJob],
+    states: Mapping[str, JobState],
+    scheduler: Scheduler,
+) -> JobRow:
+    known = submitted.get(job.spec.name)
+    found = [] if known is None else scheduler.attempts(known)
+    failed = [attempt for attempt in found if attempt.state.counts]
+    state = NOT_SUBMITTED if known is None else str(states.get(known.job_id, JobState.UNKNOWN))
+    error = f"{failed[-1].state}: {failed[-1].reason or 'unknown reason'}" if failed else ""
+    if not found and state == JobState.UNKNOWN:
+        error = "SLURM no longer knows it, and it ended before it could record anything"
+    return JobRow(
+        title=launch.title(job),
+        job_id=None if known is None else known.job_id,
+        state=state,
+        attempts=len(found),
+        error=error,
+    )
+
+
+class SweepRow(Record):
+    name: str
+    parameters: Json
+    headline: Headline
+    problem: str = ""
+    """Why the rollouts cannot be read."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.headline.is_complete
+
+    @property
+    def coverage(self) -> str:
+        if self.problem or self.is_complete:
+            return self.problem or self.headline.coverage
+        return f"{self.headline.coverage} (incomplete)"
+
+
+class SweepTable(Record):
+    launch_id: str
+    rows: list[SweepRow]
+
+    @property
+    def parameters(self) -> list[str]:
+        return list(dict.fromkeys(key for row in self.rows for key in row.parameters))
+
+    @property
+    def metrics(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.rows for name in row.headline.metrics))
+
+    @property
+    def incomplete(self) -> list[SweepRow]:
+        return [row for row in self.rows if not row.is_complete]
+
+    @property
+    def titles(self) -> list[str]:
+        return ["name", *self.parameters, "rollouts", *self.metrics]
+
+    def cells(self, row: SweepRow) -> list[str]:
+        """Return a row's cells as text, with 95% intervals."""
+        return [
+            row.name,
+            *(shown_value(row.parameters[key]) if key in row.parameters else "-" for key in self.parameters),
+            row.coverage,
+            *(formatted(row.headline.metrics.get(name)) for name in self.metrics),
+        ]
+
+    @property
+    def summary(self) -> str:
+        missing = self.incomplete
+        if not missing:
+            return f"{len(self.rows)} of {len(self.rows)} combinations are complete."
+        names = ", ".join(row.name for row in missing[:5]) + (", ..." if len(missing) > 5 else "")
+        return f"{len(missing)} of {len(self.rows)} combinations are incomplete: {names}"
+
+
+def sweep_table(launch: Launch, pass_threshold: float | None = None) -> SweepTable:
+    """Read the rollouts of all combinations."""
+    return SweepTable(launch_id=launch.launch_id, rows=[_row(one, pass_threshold) for one in launch.combinations])
+
+
+def write_table(table: SweepTable, folder: Path) -> list[Path]:
+    """Write results.md, results.csv and results.json. Raises RunError if a file cannot be written."""
+    contents = {"results.md": _markdown(table), "results.csv": _csv(table), "results.json": _json(table)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot create {folder}: {error.strerror}") from error
+    for name, text in contents.items():
+        replace(folder / name, text.encode())
+    return [folder / name for name in contents]
+
+
+def _row(combination: Combination, pass_threshold: float | None) -> SweepRow:
+    problem, found = "", Headline(measured=0, expected=None, metrics={})
+    output = EvalFolder(combination.run).rollouts.output
+    try:
+        if shard_files(output):
+            merge(output)
+        found = headline(output, pass_threshold=pass_threshold)
+    except (OperatorError, RunError, OSError) as error:
+        problem = str(error)
+    return SweepRow(
+        name=combination.name,
+        parameters=swept(combination),
+        headline=found,
+        problem=problem,
+    )
+
+
+def _markdown(table: SweepTable) -> str:
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(plain_line(cell).replace("|", "\\|") for cell in cells) + " |"
+
+    rows = [line(table.cells(row)) for row in table.rows]
+    heading = [f"# Launch {table.launch_id}", "", f"{table.summary} Intervals are 95%, clustered by task.", ""]
+    return "\n".join([*heading, line(table.titles), line(["---"] * len(table.titles)), *rows]) + "\n"
+
+
+def _csv(table: SweepTable) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream)
+    parts = ("", "_low", "_high")
+    writer.writerow(
+        ["name", *table.parameters, "complete", "measured", "expected"]
+        + [f"{name}{part}" for name in table.metrics for part in parts]
+    )
+    for row in table.rows:
+        writer.writerow([row.name, *(_csv_cell(row, key) for key in table.parameters), *_numbers(table, row)])
+    return stream.getvalue()
+
+
+def _csv_cell(row: SweepRow, key: str) -> str:
+    return shown_value(row.parameters[key]) if key in row.parameters else ""
+
+
+def _numbers(table: SweepTable, row: SweepRow) -> Iterator[object]:
+    yield from (str(row.is_complete).lower(), row.headline.measured)
+    yield "" if row.headline.expected is None else row.headline.expected
+    for name in table.metrics:
+        found = row.headline.metrics.get(name)
+        values = (None,) * 3 if found is None else (found.mean, found.low, found.high)
+        yield from ("" if value is None else value for value in values)
+
+
+def _json(table: SweepTable) -> str:
+    return table.model_dump_json(indent=2) + "\n"

@@ -1,1 +1,0 @@
-"""State and results of the jobs of a launch."""
