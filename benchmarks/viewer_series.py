@@ -12,9 +12,8 @@ from benchmarks.profile import Case, rollouts
 from rollyard.services.metrics.paired.task_changes import TaskChanges
 from rollyard.services.metrics.training.step_summary import StepSummary
 from rollyard.services.metrics.training.task_series import TaskSeries
-from rollyard.services.viewer.index.library import FileIndex
-from rollyard.services.viewer.series.step_files import files_as_series
-from rollyard.services.viewer.series.step_reader import StepReader
+from rollyard.services.viewer.library import FileIndex
+from rollyard.services.viewer.step_reader import StepReader, files_as_series
 
 STEPS = 10
 

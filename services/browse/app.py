@@ -25,12 +25,11 @@ from rollyard.services.browse.parts.plain_filter import PlainFilter
 from rollyard.services.browse.rollout.rollout_reader import RolloutReader
 from rollyard.services.browse.rollout.rollout_screen import RolloutScreen
 from rollyard.services.findings.finding import Example, Finding
-from rollyard.services.viewer.api.rollout_list import Query
-from rollyard.services.viewer.api.rollout_view import Replays
-from rollyard.services.viewer.findings.finding_index import FindingIndex
-from rollyard.services.viewer.findings.finding_rows import rows_of_kind
-from rollyard.services.viewer.index.library import FileIndex
-from rollyard.services.viewer.index.run_file import RunFile
+from rollyard.services.viewer.findings import FindingIndex, rows_of_kind
+from rollyard.services.viewer.library import FileIndex
+from rollyard.services.viewer.rollout_list import Query
+from rollyard.services.viewer.rollout_view import Replays
+from rollyard.services.viewer.run_file import RunFile
 
 _MESSAGES_S = 1.0
 

@@ -8,8 +8,8 @@ from typing import Protocol
 from rollyard.services.browse.list.rollout_source import Listed, RolloutSource
 from rollyard.services.browse.palette import Palette
 from rollyard.services.findings.finding import Example, Finding
-from rollyard.services.viewer.findings.finding_index import FindingIndex
-from rollyard.services.viewer.index.run_file import RunFile
+from rollyard.services.viewer.findings import FindingIndex
+from rollyard.services.viewer.run_file import RunFile
 
 
 class Navigation(Protocol):

@@ -14,15 +14,15 @@ from pydantic import Field, ValidationError
 from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.services.cli.display.console import is_terminal
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.cli.viewer import Replays
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.errors import OperatorError
 from rollyard.services.expressions.parse import ExpressionError, parse, parse_field
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.optional import require
-from rollyard.services.viewer.api.replays import Replays
-from rollyard.services.viewer.api.rollout_list import Query
-from rollyard.services.viewer.findings.finding_index import FindingIndex
-from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.findings import FindingIndex
+from rollyard.services.viewer.library import FileIndex
+from rollyard.services.viewer.rollout_list import Query
 
 _PART = 8 << 20
 """Number of bytes that are read, in less than a second, before the first rollouts are shown."""

@@ -43,7 +43,7 @@ from rollyard.services.report.task_rows import task_rows
 from rollyard.services.report.terminal_summary import summary
 from rollyard.services.report.viewer_links import ViewerLinks
 from rollyard.services.rollouts.rollout_files import named_files
-from rollyard.services.viewer.series.read_series import read_series
+from rollyard.services.viewer.step_reader import read_series
 
 EXAMPLE = "ng_reward_profile results/base.jsonl results/trained.jsonl --output-dir results/compared"
 

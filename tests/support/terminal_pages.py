@@ -13,9 +13,9 @@ from textual.widget import Widget
 from rollyard.services.browse.app import BrowseApp
 from rollyard.services.rollouts.replay import Replay
 from rollyard.services.types import Json
-from rollyard.services.viewer.api.rollout_list import Query
-from rollyard.services.viewer.findings.finding_index import FindingIndex
-from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.findings import FindingIndex
+from rollyard.services.viewer.library import FileIndex
+from rollyard.services.viewer.rollout_list import Query
 from tests.support.waiting import deadline_s
 
 Draw = Callable[[Json], Replay | None]

@@ -19,8 +19,8 @@ from rollyard.services.browse.parts.bindings import bindings
 from rollyard.services.browse.text.visible import visible_line
 from rollyard.services.findings.finding import Finding
 from rollyard.services.report.formatting import percent
-from rollyard.services.viewer.findings.finding_routes import FindingsView, findings_view
-from rollyard.services.viewer.index.run_file import RunFile
+from rollyard.services.viewer.findings import FindingsView, findings_view
+from rollyard.services.viewer.run_file import RunFile
 
 _POLL_S = 1.0
 

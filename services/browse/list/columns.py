@@ -8,9 +8,8 @@ from typing import Any
 
 from rollyard.services.browse.text.visible import value_text, visible_line
 from rollyard.services.report.formatting import count, number, seconds
-from rollyard.services.viewer.api.api_records import RolloutLine
-from rollyard.services.viewer.fields.cells import PROMPT, VERDICT, requested
-from rollyard.services.viewer.fields.field_records import ColumnHead
+from rollyard.services.viewer.api_records import ColumnHead, RolloutLine
+from rollyard.services.viewer.fields import PROMPT, VERDICT, requested
 
 DEFAULT_COLUMNS = (
     *("repeat", "success", "reward", PROMPT, VERDICT),

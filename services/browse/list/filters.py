@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollyard.services.browse.parts.choice_screen import Choice
-from rollyard.services.viewer.api.rollout_list import Query
+from rollyard.services.viewer.rollout_list import Query
 
 _OUTCOMES: dict[str, tuple[str, dict[str, Any]]] = {
     "": ("all", {}),

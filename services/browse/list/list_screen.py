@@ -24,10 +24,9 @@ from rollyard.services.browse.parts.choice_screen import Choice, ChoiceScreen
 from rollyard.services.browse.parts.prompt import Prompt
 from rollyard.services.browse.text.visible import visible_line
 from rollyard.services.expressions.parse import ExpressionError
-from rollyard.services.viewer.api.rollout_list import Query
-from rollyard.services.viewer.fields.cells import PROMPT, VERDICT
-from rollyard.services.viewer.fields.field_records import ExpressionCheck
-from rollyard.services.viewer.index.run_file import RunFile
+from rollyard.services.viewer.fields import PROMPT, VERDICT, ExpressionCheck
+from rollyard.services.viewer.rollout_list import Query
+from rollyard.services.viewer.run_file import RunFile
 
 CHECK_EVERY_S = 0.5
 _HINT = "Enter open  / search  e expression  f filter  s sort  c columns  ? keys"

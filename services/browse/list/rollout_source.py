@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from rollyard.services.verdict_fields import ROLES
-from rollyard.services.viewer.api.api_records import RolloutLine
-from rollyard.services.viewer.api.rollout_list import Indexes, Listing, Query
-from rollyard.services.viewer.fields.field_records import ColumnHead
-from rollyard.services.viewer.index.run_file import RunFile
-from rollyard.services.viewer.index.table import Table
+from rollyard.services.viewer.api_records import ColumnHead, RolloutLine
+from rollyard.services.viewer.rollout_list import Indexes, Listing, Query, Table
+from rollyard.services.viewer.run_file import RunFile
 
 _MAX_KEPT = 5000
 """Number of rollouts whose fields are kept in memory."""

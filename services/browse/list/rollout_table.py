@@ -20,8 +20,8 @@ from rollyard.services.browse.list.rollout_source import Listed, RolloutSource
 from rollyard.services.browse.palette import DARK, Palette
 from rollyard.services.browse.parts.bindings import bindings
 from rollyard.services.expressions.parse import ExpressionError
-from rollyard.services.viewer.api.api_records import RolloutLine
-from rollyard.services.viewer.fields.cells import PROMPT
+from rollyard.services.viewer.api_records import RolloutLine
+from rollyard.services.viewer.fields import PROMPT
 
 _HEADER = 1
 _GAP = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rollyard.services.browse.list.rollout_source import Listed
 from rollyard.services.charts.labels import pluralize
 from rollyard.services.report.formatting import percent
-from rollyard.services.viewer.api.rollout_list import Query
-from rollyard.services.viewer.index.run_file import RunFile
+from rollyard.services.viewer.rollout_list import Query
+from rollyard.services.viewer.run_file import RunFile
 
 _FILTERS = {
     "success": "success",

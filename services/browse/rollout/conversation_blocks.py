@@ -9,8 +9,7 @@ from datetime import datetime
 from rollyard.services.browse.blocks.block import MAX_LINES, Block, Kind
 from rollyard.services.browse.text.visible import value_text
 from rollyard.services.report.formatting import NOTHING, seconds
-from rollyard.services.viewer.api.api_records import Attempt, Event, RolloutView
-from rollyard.services.viewer.fields.field_records import VerdictValue
+from rollyard.services.viewer.api_records import Attempt, Event, RolloutView, VerdictValue
 
 _TITLES = {
     "system": ("System", "soft"),

@@ -8,7 +8,7 @@ from rollyard.services.browse.list.columns import outcome
 from rollyard.services.browse.palette import Palette
 from rollyard.services.browse.text.visible import visible_line
 from rollyard.services.report.formatting import NOTHING, count, number, seconds
-from rollyard.services.viewer.api.api_records import RolloutLine
+from rollyard.services.viewer.api_records import RolloutLine
 
 
 def headline(line: RolloutLine, palette: Palette) -> Text:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollyard.services.browse.list.rollout_source import Listed, RolloutSource
-from rollyard.services.viewer.api.api_records import Event, RolloutView
-from rollyard.services.viewer.api.rollout_view import Replays, rollout_view
-from rollyard.services.viewer.attempts.attempt_view import attempt_view
+from rollyard.services.viewer.api_records import Event, RolloutView
+from rollyard.services.viewer.attempts import attempt_view
+from rollyard.services.viewer.rollout_view import Replays, rollout_view
 
 
 @dataclass(frozen=True)

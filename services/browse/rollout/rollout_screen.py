@@ -25,7 +25,7 @@ from rollyard.services.browse.rollout.headline import headline
 from rollyard.services.browse.rollout.rollout_reader import RolloutReader
 from rollyard.services.browse.text.visible import visible_line
 from rollyard.services.errors import RunError
-from rollyard.services.viewer.api.api_records import Event, RolloutView
+from rollyard.services.viewer.api_records import Event, RolloutView
 
 _BESIDE = 64
 """Minimum width at which the board is beside the conversation instead of above it."""

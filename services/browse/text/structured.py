@@ -10,7 +10,7 @@ from textual.strip import Strip
 from rollyard.services.browse.text.typesetter import Typesetter
 from rollyard.services.browse.text.visible import visible
 from rollyard.services.io.jsonl import lenient
-from rollyard.services.viewer.api.untrusted_values import sanitize
+from rollyard.services.viewer.untrusted_values import sanitize
 
 _MAX_LENGTH = 50_000
 _MAX_KEYS = 30

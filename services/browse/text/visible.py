@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from rollyard.services.io.terminal import plain
-from rollyard.services.viewer.api.untrusted_values import sanitize
+from rollyard.services.viewer.untrusted_values import sanitize
 
 TAB_WIDTH = 4
 _INVISIBLE = re.compile(

@@ -11,10 +11,9 @@ from rollyard.services.cli.arguments.positional import rollout_files
 from rollyard.services.errors import OperatorError
 from rollyard.services.metrics.loader.parallel_reader import PART
 from rollyard.services.rollouts.rollout_files import named_files
-from rollyard.services.viewer.index.library import FileIndex
-from rollyard.services.viewer.series.step_files import SeriesSource, files_as_series, training_series
-from rollyard.services.viewer.training.training_folder import TrainingFolder
-from rollyard.services.viewer.training.training_index import TrainingIndex
+from rollyard.services.viewer.library import FileIndex
+from rollyard.services.viewer.step_reader import SeriesSource, files_as_series, training_series
+from rollyard.services.viewer.training import TrainingFolder, TrainingIndex
 
 
 def training_run_in(given: Sequence[Path]) -> Path | None:

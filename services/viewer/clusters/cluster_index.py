@@ -13,8 +13,8 @@ from rollyard.services.clusters.compare import FoundChanges, changes_of
 from rollyard.services.clusters.find_clusters import FoundClusters, clusters_of
 from rollyard.services.errors import RollyardError
 from rollyard.services.metrics.loader.columns import Ints
-from rollyard.services.viewer.api.rollout_list import Query
-from rollyard.services.viewer.index.run_file import RunFile
+from rollyard.services.viewer.rollout_list import Query
+from rollyard.services.viewer.run_file import RunFile
 
 _WAIT_S = 0.3
 _GROWTH = 1.2

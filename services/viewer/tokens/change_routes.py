@@ -11,8 +11,8 @@ from starlette.concurrency import run_in_threadpool
 from rollyard.services.metrics.tokens.changed_tokens import changed_tokens
 from rollyard.services.metrics.tokens.token_tally import TokenTally
 from rollyard.services.types import Record
-from rollyard.services.viewer.index.library import FileIndex
-from rollyard.services.viewer.tokens.decoder import TokenDecoder
+from rollyard.services.viewer.library import FileIndex
+from rollyard.services.viewer.token_texts import TokenDecoder
 from rollyard.services.viewer.tokens.token_groups import token_groups
 from rollyard.services.viewer.tokens.token_index import Counted, TokenIndex
 from rollyard.services.viewer.tokens.token_records import TokenGroup

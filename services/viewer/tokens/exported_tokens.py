@@ -7,8 +7,8 @@ from typing import get_args
 
 import numpy as np
 
-from rollyard.services.viewer.index.run_file import RunFile
-from rollyard.services.viewer.tokens.decoder import TokenDecoder
+from rollyard.services.viewer.run_file import RunFile
+from rollyard.services.viewer.token_texts import TokenDecoder
 from rollyard.services.viewer.tokens.token_groups import default_least, ordered, token_groups
 from rollyard.services.viewer.tokens.token_index import counted_now
 from rollyard.services.viewer.tokens.token_records import Sort, TokensView

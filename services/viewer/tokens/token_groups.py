@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from rollyard.services.metrics.loader.columns import Ints
 from rollyard.services.metrics.tokens.token_tally import Key, TokenTally
-from rollyard.services.viewer.api.untrusted_values import sanitize
-from rollyard.services.viewer.index.table import Table
-from rollyard.services.viewer.tokens.decoder import TokenDecoder
+from rollyard.services.viewer.rollout_list import Table
+from rollyard.services.viewer.token_texts import TokenDecoder
 from rollyard.services.viewer.tokens.token_records import Sort, TokenExample, TokenGroup
+from rollyard.services.viewer.untrusted_values import sanitize
 
 _MANY = 2000
 """From so many tokens on, those that occur only a few times are not listed by default: chance makes their means low."""

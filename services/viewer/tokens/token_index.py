@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from rollyard.services.metrics.loader.parallel_reader import reading_pool
 from rollyard.services.metrics.tokens.sample import MAX_BYTES, sampled_ranges, tally_range
 from rollyard.services.metrics.tokens.token_tally import TokenTally, empty_tally, merged_tallies
-from rollyard.services.viewer.index.run_file import RunFile
+from rollyard.services.viewer.run_file import RunFile
 
 _WAIT_S = 0.3
 """A request waits for this long, so that small files are complete in the first response."""

@@ -10,9 +10,9 @@ from starlette.concurrency import run_in_threadpool
 
 from rollyard.services.metrics.tokens.place_figures import figures_at
 from rollyard.services.metrics.tokens.token_tally import Place
-from rollyard.services.viewer.index.library import FileIndex
-from rollyard.services.viewer.index.table import Table
-from rollyard.services.viewer.tokens.decoder import TokenDecoder
+from rollyard.services.viewer.library import FileIndex
+from rollyard.services.viewer.rollout_list import Table
+from rollyard.services.viewer.token_texts import TokenDecoder
 from rollyard.services.viewer.tokens.token_charts import token_charts
 from rollyard.services.viewer.tokens.token_groups import default_least, ordered, token_groups
 from rollyard.services.viewer.tokens.token_index import Counted, TokenIndex

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import Json
-from rollyard.services.viewer.tokens.load_tokenizer import load_tokenizer
+from rollyard.services.viewer.token_texts import load_tokenizer
 from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import RUNNING, Engine
 from tests.support.commands import command, config, ng_run

@@ -28,10 +28,10 @@ from rollyard.services.tracking.reservoir_sample import RolloutSample
 from rollyard.services.tracking.rollout_metrics import RolloutMetrics
 from rollyard.services.tracking.tail import rows as tail_rows
 from rollyard.services.types import Json
-from rollyard.services.viewer.api.rollout_list import SORTS, Query
-from rollyard.services.viewer.api.rollout_view import rollout_view, task_rollouts
-from rollyard.services.viewer.export.export import export
-from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.export import export
+from rollyard.services.viewer.library import FileIndex
+from rollyard.services.viewer.rollout_list import SORTS, Query
+from rollyard.services.viewer.rollout_view import rollout_view, task_rollouts
 
 HUGE = [2**53, 2**63, 2**64, 10**300, 10**400, -(2**63), 1e308, -1e308, 5e-324]
 DEEP: Any = []

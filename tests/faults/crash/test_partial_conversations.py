@@ -9,13 +9,13 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.services.cli.viewer import FoundRun
 from rollyard.services.rollouts.collector import Limits
 from rollyard.services.rollouts.replay import Replay
 from rollyard.services.run_types import HeadFile
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
-from rollyard.services.viewer.live.episode_tails import EpisodeTails
-from rollyard.services.viewer.live.tail_records import TailView
+from rollyard.services.viewer.live import EpisodeTails, TailView
 from tests.support.stacks import AGENT, PUZZLES, collect, load_config, processes
 from tests.support.waiting import deadline_s
 
@@ -44,7 +44,7 @@ def tails_of(stack: Stack) -> EpisodeTails:
     async def find() -> HeadFile:
         return HeadFile(run_id=stack.keys.run_id, url=stack.head_url, pid=0)
 
-    return EpisodeTails(stack.client.transport, find, no_boards)
+    return EpisodeTails(FoundRun(stack.client.transport, find), no_boards)
 
 
 async def in_flight(stack: Stack) -> str | None:

@@ -12,12 +12,12 @@ from fastapi import FastAPI
 
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
+from rollyard.services.cli.viewer import FoundRun
 from rollyard.services.http.transport import HttpResponse, Transport
 from rollyard.services.rollouts.partial.records import EPISODE_ID_HEADER
 from rollyard.services.run_types import HeadFile, ServerInstance
 from rollyard.services.types import Json
-from rollyard.services.viewer.live.episode_tails import EpisodeTails
-from rollyard.services.viewer.live.tail_records import TailView
+from rollyard.services.viewer.live import EpisodeTails, TailView
 from tests.support.in_process import KEYS, InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.waiting import deadline_s, until
 
@@ -98,7 +98,7 @@ def instance(**fields: Any) -> ServerInstance:
 
 def tails_of(head: Head) -> EpisodeTails:
     transport: Transport = head  # type: ignore[assignment]
-    return EpisodeTails(transport, head.find, lambda row: None)
+    return EpisodeTails(FoundRun(transport, head.find), lambda row: None)
 
 
 async def playing(stack: InProcessServers) -> asyncio.Task[HttpResponse]:

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from fastapi import FastAPI
 
+from rollyard.services.cli.viewer import FoundRun
 from rollyard.services.errors import Failure, FailureKind, RunError
 from rollyard.services.head.activity import Collection, RunningEpisode, RunningEpisodes, StageActivity
 from rollyard.services.head.agent_episodes import AgentActivity, fetch_activity
@@ -22,7 +23,7 @@ from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.run_types import HeadFile, ServerInstance
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import FailureRow
-from rollyard.services.viewer.api.live_route import live_router
+from rollyard.services.viewer.live import live_router
 from tests.support.stacks import AGENT, EXAMPLES, colocated, load_config
 from tests.support.waiting import deadline_s
 
@@ -145,7 +146,7 @@ def test_the_stages_of_several_agents_are_merged() -> None:
 
 def page(find: Callable[[], Awaitable[HeadFile]], transport: HttpTransport) -> httpx.AsyncClient:
     app = FastAPI()
-    app.include_router(live_router(transport, find))
+    app.include_router(live_router(FoundRun(transport, find), lambda row: None))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://viewer")
 
 

@@ -7,7 +7,6 @@ import { TaskMap } from '../parts/series/taskmap.js';
 import { changed, go, link } from '../route.js';
 import { Name } from '../text.js';
 import { bytes, count, percent, seconds } from '../formatting.js';
-import { Changes } from './changes.js';
 
 const READING_MS = 1000;
 const GROWING_MS = 10_000;
@@ -16,10 +15,6 @@ const NAMES = { files: 'Files', evaluations: 'Evaluations', rollouts: 'Training 
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Series({ route, overview }) {
-  return route.path[1] === 'changes' && route.path.length === 4 ? html`<${Changes} route=${route} overview=${overview} />` : html`<${Curves} route=${route} overview=${overview} />`;
-}
-
-function Curves({ route, overview }) {
   const { query } = route;
   const of = query.get('of') || '';
   const { value, error } = useData(`series?of=${encodeURIComponent(of)}`, (found) => (found && found.read < found.total ? READING_MS : GROWING_MS));
@@ -59,7 +54,7 @@ function Tasks({ value, query, path, set, version }) {
     <option value=${step} selected=${step === at.step}>${count(step)}</option>`)}</select></label>`;
   return html`<section class="block" aria-label="Tasks by steps"><h2>Tasks by steps</h2>
     <div class="row">${select('from', 'From step', from)}${select('to', 'to step', to)}
-      ${from.step !== to.step && html`<a class="button" href=${link(['series', 'changes', from.run, to.run])}>What was learned and forgotten</a>`}</div>
+      ${from.step !== to.step && html`<a class="button" href=${link(['compare', from.run, to.run], { sort: 'change' })}>Compare these steps</a>`}</div>
     ${version > 0
       ? html`<${TaskMap} query=${query} path=${path} of=${value.of} range=${[from.step, to.step].sort((a, b) => a - b)} version=${version} />`
       : html`<${Notice} busy="The tasks are shown when all files have been read …" />`}

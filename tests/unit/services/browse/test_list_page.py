@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.viewer.api.rollout_list import Query
+from rollyard.services.viewer.rollout_list import Query
 from tests.support.rollout_files import grid, row, solved, write, write_failures
 from tests.support.terminal_pages import Reader, browsing
 

@@ -13,7 +13,7 @@ from rollyard.services.browse.blocks.block_view import BlockView
 from rollyard.services.browse.rollout.board_panel import BoardPanel
 from rollyard.services.rollouts.replay import Cell, Frame, Replay
 from rollyard.services.types import Json
-from rollyard.services.viewer.api.rollout_list import Query
+from rollyard.services.viewer.rollout_list import Query
 from tests.support.failed_attempts import CALL, failed, partial
 from tests.support.rollout_files import row, write, write_failures
 from tests.support.terminal_pages import Reader, browsing

@@ -21,8 +21,7 @@ from rollyard.services.training.token_pairs import (
 )
 from rollyard.services.training.update import Update, update_of
 from rollyard.services.types import Json
-from rollyard.services.viewer.tokens.token_place import token_place
-from rollyard.services.viewer.training.pair_file import read_pairs
+from rollyard.services.viewer.token_pairs import read_pairs, token_place
 from tests.unit.services.training.recorded_turns import row, turn
 
 

@@ -14,7 +14,7 @@ from rollyard.services.rollouts.replay import Replay
 from rollyard.services.types import Json
 from rollyard.services.viewer.access_middleware import AccessMiddleware
 from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.library import FileIndex
 
 
 def open_index(*paths: Path, **options: Any) -> FileIndex:

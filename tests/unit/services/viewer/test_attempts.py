@@ -12,10 +12,10 @@ import pytest
 
 from rollyard.services.types import Json
 from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.attempts.attempt_routes import attempt_router
-from rollyard.services.viewer.export.export import export
-from rollyard.services.viewer.findings.finding_index import FindingIndex
-from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.attempts import attempt_router
+from rollyard.services.viewer.export import export
+from rollyard.services.viewer.findings import FindingIndex
+from rollyard.services.viewer.library import FileIndex
 from tests.support.failed_attempts import CALL, RESULT, failed, partial
 from tests.support.rollout_files import grid, write
 from tests.unit.services.viewer.opened_runs import get_json, no_replay, open_index

@@ -14,9 +14,9 @@ from rollyard.services.http.access.request_checks import Access
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.viewer.access_middleware import AccessMiddleware
 from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.fields.cells import requested, verdict_of
-from rollyard.services.viewer.fields.field_routes import field_router
-from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.field_routes import field_router
+from rollyard.services.viewer.fields import requested, verdict_of
+from rollyard.services.viewer.library import FileIndex
 from tests.support.rollout_files import row, write, write_failures
 from tests.unit.services.viewer.opened_runs import get_json, no_replay, open_index
 

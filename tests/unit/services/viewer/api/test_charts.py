@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.head.run_snapshot import RunSnapshot
-from rollyard.services.viewer.api.run_history import MAX_MOMENTS, RunHistory
-from rollyard.services.viewer.export.export import export
+from rollyard.services.viewer.export import export
+from rollyard.services.viewer.live import MAX_MOMENTS, RunHistory
 from tests.external.browser.recordings import with_tokens
 from tests.support.rollout_files import random_rows, row, write, write_failures
 from tests.unit.services.viewer.opened_runs import get_json, no_replay, open_index, viewer_client

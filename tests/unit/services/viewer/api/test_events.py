@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.services.types import Json
-from rollyard.services.viewer.api.api_records import Event
-from rollyard.services.viewer.api.conversation_events import events_of
-from rollyard.services.viewer.api.rollout_view import rollout_view
-from rollyard.services.viewer.api.row_fields import row_facts
-from rollyard.services.viewer.index.line_reader import as_row
+from rollyard.services.viewer.api_records import Event
+from rollyard.services.viewer.conversation import events_of
+from rollyard.services.viewer.rollout_view import rollout_view
+from rollyard.services.viewer.untrusted_values import as_row, row_facts
 from tests.support.rollout_files import row, write
 from tests.unit.services.viewer.opened_runs import no_replay, open_index
 

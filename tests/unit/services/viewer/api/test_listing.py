@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rollyard.services.viewer.api.api_records import RolloutLine
-from rollyard.services.viewer.api.rollout_list import SORTS, Listing, Query
+from rollyard.services.viewer.api_records import RolloutLine
+from rollyard.services.viewer.rollout_list import SORTS, Listing, Query
 from tests.support.rollout_files import random_rows, row, write, write_failures
 from tests.unit.services.viewer.opened_runs import open_index
 

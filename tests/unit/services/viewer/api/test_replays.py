@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.services.cli.viewer import Replays
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.viewer.api.replays import Replays
 
 GOOD = """
 from rollyard.services.rollouts.replay import Frame, Replay

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.types import Json
-from rollyard.services.viewer.api.conversation_events import events_of
-from rollyard.services.viewer.api.token_texts import joined_texts
-from rollyard.services.viewer.export.single_file_page import STATIC
+from rollyard.services.viewer.conversation import events_of
+from rollyard.services.viewer.single_file_page import STATIC
+from rollyard.services.viewer.token_texts import joined_texts
 
 PARTS = ["\ufffd", "\ufffd", "\ufffd"]
 

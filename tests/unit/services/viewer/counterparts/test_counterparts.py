@@ -10,9 +10,8 @@ import pytest
 
 from rollyard.services.types import Json
 from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.counterparts.counterpart_routes import counterpart_router
-from rollyard.services.viewer.counterparts.counterparts import MAX_FILES
-from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.counterparts import MAX_FILES, counterpart_router
+from rollyard.services.viewer.library import FileIndex
 from tests.support.rollout_files import row, solved, write
 from tests.support.step_rows import step_rows
 from tests.unit.services.viewer.opened_runs import get_json, no_replay

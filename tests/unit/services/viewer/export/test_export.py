@@ -11,9 +11,8 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.viewer.export.export import chosen, export
-from rollyard.services.viewer.export.export_view import ExportView
-from rollyard.services.viewer.export.single_file_page import STATIC, single_page
+from rollyard.services.viewer.export import ExportView, chosen, export
+from rollyard.services.viewer.single_file_page import STATIC, single_page
 from tests.support.rollout_files import random_rows, row, solved, write
 from tests.support.token_rows import random_token_rows
 from tests.unit.services.viewer.opened_runs import no_replay, open_index

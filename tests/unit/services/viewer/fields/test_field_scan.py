@@ -11,9 +11,9 @@ import pytest
 
 from rollyard.services.expressions.column import Kind
 from rollyard.services.expressions.parse import ExpressionError, parse_field
-from rollyard.services.viewer.fields import read_values
-from rollyard.services.viewer.fields.field_scan import FieldScan
-from rollyard.services.viewer.fields.paced_cache import PacedCache
+from rollyard.services.viewer import field_values
+from rollyard.services.viewer.caches import PacedCache
+from rollyard.services.viewer.field_values import FieldScan
 from tests.support.rollout_files import write
 
 A, B = parse_field("a"), parse_field("b.c")
@@ -149,7 +149,7 @@ def test_reading_pauses_when_nobody_asks(tmp_path: Path) -> None:
 def test_values_that_are_too_large_to_be_kept_are_refused_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_values, "MAX_BYTES", 1000)
+    monkeypatch.setattr(field_values, "MAX_BYTES", 1000)
     path = write(tmp_path / "x.jsonl", [{"a": f"{number}" * 200} for number in range(10)])
     with pytest.raises(ExpressionError, match=r"of a .* MB;"):
         FieldScan(path).progress([A], path.stat().st_size, LONG_S)

@@ -13,9 +13,8 @@ from rollyard.services.findings.finding import Finding
 from rollyard.services.findings.sign_reader import read_signs
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.types import Json
-from rollyard.services.viewer.findings.finding_index import FindingIndex
-from rollyard.services.viewer.findings.finding_routes import findings_view
-from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.findings import FindingIndex, findings_view
+from rollyard.services.viewer.library import FileIndex
 from tests.support.finding_rows import played
 from tests.support.reading_pools import read_in_threads
 from tests.support.rollout_files import write

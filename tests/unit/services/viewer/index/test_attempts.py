@@ -5,8 +5,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.viewer.index import failed_attempts
-from rollyard.services.viewer.index.failed_attempts import AttemptFile
+from rollyard.services.viewer import failed_attempts
+from rollyard.services.viewer.failed_attempts import AttemptFile
 
 ROW = {
     "_ng_task_index": 3,

@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.services.metrics.loader.columns import FLOATS, INTS
 from rollyard.services.types import Json
-from rollyard.services.viewer.index.growing_index import FollowedFile
+from rollyard.services.viewer.growing_index import FollowedFile
 from tests.support.rollout_files import grid, random_rows, row, solved, write
 
 

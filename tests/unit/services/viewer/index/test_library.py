@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rollyard.services.viewer.api.rollout_list import Query
-from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.library import FileIndex
+from rollyard.services.viewer.rollout_list import Query
 from tests.support.reading_pools import read_in_threads
 from tests.support.rollout_files import grid, random_rows, write
 from tests.support.waiting import eventually
@@ -46,7 +46,7 @@ def test_reading_through_does_not_wait_after_a_slow_sort(tmp_path: Path, monkeyp
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     clock = itertools.count(0.0, 100.0)
     slow = SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr("rollyard.services.viewer.index.growing_index.time", slow)
+    monkeypatch.setattr("rollyard.services.viewer.growing_index.time", slow)
     file_index = open_index(path)
     path.write_bytes(path.read_bytes() + write(tmp_path / "more.jsonl", grid([1, 1], 2)[2:]).read_bytes())
     file_index.read_through()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollyard.services.viewer.index.text_search import Search, forms
+from rollyard.services.viewer.text_search import Search, forms
 
 WAIT_S = 120.0
 

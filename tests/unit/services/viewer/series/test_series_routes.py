@@ -13,11 +13,10 @@ from rollyard.services.http.access.hosts import KnownHosts
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.viewer.access_middleware import AccessMiddleware
 from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.index.library import FileIndex
-from rollyard.services.viewer.series.series_routes import series_router
-from rollyard.services.viewer.series.step_files import SeriesSource, files_as_series, training_series
-from rollyard.services.viewer.series.step_reader import StepReader
-from rollyard.services.viewer.training.training_index import TrainingIndex
+from rollyard.services.viewer.library import FileIndex
+from rollyard.services.viewer.series import series_router
+from rollyard.services.viewer.step_reader import SeriesSource, StepReader, files_as_series, training_series
+from rollyard.services.viewer.training import TrainingIndex
 from tests.support.reading_pools import read_in_threads
 from tests.support.rollout_files import write
 from tests.support.step_rows import step_rows
@@ -99,18 +98,7 @@ async def test_the_range_of_steps_limits_the_columns(client: httpx.AsyncClient, 
     assert [column["step"] for column in tasks["columns"]] == [25]
 
 
-async def test_changes_list_what_was_learned_and_what_was_forgotten(client: httpx.AsyncClient) -> None:
-    async with client:
-        learned = await get_json(client, "/api/series/changes?first=0&second=1")
-        forgotten = await get_json(client, "/api/series/changes?first=0&second=1&list=forgotten")
-    assert (learned["learned"], learned["forgotten"], learned["read"]) == (2, 1, 1.0)
-    assert [(one["task"], one["task_in_second"]) for one in learned["tasks"]] == [(0, 2), (2, 0)]
-    assert [(one["first"], one["second"]) for one in forgotten["tasks"]] == [(1.0, 0.5)]
-
-
-@pytest.mark.parametrize(
-    ("path", "status"), [("?of=nothing", 404), ("/changes?first=0&second=9", 404), ("/tasks?sort=x", 422)]
-)
+@pytest.mark.parametrize(("path", "status"), [("?of=nothing", 404), ("/tasks?sort=x", 422)])
 async def test_what_does_not_exist_is_refused(client: httpx.AsyncClient, path: str, status: int) -> None:
     async with client:
         await get_json(client, f"/api/series{path}", status)

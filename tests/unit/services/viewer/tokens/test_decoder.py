@@ -9,10 +9,8 @@ import pytest
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.optional import EXTRAS, missing
-from rollyard.services.viewer.api.api_records import Event, RolloutLine, RolloutView, Tokens
-from rollyard.services.viewer.tokens.decoded_rollout import decoded_rollout
-from rollyard.services.viewer.tokens.decoder import TokenDecoder
-from rollyard.services.viewer.tokens.load_tokenizer import load_tokenizer
+from rollyard.services.viewer.api_records import Event, RolloutLine, RolloutView, Tokens
+from rollyard.services.viewer.token_texts import TokenDecoder, decoded_rollout, load_tokenizer
 
 
 class Bytes:

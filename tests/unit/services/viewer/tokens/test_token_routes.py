@@ -11,7 +11,7 @@ import pytest
 
 from rollyard.services.types import Json
 from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.library import FileIndex
 from rollyard.services.viewer.tokens.change_routes import change_router
 from rollyard.services.viewer.tokens.token_index import TokenIndex
 from rollyard.services.viewer.tokens.token_routes import token_router

@@ -11,8 +11,8 @@ import pytest
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.types import Json
 from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.training.pair_routes import pair_router
-from rollyard.services.viewer.training.training_index import TrainingIndex
+from rollyard.services.viewer.token_pairs import pair_router
+from rollyard.services.viewer.training import TrainingIndex
 from tests.support.token_rows import call_item, token_id, token_row
 from tests.support.training_runs import training_run
 from tests.unit.services.viewer.opened_runs import get_json, no_replay

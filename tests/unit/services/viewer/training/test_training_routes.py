@@ -14,9 +14,7 @@ from rollyard.services.training.metrics.metrics_log import MetricsLog
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.viewer.access_middleware import AccessMiddleware
 from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.training.training_folder import TrainingFolder
-from rollyard.services.viewer.training.training_index import TrainingIndex
-from rollyard.services.viewer.training.training_routes import training_router
+from rollyard.services.viewer.training import TrainingFolder, TrainingIndex, training_router
 from tests.support.rollout_files import grid
 from tests.support.training_runs import training_run
 from tests.unit.services.viewer.opened_runs import get_json, no_replay

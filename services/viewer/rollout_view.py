@@ -1,0 +1,91 @@
+"""Builds the view of one rollout from its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from rollyard.services.charts.log_probs import log_probs
+from rollyard.services.errors import RunError
+from rollyard.services.rollout_types import RolloutRow
+from rollyard.services.rollouts.replay import Replay
+from rollyard.services.types import Json
+from rollyard.services.viewer.api_records import RolloutView, TaskRollouts
+from rollyard.services.viewer.conversation import events_of
+from rollyard.services.viewer.fields import verdict_of
+from rollyard.services.viewer.rollout_list import Table
+from rollyard.services.viewer.run_file import RunFile
+from rollyard.services.viewer.untrusted_values import as_row, row_facts
+
+MAX_VIEWS = 64
+Replays = Callable[[Json], Replay | None]
+
+
+class RowChanged(RunError):
+    """The file was changed, so the index pointed to a different row. The file is being read again."""
+
+
+def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, tokens: bool = True) -> RolloutView:
+    """Return the rollout at `index` of the run's table. Its tokens are included if `tokens` is true.
+
+    Raises OSError if the file cannot be read, and RowChanged if the index is out of date.
+    """
+    line, row = table.line(index), row_of(run, table, index)
+    events = events_of(row) if row else []
+    if not tokens:
+        events = [event.model_copy(update={"tokens": None}) if event.tokens else event for event in events]
+    chart = log_probs([log_prob for event in events if event.tokens for log_prob in event.tokens.log_probs])
+    return RolloutView(
+        run=run.number,
+        line=line,
+        events=events,
+        replay=replays(dict(row)) if row else None,
+        charts=[] if chart is None else [chart],
+        verdict=tuple(verdict_of(row)) if row else (),
+        facts=row_facts(row) if row else {},
+        attempts=run.attempts.of(line.task, line.repeat),
+        previous=_key(table, index - 1),
+        next=_key(table, index + 1),
+    )
+
+
+def task_rollouts(run: RunFile, task: int, replays: Replays, start: int = 0, limit: int = MAX_VIEWS) -> TaskRollouts:
+    """Return the repeats of a task without tokens. Raises OSError or RowChanged, as `rollout_view` does."""
+    table = run.table
+    low, high = table.of_task(task)
+    chosen = range(low, high)[start : start + limit]
+    views = [rollout_view(run, table, index, replays, tokens=False) for index in chosen]
+    previous = int(table.task[low - 1]) if low else None
+    following = int(table.task[high]) if high < len(table) else None
+    return TaskRollouts(
+        run=run.number, task=task, stories=views, total=high - low, start=start, previous=previous, next=following
+    )
+
+
+def row_line(run: RunFile, table: Table, index: int) -> bytes:
+    """Return the line of the rollout at `index`; empty if it has no row. Raises OSError or RowChanged, as
+    `rollout_view` does.
+    """
+    line = run.line(table, index)
+    if line is not None:
+        _validated(run, table, index, as_row(line))
+    return line or b""
+
+
+def row_of(run: RunFile, table: Table, index: int) -> RolloutRow | None:
+    """Return the row of the rollout at `index`, if it has one. Raises OSError or RowChanged, as `rollout_view` does."""
+    line = run.line(table, index)
+    return None if line is None else _validated(run, table, index, as_row(line))
+
+
+def _validated(run: RunFile, table: Table, index: int, row: Json | None) -> RolloutRow:
+    key = int(table.task[index]), int(table.repeat[index])
+    found = None if row is None else (row.get("_ng_task_index"), row.get("_ng_rollout_index"))
+    if row is None or (run.file.snapshot.has_task_index and found != key):
+        run.file.invalidate()
+        raise RowChanged(f"the row of task {key[0]}, repeat {key[1]} has moved because the file was changed")
+    return cast(RolloutRow, row)
+
+
+def _key(table: Table, index: int) -> tuple[int, int] | None:
+    return (int(table.task[index]), int(table.repeat[index])) if 0 <= index < len(table) else None
