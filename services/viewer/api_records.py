@@ -202,21 +202,6 @@ class RolloutView(Record):
     next: tuple[int, int] | None
 
 
-class TaskRollouts(Record):
-    """GET /api/runs/{run}/tasks/{task}?start=&limit=: the repeats of a task, at most 64 per request, without tokens."""
-
-    run: int
-    task: int
-    stories: list[RolloutView]
-    total: int = 0
-    """Total number of repeats."""
-    start: int = 0
-    """Index of the first entry of `stories` among the repeats."""
-    previous: int | None = None
-    """Indexes of the neighbouring tasks that have rollouts; None at either end."""
-    next: int | None = None
-
-
 class TaskPair(Record):
     """The results of a task in two runs."""
 

@@ -37,15 +37,12 @@ from rollyard.services.viewer.live import LiveRun, live_router
 from rollyard.services.viewer.note_routes import note_router
 from rollyard.services.viewer.rollout_list import MAX_LINES, Table
 from rollyard.services.viewer.rollout_list import Query as RolloutQuery
-from rollyard.services.viewer.rollout_view import MAX_VIEWS, Replays, RowChanged, rollout_view, row_line, task_rollouts
+from rollyard.services.viewer.rollout_view import Replays, RowChanged, rollout_view, row_line
 from rollyard.services.viewer.run_file import numbers_of
 from rollyard.services.viewer.series import series_router
 from rollyard.services.viewer.step_reader import SeriesSource, StepReader
 from rollyard.services.viewer.token_pairs import pair_router
 from rollyard.services.viewer.token_texts import TokenDecoder, decoded_rollout
-from rollyard.services.viewer.tokens.change_routes import change_router
-from rollyard.services.viewer.tokens.token_index import TokenIndex
-from rollyard.services.viewer.tokens.token_routes import token_router
 from rollyard.services.viewer.training import TrainingIndex, training_router
 
 log = logging.getLogger(__name__)
@@ -85,7 +82,6 @@ class Viewer:
         self._reader = StepReader(threshold=settings.threshold, workers=settings.workers)
         self._findings = FindingIndex(file_index.find, workers=workers)
         self._clusters = ClusterIndex(file_index.find, workers=workers)
-        self._tokens = TokenIndex(file_index.find)
         file_index.clusters = self._clusters.select
         routers: list[APIRouter] = [
             live_router(run, replays),
@@ -96,8 +92,6 @@ class Viewer:
             counterpart_router(file_index),
             attempt_router(file_index, self._findings, replays),
             series_router(file_index, series, self._reader),
-            token_router(file_index, self._tokens, decoder),
-            change_router(file_index, self._tokens, decoder),
         ]
         if isinstance(file_index, TrainingIndex):
             routers += [training_router(file_index), pair_router(file_index, decoder)]
@@ -110,7 +104,7 @@ class Viewer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for index in (self._findings, self._clusters, self._tokens):
+        for index in (self._findings, self._clusters):
             index.close()
         await asyncio.to_thread(self._file_index.close)
         await asyncio.to_thread(self._reader.close)
@@ -196,15 +190,6 @@ def _api(file_index: FileIndex, replays: Replays, decoder: TokenDecoder | None) 
         if not line:
             raise HTTPException(404, f"task {task}, repeat {repeat} has no row because all of its attempts failed")
         return Response(line, media_type="application/json", headers=NO_STORE)
-
-    @api.get("/runs/{run}/tasks/{task}")
-    async def task_page(
-        run: int,
-        task: int,
-        start: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int, Query(ge=0, le=MAX_VIEWS)] = MAX_VIEWS,
-    ) -> Response:
-        return await json_response(lambda: task_rollouts(run_of(run), task, replays, start, limit))
 
     @api.get("/compare")
     async def compare(

@@ -28,7 +28,6 @@ from rollyard.services.viewer.rollout_view import Replays, rollout_view
 from rollyard.services.viewer.run_file import RunFile, numbers_of
 from rollyard.services.viewer.single_file_page import single_page
 from rollyard.services.viewer.token_texts import TokenDecoder, decoded_rollout
-from rollyard.services.viewer.tokens.exported_tokens import exported_tokens
 
 MAX_EXPORTED = 200
 _MAX_TASKS = 5000
@@ -62,7 +61,6 @@ def export(
         "profiles": {},
         "findings": {},
         "notes": {},
-        "tokens": {},
         "pages": {},
         "stories": {},
         "attempts": {},
@@ -87,8 +85,6 @@ def export(
             shown = decoded_rollout(rollout_view(run, table, index, replays), decoder)
             data["stories"][f"{run.number}/{shown.line.task}/{shown.line.repeat}"] = shown
             data["attempts"] |= _attempts(run, shown, replays)
-        exported = {(int(table.task[index]), int(table.repeat[index])) for index in indexes}
-        data["tokens"][str(run.number)] = exported_tokens(run, exported, decoder)
         notes.append(_omission_note(run.name, len(indexes), len(table), len(selected), view))
     if len(file_index.runs) > 1:
         compared = RunDifferences(file_index.find).of(0, 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -16,18 +16,14 @@ from pydantic import Field
 
 from rollyard.services.expressions.column import Column, Kind
 from rollyard.services.expressions.parse import MAX_LENGTH, parse_field
-from rollyard.services.metrics.datasets import scales
-from rollyard.services.metrics.estimate import Estimate
-from rollyard.services.metrics.estimators import clustered_mean
-from rollyard.services.metrics.loader.columns import Columns, Floats, Ints, chosen
+from rollyard.services.metrics.loader.columns import Floats, Ints
 from rollyard.services.metrics.profile import histogram
 from rollyard.services.metrics.profile_records import Bin
-from rollyard.services.metrics.reward_scale import why_not_comparable
 from rollyard.services.types import Record
 from rollyard.services.viewer.caches import Identity
 from rollyard.services.viewer.fields import shortened
 from rollyard.services.viewer.json_responses import json_response
-from rollyard.services.viewer.rollout_list import Indexes, Listing, Query, page_start
+from rollyard.services.viewer.rollout_list import Indexes, Listing, Query
 from rollyard.services.viewer.run_file import RunFile
 from rollyard.services.viewer.untrusted_values import sanitize
 
@@ -70,43 +66,10 @@ class Facet(Record):
     """For numbers."""
 
 
-class Group(Record):
-    """The measured rollouts of the list that have the same value of a field."""
-
-    value: Any
-    where: str
-    """An expression for these rollouts; empty if none exists."""
-    rollouts: int
-    tasks: int
-    reward: Estimate | None
-    """Mean reward; its interval is clustered by task. None if rewards of different scales would be averaged."""
-    solved: Estimate | None
-    """Share of solved rollouts; None if "solved" is undefined."""
-
-
-class Groups(Record):
-    """GET /api/runs/{run}/groups?by=: the rollouts of the list, grouped by a field."""
-
-    by: str
-    searched: float
-    total: int
-    """Number of groups."""
-    start: int
-    groups: list[Group]
-
-
 class FacetQuery(Query):
     """Query parameters of GET /api/runs/{run}/facet: a field, and those of the list."""
 
     key: str = _NAME
-
-
-class GroupQuery(Query):
-    """Query parameters of GET /api/runs/{run}/groups: a field, and those of the list."""
-
-    by: str = _NAME
-    order: str = Field(default="-rollouts", pattern=f"^-?({'|'.join(SORTS)})$")
-    """What to sort the groups by."""
 
 
 def field_router(find: Callable[[int], RunFile]) -> APIRouter:
@@ -125,14 +88,7 @@ def field_router(find: Callable[[int], RunFile]) -> APIRouter:
     async def facet(run: int, query: Annotated[FacetQuery, Parameters()]) -> Response:
         return await json_response(lambda: facet_of(find(run), query, query.key))
 
-    @router.get("/groups")
-    async def groups(run: int, query: Annotated[GroupQuery, Parameters()]) -> Response:
-        return await json_response(lambda: groups_of(find(run), query, query.by, query.order))
-
     return router
-
-
-Answer = TypeVar("Answer", Facet, Groups)
 
 
 def facet_of(run: RunFile, query: Query, key: str) -> Facet:
@@ -166,42 +122,6 @@ def _facet(values: Column, key: str) -> Facet:
         median=float(np.median(numbers)) if len(numbers) else None,
         high=float(numbers.max()) if len(numbers) else None,
         histogram=tuple(histogram(numbers)) if len(numbers) else (),
-    )
-
-
-def groups_of(run: RunFile, query: Query, by: str, order: str = "-rollouts") -> Groups:
-    """Return the rollouts that the query selects, grouped by a field. `order`: one of SORTS, `-` first for descending.
-
-    Means, shares and their intervals are computed as for a report on the group. Raises as `facet_of` does.
-    """
-    chosen = _selected(run, query, by)
-    return _answered(run, ("groups", by, order, query), chosen, lambda: _groups(run, chosen, query, by, order))
-
-
-def _groups(run: RunFile, chosen: _Selected, query: Query, by: str, order: str) -> Groups:
-    places = chosen.places
-    codes, names = _coded(chosen.column.take(places))
-    if (codes < 0).any():
-        codes, names = np.where(codes < 0, len(names), codes), [*names, None]
-    columns, solved = chosen.listing.columns, _solved(chosen.listing)
-    by_code = np.argsort(codes, kind="stable")  # places stay ascending within a group, so tasks stay adjacent
-    counts = np.bincount(codes, minlength=len(names))
-    ends = np.cumsum(counts)
-    members = [places[by_code[end - count : end]] for count, end in zip(counts.tolist(), ends.tolist(), strict=True)]
-    outcomes = columns.reward if order.endswith("reward") or solved is None else solved
-    ranks = _ranks(order.removeprefix("-"), names, counts, codes, outcomes[places])
-    sorted_groups = np.argsort(-ranks if order.startswith("-") else ranks, kind="stable")
-    mixed = bool(len(columns)) and bool(why_not_comparable(scales(columns)))
-    start = page_start(query.start, query.limit, len(names), chosen.searched)
-    return Groups(
-        by=by,
-        searched=0.0,
-        total=len(names),
-        start=start,
-        groups=[
-            _group(by, names[at], members[at], columns, solved, mixed)
-            for at in sorted_groups[start : start + query.limit].tolist()
-        ],
     )
 
 
@@ -256,17 +176,11 @@ def _selected(run: RunFile, query: Query, name: str) -> _Selected:
     return _Selected(listing, indexes, values, min(searched, read))
 
 
-def _answered(run: RunFile, key: Hashable, chosen: _Selected, make: Callable[[], Answer]) -> Answer:
+def _answered(run: RunFile, key: Hashable, chosen: _Selected, make: Callable[[], Facet]) -> Facet:
     """Return the answer, which may be based on fewer rows than have been read while the file is being read."""
     version = Identity(chosen.column), Identity(chosen.indexes)
-    kept: Answer = run.fields.answers.get(key, version, make, final=chosen.searched >= 1)
+    kept: Facet = run.fields.answers.get(key, version, make, final=chosen.searched >= 1)
     return kept.model_copy(update={"searched": chosen.searched})
-
-
-def _solved(listing: Listing) -> Floats | None:
-    table = listing.table
-    solved = table.success[table.measured]
-    return None if not len(solved) or np.isnan(solved).all() else solved
 
 
 def _coded(values: Column) -> tuple[Ints, list[Any]]:
@@ -307,37 +221,3 @@ def _numbers(values: Column) -> Floats:
             numbers = np.array(found, np.float64)
             return np.asarray(numbers[np.isfinite(numbers)], np.float64)
     return np.empty(0)
-
-
-def _ranks(order: str, names: Sequence[Any], counts: Ints, codes: Ints, outcomes: Floats) -> Floats:
-    if order == "rollouts":
-        return counts.astype(float)
-    if order == "value":
-        ranks = np.empty(len(names))
-        ranks[sorted(range(len(names)), key=lambda at: _key(names[at]))] = np.arange(len(names))
-        return ranks
-    return np.asarray(np.bincount(codes, outcomes, len(names)) / counts, np.float64)
-
-
-def _key(value: Any) -> tuple[int, float, str]:
-    """Sort numbers first, then texts, then missing values."""
-    if isinstance(value, int | float):
-        return 0, value, ""
-    return (2, 0, "") if value is None else (1, 0, str(value))
-
-
-def _group(by: str, value: Any, rows: Ints, columns: Columns, solved: Floats | None, mixed: bool) -> Group:
-    starts = np.flatnonzero(np.diff(columns.task[rows], prepend=-1))
-    averaged = True
-    if mixed:
-        mask = np.zeros(len(columns), bool)
-        mask[rows] = True
-        averaged = not why_not_comparable(scales(chosen(columns, mask)))
-    return Group(
-        value=shortened(value),
-        where=condition(by, value),
-        rollouts=len(rows),
-        tasks=len(starts),
-        reward=clustered_mean(columns.reward[rows], starts) if averaged else None,
-        solved=None if solved is None else clustered_mean(solved[rows], starts, is_share=True),
-    )

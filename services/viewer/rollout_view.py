@@ -10,14 +10,13 @@ from rollyard.services.errors import RunError
 from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.replay import Replay
 from rollyard.services.types import Json
-from rollyard.services.viewer.api_records import RolloutView, TaskRollouts
+from rollyard.services.viewer.api_records import RolloutView
 from rollyard.services.viewer.conversation import events_of
 from rollyard.services.viewer.fields import verdict_of
 from rollyard.services.viewer.rollout_list import Table
 from rollyard.services.viewer.run_file import RunFile
 from rollyard.services.viewer.untrusted_values import as_row, row_facts
 
-MAX_VIEWS = 64
 Replays = Callable[[Json], Replay | None]
 
 
@@ -25,15 +24,13 @@ class RowChanged(RunError):
     """The file was changed, so the index pointed to a different row. The file is being read again."""
 
 
-def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, tokens: bool = True) -> RolloutView:
-    """Return the rollout at `index` of the run's table. Its tokens are included if `tokens` is true.
+def rollout_view(run: RunFile, table: Table, index: int, replays: Replays) -> RolloutView:
+    """Return the rollout at `index` of the run's table.
 
     Raises OSError if the file cannot be read, and RowChanged if the index is out of date.
     """
     line, row = table.line(index), row_of(run, table, index)
     events = events_of(row) if row else []
-    if not tokens:
-        events = [event.model_copy(update={"tokens": None}) if event.tokens else event for event in events]
     chart = log_probs([log_prob for event in events if event.tokens for log_prob in event.tokens.log_probs])
     return RolloutView(
         run=run.number,
@@ -46,19 +43,6 @@ def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, to
         attempts=run.attempts.of(line.task, line.repeat),
         previous=_key(table, index - 1),
         next=_key(table, index + 1),
-    )
-
-
-def task_rollouts(run: RunFile, task: int, replays: Replays, start: int = 0, limit: int = MAX_VIEWS) -> TaskRollouts:
-    """Return the repeats of a task without tokens. Raises OSError or RowChanged, as `rollout_view` does."""
-    table = run.table
-    low, high = table.of_task(task)
-    chosen = range(low, high)[start : start + limit]
-    views = [rollout_view(run, table, index, replays, tokens=False) for index in chosen]
-    previous = int(table.task[low - 1]) if low else None
-    following = int(table.task[high]) if high < len(table) else None
-    return TaskRollouts(
-        run=run.number, task=task, stories=views, total=high - low, start=start, previous=previous, next=following
     )
 
 

@@ -233,5 +233,5 @@ class RunLinks:
         return f"{self._run}?{urlencode(encoded)}"
 
     def task(self, task: int) -> str:
-        """Return the URL of a task's repeats."""
-        return f"{self._run}/tasks/{task}"
+        """Return the URL of the list of a task's rollouts."""
+        return self.rollouts(task=task)

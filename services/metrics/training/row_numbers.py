@@ -12,11 +12,12 @@ import numpy as np
 
 from rollyard.services.io.json_values import is_number
 from rollyard.services.metrics.loader.columns import Floats, Ints, displayable
-from rollyard.services.metrics.tokens.token_tally import RARE
 from rollyard.services.rollouts.tokens.model_calls import generated_log_probs, least_entropy, model_calls
 from rollyard.services.types import MAX_REWARD, TOKEN_FIELDS
 
 COMPONENTS = "reward_components"
+RARE = math.log(0.01)
+"""Log-probability below which a token counts as rare."""
 LOG_PROB, RARE_TOKENS, TOKEN_ENTROPY = "log_prob", "rare_tokens", "token_entropy"
 """Of the recorded tokens of a rollout: mean log-probability, share with a probability below 1%, and mean of the lower
 bounds of the entropies.

@@ -11,21 +11,16 @@ import { ClusterChanges, Clusters } from './pages/clusters.js';
 import { Attempt } from './pages/attempt.js';
 import { Attempts } from './pages/attempts.js';
 import { Compare } from './pages/compare.js';
-import { Groups } from './pages/groups.js';
 import { Findings } from './pages/findings.js';
 import { List } from './pages/list.js';
 import { Live } from './pages/live.js';
 import { NotesPage } from './pages/notes.js';
 import { Mismatch } from './pages/mismatch.js';
 import { Overview } from './pages/overview.js';
-import { Pair } from './pages/pair.js';
 import { Rollout } from './pages/rollout.js';
 import { Series } from './pages/series.js';
 import { SideBySide } from './pages/sidebyside.js';
 import { Tail } from './pages/tail.js';
-import { Task } from './pages/task.js';
-import { TokenChanges } from './pages/tokenchanges.js';
-import { Tokens } from './pages/tokens.js';
 import { Training } from './pages/training.js';
 import { comparedRuns, hasSeries, isGrowing, mainRun, runExists, runOf, wantedRuns } from './runs.js';
 
@@ -52,25 +47,18 @@ function pageFor(path, overview) {
   if (section === 'live' && path.length === 3 && !IS_EXPORT) return Tail;
   if (section === 'runs' && run(first)) {
     if (path.length === 2) return List;
-    if (second === 'groups' && path.length === 3 && !IS_EXPORT) return Groups;
     if (second === 'attempts' && path.length === 3) return Attempts;
     if (second === 'attempts' && path.length === 6 && path.slice(3).every((part) => NUMBER.test(part))) return Attempt;
     if (second === 'findings' && path.length <= 4) return Findings;
     if (second === 'notes' && path.length === 3) return NotesPage;
     if (second === 'clusters' && path.length === 3 && !IS_EXPORT) return Clusters;
-    if (second === 'tokens' && path.length === 3) return Tokens;
-    if (second === 'tasks' && NUMBER.test(third) && path.length === 4) return Task;
     if (second === 'tasks' && NUMBER.test(third) && NUMBER.test(fourth) && path.length === 5) return Rollout;
   }
   if (section === 'side-by-side' && run(first) && run(fourth) && path.length === 7 && path.slice(1).every((part) => NUMBER.test(part))) return SideBySide;
   if (section === 'clusters' && run(first) && run(second) && path.length === 3 && !IS_EXPORT) return ClusterChanges;
   if (section === 'series' && !IS_EXPORT) return Series;
   if (section === 'mismatch' && overview.training && path.length === 1) return Mismatch;
-  if (section === 'compare' && run(first) && run(second)) {
-    if (path.length === 3) return Compare;
-    if (third === 'tokens' && path.length === 4 && !IS_EXPORT) return TokenChanges;
-    if (third === 'tasks' && path.slice(4).every((task) => NUMBER.test(task)) && [5, 6].includes(path.length)) return Pair;
-  }
+  if (section === 'compare' && run(first) && run(second) && path.length === 3) return Compare;
   return null;
 }
 
@@ -90,7 +78,6 @@ export function App() {
     'g n': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'notes'])),
     'g c': () => mainRun(overview) !== null && !IS_EXPORT && go(link(['runs', mainRun(overview), 'clusters'])),
     'g a': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'attempts'])),
-    'g t': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'tokens'])),
     'g l': () => go(link(['live'])),
     ...(overview?.training ? stepKeys(overview.training) : {}),
   });
@@ -109,7 +96,7 @@ function skip(event) {
 
 /** The pages of a run, by the part of their address. */
 const CLUSTERS = ['clusters', 'Clusters'];
-const SECTIONS = [['', 'Rollouts'], ['findings', 'Findings'], CLUSTERS, ['notes', 'Notes'], ['tokens', 'Tokens']];
+const SECTIONS = [['', 'Rollouts'], ['findings', 'Findings'], CLUSTERS, ['notes', 'Notes']];
 
 function Bar({ route, overview, help }) {
   const main = mainRun(overview);

@@ -63,7 +63,7 @@ export function choices(overview) {
 
 /** The numbers of the runs that an address names. @param {string[]} path @returns {string[]} */
 export function wantedRuns(path) {
-  const places = { runs: [1], compare: [1, 2], clusters: [1, 2], 'side-by-side': [1, 4], series: path[1] === 'changes' ? [2, 3] : [] };
+  const places = { runs: [1], compare: [1, 2], clusters: [1, 2], 'side-by-side': [1, 4] };
   const named = (places[path[0]] ?? []).map((place) => path[place] ?? '');
   return named.filter((number) => /^\d{1,9}$/.test(number));
 }

@@ -31,7 +31,7 @@ from rollyard.services.types import Json
 from rollyard.services.viewer.export import export
 from rollyard.services.viewer.library import FileIndex
 from rollyard.services.viewer.rollout_list import SORTS, Query
-from rollyard.services.viewer.rollout_view import rollout_view, task_rollouts
+from rollyard.services.viewer.rollout_view import rollout_view
 
 HUGE = [2**53, 2**63, 2**64, 10**300, 10**400, -(2**63), 1e308, -1e308, 5e-324]
 DEEP: Any = []
@@ -153,7 +153,6 @@ def check_viewer(output: Path) -> None:
             assert run.page(Query(sort=sort)).total == 4
         for index in range(4):
             assert rollout_view(run, run.table, index, lambda row: None).model_dump_json()
-        assert task_rollouts(run, 0, lambda row: None).model_dump_json()
     assert export(library, lambda row: None)
     library.close()
 

@@ -49,7 +49,7 @@ export function Rollout({ route, overview }) {
   const file = html`<${Name} value=${runOf(overview, run).name} />`;
   return html`
     <${Breadcrumbs} name=${`Task ${task}, repeat ${repeat}`} title=${html`Task ${task} <span class="soft">repeat ${repeat}</span>`}
-      steps=${[['Overview', link([])], [file, neighbours.list], [`Task ${task}`, link(['runs', run, 'tasks', task])]]}>
+      steps=${[['Overview', link([])], [file, neighbours.list], [`Task ${task}`, link(['runs', run], { task })]]}>
       <${NeighbourLinks} neighbours=${neighbours} />
     <//>
     ${error && html`<${Notice} error=${error} />`}

@@ -18,7 +18,7 @@ import { count, plain, seconds } from '../formatting.js';
 export function SideBySide({ route, overview }) {
   const keys = [route.path.slice(1, 4), route.path.slice(4, 7)];
   const responses = keys.map(([run, task, repeat]) => useData(`runs/${run}/rollouts/${task}/${repeat}`));
-  const up = link(['runs', keys[0][0], 'tasks', keys[0][1]]);
+  const up = link(['runs', keys[0][0]], { task: keys[0][1] });
   useKeys({ u: () => go(up) });
   const both = responses.every(({ value, stale }) => value && !stale);
   return html`

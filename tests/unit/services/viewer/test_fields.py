@@ -88,7 +88,7 @@ async def test_the_list_shows_the_prompt_and_the_verdict_unless_columns_are_name
         ("rollouts", {"where": "reward <"}, "at the end"),
         ("rollouts", {"sort": "reward + 1"}, "a field"),
         ("rollouts", {"columns": "(nothing)"}, "a column"),
-        ("groups", {"by": "1"}, "a field"),
+        ("facet", {"key": "1"}, "a field"),
     ],
 )
 async def test_an_invalid_expression_is_refused_in_words(
@@ -110,39 +110,6 @@ async def test_keys_are_those_of_the_rows_without_the_conversation(client: httpx
     found = {key["path"]: key["kind"] for key in (await get(client, "keys"))["keys"]}
     assert {"judge.score": "number", "tag": "text", "response.usage.input_tokens": "number"}.items() <= found.items()
     assert not any(path.startswith(("response.output", "responses_create_params.input")) for path in found)
-
-
-async def test_a_group_has_the_figures_of_a_report_on_its_expression(
-    client: httpx.AsyncClient, opened: FileIndex
-) -> None:
-    found = await get(client, "groups", by="tag", order="value")
-    assert [group["value"] for group in found["groups"]] == ["even", "odd"]
-    for group in found["groups"]:
-        profile = load(opened.runs[0].path, where=group["where"]).profile
-        assert profile.rewards is not None and profile.solved is not None
-        assert group["reward"] == profile.rewards.mean.model_dump()
-        assert group["solved"] == profile.solved.rate.model_dump()
-        assert group["rollouts"] == profile.coverage.measured == 9
-
-
-async def test_groups_follow_the_filters_of_the_list(client: httpx.AsyncClient) -> None:
-    found = await get(client, "groups", by="task", where="task < 2", success="true")
-    assert [(group["value"], group["rollouts"], group["where"]) for group in found["groups"]] == [
-        (0, 1, "task == 0"),
-        (1, 1, "task == 1"),
-    ]
-
-
-async def test_groups_are_sorted_by_their_means(client: httpx.AsyncClient) -> None:
-    found = await get(client, "groups", by="judge.score", order="-solved")
-    assert (found["groups"][0]["value"], found["groups"][0]["solved"]["mean"]) == (0, 1.0)
-    found = await get(client, "groups", by="judge.score", order="reward")
-    assert [group["reward"]["mean"] for group in found["groups"]] == [0.0, 0.0, 1.0]
-
-
-async def test_a_start_past_the_end_of_the_groups_gets_the_last_page(client: httpx.AsyncClient) -> None:
-    found = await get(client, "groups", by="expected_answer", start=100, limit=4)
-    assert (found["total"], found["start"], len(found["groups"])) == (6, 4, 2)
 
 
 async def test_a_facet_counts_values_and_missing_ones(client: httpx.AsyncClient) -> None:
@@ -173,12 +140,10 @@ async def test_large_integers_are_counted_grouped_selected_and_shown_exactly(tmp
     app = viewer_app(library := open_index(path), no_replay, (field_router(library.find),))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://viewer") as client:
         facet = await get(client, "facet", key="seed")
-        groups = await get(client, "groups", by="seed")
         page = await get(client, "rollouts", where=f"seed == {large}", columns="seed")
     assert (facet["distinct"], [value["rollouts"] for value in facet["values"]]) == (3, [10] * 3)
     assert {value["value"] for value in facet["values"]} == {str(large + number) for number in range(3)}
     assert (facet["values"][0]["where"], facet["low"]) == (f"seed == {large}", float(large))
-    assert [group["rollouts"] for group in groups["groups"]] == [10] * 3
     assert (page["total"], page["cells"]) == (10, [[str(large)]] * 10)
 
 
@@ -236,10 +201,5 @@ async def test_infinite_numbers_are_values_of_their_own(tmp_path: Path, others: 
         transport=httpx.ASGITransport(viewer_app(opened, no_replay, (field_router(opened.find),))),
         base_url="http://127.0.0.1:8080",
     )
-    grouped = await get(own, "groups", by="x", limit=50)
-    counts = {group["where"]: group["rollouts"] for group in grouped["groups"]}
-    assert counts["x == 1e999"] == 2 and counts["x == -1e999"] == 1
-    for where, rollouts in counts.items():
-        assert (await get(own, "rollouts", where=where))["total"] == rollouts
     facet = await get(own, "facet", key="x")
     assert sum(one["rollouts"] for one in facet["histogram"]) in (0, len(others))

@@ -71,7 +71,7 @@ function Cells({ map }) {
     <thead><tr><th scope="col">task</th>${map.columns.map((step) => html`<th scope="col">${step.step}</th>`)}<th scope="col">change</th></tr></thead>
     <tbody>${map.rows.map((row, i) => html`<tr key=${row.task}><th scope="row">${row.task}</th>
       ${row.cells.map((cell, j) => (cell === null ? html`<td class="none"><span class="hidden">none</span></td>` : html`
-        <td class=${`shade-${shadeOf(cell.value, map.low, map.high)}`}><a href=${link(['runs', map.columns[j].run, 'tasks', cell.task])} data-at=${`${i} ${j}`}
+        <td class=${`shade-${shadeOf(cell.value, map.low, map.high)}`}><a href=${link(['runs', map.columns[j].run], { task: cell.task })} data-at=${`${i} ${j}`}
           tabindex=${start[0] === i && start[1] === j ? 0 : -1} title=${`step ${map.columns[j].step}: ${format(cell.value)} of ${cell.rollouts} rollouts`}
           aria-label=${`Task ${row.task} at step ${map.columns[j].step}: ${format(cell.value)}`}>${map.value === 'solve_rate' ? Math.round(cell.value * 100) : plain(cell.value)}</a></td>`))}
       <td class=${row.change > 0 ? 'good' : row.change < 0 ? 'bad' : 'soft'}>${change(row.change)}</td></tr>`)}</tbody>

@@ -53,15 +53,13 @@ async def test_links_of_marks_stay_on_the_page(varied_run: Path) -> None:
     assert links and all(link.startswith("#/runs/0?") for link in links)
 
 
-async def test_a_rollout_with_tokens_has_a_log_probability_chart_and_the_task_page_has_none(tmp_path: Path) -> None:
+async def test_a_rollout_with_tokens_has_a_chart_of_their_log_probabilities(tmp_path: Path) -> None:
     plain = row(0, 0, 1.0)
     plain["response"]["output"] = [{"type": "function_call", "name": "step", "arguments": "{}", "call_id": "1"}]
     async with viewer_client(open_index(write(tmp_path / "x.jsonl", [with_tokens(plain)]))) as client:
         rollout = await get_json(client, "/api/runs/0/rollouts/0/0")
-        cards = await get_json(client, "/api/runs/0/tasks/0")
     assert [chart["name"] for chart in rollout["charts"]] == ["log_probs"]
     assert "token 4: log-probability −6, 0.2%" in rollout["charts"][0]["svg"]
-    assert cards["stories"][0]["charts"] == []
 
 
 async def test_the_comparison_has_charts_of_both_runs_and_of_their_difference(tmp_path: Path) -> None:

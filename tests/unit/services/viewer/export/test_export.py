@@ -14,7 +14,6 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.viewer.export import ExportView, chosen, export
 from rollyard.services.viewer.single_file_page import STATIC, single_page
 from tests.support.rollout_files import random_rows, row, solved, write
-from tests.support.token_rows import random_token_rows
 from tests.unit.services.viewer.opened_runs import no_replay, open_index
 
 
@@ -38,7 +37,6 @@ def test_a_small_file_is_exported_completely_with_the_responses_of_the_server(tm
         "pages",
         "stories",
         "attempts",
-        "tokens",
         "comparison",
         "view",
     }
@@ -135,12 +133,3 @@ def test_a_view_that_means_nothing_is_refused_in_words(tmp_path: Path, text: str
     file_index = open_index(write(tmp_path / "x.jsonl", TAGGED))
     with pytest.raises(OperatorError, match=told):
         export(file_index, no_replay, 3, ExportView.of(text))
-
-
-def test_exported_tokens_name_only_exported_rollouts_as_examples(tmp_path: Path) -> None:
-    file_index = open_index(write(tmp_path / "a.jsonl", random_token_rows(10, 3)))
-    data = embedded(export(file_index, no_replay, 4).decode())
-    groups = data["tokens"]["0"]["groups"]
-    named = {(one["task"], one["repeat"]) for group in groups for one in group["examples"]}
-    assert named and named <= {(line["task"], line["repeat"]) for line in data["pages"]["0"]["lines"]}
-    assert len(groups) == data["tokens"]["0"]["total"] == 14
