@@ -1,28 +1,27 @@
 /** The frame of every page: the navigation bar, the page for the current address, and the keys. */
 import { html, useEffect, useRef, useState } from './vendor/htm-preact.js';
 import { IS_EXPORT, useData } from './data.js';
-import { Help } from './parts/help.js';
-import { Notice, Breadcrumbs } from './parts/notice.js';
-import { useKeys } from './keys.js';
-import { stepKeys } from './parts/steplinks.js';
-import { nextTheme, theme } from './theme.js';
-import { go, link, useRoute } from './route.js';
-import { ClusterChanges, Clusters } from './pages/clusters.js';
+import { useKeys, KEYS } from './keys.js';
 import { Attempt } from './pages/attempt.js';
 import { Attempts } from './pages/attempts.js';
+import { ClusterChanges, Clusters } from './pages/clusters.js';
 import { Compare } from './pages/compare.js';
 import { Findings } from './pages/findings.js';
 import { List } from './pages/list.js';
 import { Live } from './pages/live.js';
-import { NotesPage } from './pages/notes.js';
 import { Mismatch } from './pages/mismatch.js';
+import { NotesPage } from './pages/notes.js';
 import { Overview } from './pages/overview.js';
 import { Rollout } from './pages/rollout.js';
 import { Series } from './pages/series.js';
 import { SideBySide } from './pages/sidebyside.js';
 import { Tail } from './pages/tail.js';
 import { Training } from './pages/training.js';
+import { Notice, Breadcrumbs } from './parts/notice.js';
+import { stepKeys } from './parts/steplinks.js';
+import { go, link, useRoute, useNavigation } from './route.js';
 import { comparedRuns, hasSeries, isGrowing, mainRun, runExists, runOf, wantedRuns } from './runs.js';
+import { nextTheme, theme } from './theme.js';
 
 const BUSY_POLL_MS = 2000;
 const IDLE_POLL_MS = 10000;
@@ -150,4 +149,24 @@ function Main({ route, overview, error }) {
       ? html`<${Page} key=${Page.name} route=${route} overview=${overview} />`
       : html`<${NotFound} />`)}
   </main>`;
+}
+
+/** @param {{open: boolean, close: () => void}} props */
+function Help({ open, close }) {
+  const dialog = useRef(null);
+  useEffect(() => {
+    if (open && !dialog.current.open) dialog.current.showModal();
+    if (!open && dialog.current.open) dialog.current.close();
+  }, [open]);
+  useNavigation(close);
+  return html`<dialog ref=${dialog} class="help" onClose=${close} aria-labelledby="help-title">
+    <h2 id="help-title">Keys</h2>
+    <div class="groups">${KEYS.map(([page, keys]) => html`<section>
+      <h3>${page}</h3>
+      <dl>${keys.map(([key, action]) => html`<div>
+        <dt>${key.split('  ').map((one) => html`<kbd>${one}</kbd> `)}</dt><dd>${action}</dd>
+      </div>`)}</dl>
+    </section>`)}</div>
+    <form method="dialog"><button>Close</button></form>
+  </dialog>`;
 }

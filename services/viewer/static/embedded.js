@@ -1,6 +1,6 @@
 /** The data of an exported page: the recorded responses of /api. Filters and sorts in the browser. */
 import { compareBy, filtered } from './filtering.js';
-import { snippetOf } from './snippets.js';
+import { snippetOf } from './textmatches.js';
 
 const element = document.getElementById('embedded');
 

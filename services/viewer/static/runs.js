@@ -1,5 +1,4 @@
 /** The runs of the overview: opened files, and the files of a training run, which are opened when a page shows them. */
-
 /** The opened run with a number, or undefined. @param {any} overview @param {string | number} number */
 export function runOf(overview, number) {
   return overview.runs.find((run) => run.run === Number(number));

@@ -1,6 +1,7 @@
 /** Failed rollouts grouped by what they do wrong: of one run, or of two runs with what changed. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
+import { count, percent } from '../formatting.js';
 import { ChangeTable } from '../parts/clusters/changetable.js';
 import { ClusterCard } from '../parts/clusters/clustercard.js';
 import { FailedField } from '../parts/clusters/failedfield.js';
@@ -8,7 +9,6 @@ import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { changed, go, link } from '../route.js';
 import { choices, runOf } from '../runs.js';
 import { Name, escapeInvisible } from '../text.js';
-import { count, percent } from '../formatting.js';
 
 const POLL_MS = 700;
 const ABOUT = 'Rollouts that do the same thing wrong, largest group first. They are grouped without a model, by what they did, called and answered, and by the reasons of the verdict.';

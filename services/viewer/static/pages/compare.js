@@ -1,16 +1,16 @@
 /** Compares two runs task by task. */
 import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
-import { Chart } from '../parts/chart.js';
+import { count, percent, plain, points, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
-import { DifferenceTiles } from '../parts/differencetiles.js';
+import { Chart } from '../parts/charts.js';
+import { sideBySide } from '../parts/counterparts.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { sideBySide } from '../parts/sidebyside/choose.js';
-import { SortableHeader } from '../parts/sortableheader.js';
+import { SortableHeader } from '../parts/tableheads.js';
+import { DifferenceTiles } from '../parts/tiles.js';
 import { changed, go, link } from '../route.js';
 import { choices, runOf } from '../runs.js';
 import { Name, escapeInvisible } from '../text.js';
-import { count, percent, plain, points, signed } from '../formatting.js';
 
 const PAGE_LENGTH = 25;
 

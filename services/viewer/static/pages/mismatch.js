@@ -1,13 +1,13 @@
 /** Where the log-probabilities of engine and trainer differ, before an update of a training run. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
-import { Chart } from '../parts/chart.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { count, percent, plain, pluralize, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
-import { classOf } from '../parts/rollout/tokenclasses.js';
+import { Chart } from '../parts/charts.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { classOf } from '../parts/tokens.js';
 import { go, link } from '../route.js';
 import { visible } from '../text.js';
-import { count, percent, plain, pluralize, signed } from '../formatting.js';
 
 const READING_MS = 1000;
 

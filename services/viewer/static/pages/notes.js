@@ -1,13 +1,12 @@
 /** The labels of a run, its authors, and how well they agree with the verifier and with each other. */
 import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
+import { count, pluralize, interval, plain, percent } from '../formatting.js';
+import { useNotes } from '../parts/notestore.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { Agreements } from '../parts/notes/agreements.js';
-import { useNotes } from '../parts/notes/notestore.js';
 import { link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name } from '../text.js';
-import { count, pluralize } from '../formatting.js';
 
 const NONE = 'No rollout has a label, a verdict or a note.';
 const EMPTY = 'No rollout has a label, a verdict or a note yet. On a rollout or a row of the list: l adds a label, c is correct, x is wrong, w writes a note.';
@@ -73,4 +72,66 @@ function Authors({ run, authors }) {
         : html`<a href=${link(['runs', run], { where: `${quoted(one.author)} in annotators` })}><${Name} value=${one.author} /></a>`}</th>
       <td>${count(one.rollouts)}</td><td>${count(one.labels)}</td><td>${count(one.verdicts)}</td><td>${count(one.notes)}</td></tr>`)}</tbody>
   </table></div></section>`;
+}
+
+const VERDICTS = ['correct', 'wrong'];
+const SOURCE = 'κ: Cohen 1960; intervals of 95 %: Fleiss, Cohen & Everitt 1969, clustered by task.';
+
+/** @param {{run: number, view: any}} props */
+function Agreements({ run, view }) {
+  const { verifier, pairs } = view;
+  const list = (where, more = {}) => link(['runs', run], { where, ...more });
+  return html`<section class="block agreement"><h2>Agreement</h2>
+    ${verifier.agreement
+      ? html`<${Confusion} agreement=${verifier.agreement} rows=${VERDICTS} columns=${['solved', 'not solved']} rater="people" other="verifier"
+          caption="Verdicts of people (the last of each rollout) against the verifier"
+          href=${IS_EXPORT ? null : (i, j) => list(verifier.where[i], { success: j === 0 ? 'true' : 'false' })} />`
+      : html`<p class="message">${view.solved_rule ? 'No measured rollout has a verdict yet: c is correct, x is wrong.' : 'There is nothing to agree with: it is undefined which rollouts are solved. Start the viewer with --pass-threshold ...'}</p>`}
+    ${verifier.uncounted > 0 && html`<p class="small soft">${pluralize(verifier.uncounted, 'verdict')} that are rewards are not counted, because it is unknown from which reward a rollout is correct (--pass-threshold).</p>`}
+    <p class="small soft">Only rollouts that somebody judged count. If only suspicious ones are judged, the agreement is lower than that of all rollouts. ${SOURCE}</p>
+    ${pairs.length > 0 && html`<h3>Between authors</h3>
+      <div class="matrices">${pairs.map((pair) => html`<${Pair} key=${pair.authors.join('\n')} pair=${pair} list=${list} />`)}</div>`}
+  </section>`;
+}
+
+function Pair({ pair, list }) {
+  const [first, second] = pair.authors;
+  return html`<div>
+    ${pair.verdicts
+      ? html`<${Confusion} agreement=${pair.verdicts} rows=${VERDICTS} columns=${VERDICTS} rater=${first} other=${second} caption=${`Verdicts of ${first} and ${second}`}
+          href=${IS_EXPORT ? null : (i, j) => list(pair.where[i][j])} />`
+      : html`<p class="small soft"><${Name} value=${first} /> and <${Name} value=${second} /> have judged no common rollout.</p>`}
+    ${pair.labels.length > 0 && html`<div class="table"><table>
+      <caption>Labels that <${Name} value=${first} /> and <${Name} value=${second} /> gave to rollouts that both looked at</caption>
+      <thead><tr><th scope="col" class="words">label</th><th scope="col">both</th><th scope="col" class="words">only <${Name} value=${first} /></th>
+        <th scope="col" class="words">only <${Name} value=${second} /></th><th scope="col">neither</th><th scope="col">κ</th></tr></thead>
+      <tbody>${pair.labels.map(({ label, agreement, where }) => html`<tr key=${label}><th scope="row" class="words"><${Name} value=${label} /></th>
+        ${[[0, 0], [0, 1], [1, 0], [1, 1]].map(([i, j]) => html`<td>${agreement.counts[i][j] && !IS_EXPORT
+          ? html`<a href=${list(where[i][j])}>${agreement.counts[i][j]}</a>` : agreement.counts[i][j]}</td>`)}
+        <td>${agreement.kappa ? html`${plain(agreement.kappa.mean)} <span class="soft small">${interval(agreement.kappa, plain).replace('95% interval ', '')}</span>` : 'undefined'}</td>
+      </tr>`)}</tbody></table></div>`}
+  </div>`;
+}
+
+/**
+ * @param {{agreement: any, rows: string[], columns: string[], rater: string, other: string, caption: string, href: ((row: number, column: number) => string) | null}} props
+ *   `rater` names the rows and `other` the columns; `href`: the list of a cell's rollouts, or null if there is none.
+ */
+function Confusion({ agreement, rows, columns, rater, other, caption, href }) {
+  const cell = (value, i, j) => html`<td class=${i === j ? 'agreed' : 'differs'}>${href && value > 0
+    ? html`<a href=${href(i, j)} aria-label=${`${count(value)} rollouts: ${rater} ${rows[i]}, ${other} ${columns[j]}`}>${count(value)}</a>`
+    : count(value)}</td>`;
+  return html`<figure class="confusion">
+    <div class="table"><table>
+      <caption><${Name} value=${caption} /></caption>
+      <thead><tr><td class="corner soft"><${Name} value=${`${rater} ↓  ${other} →`} /></td>${columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+      <tbody>${agreement.counts.map((values, i) => html`<tr><th scope="row">${rows[i]}</th>${values.map((value, j) => cell(value, i, j))}</tr>`)}</tbody>
+    </table></div>
+    <dl class="inline">
+      <div><dt>n</dt><dd>${count(agreement.n)} <span class="soft">of ${count(agreement.tasks)} tasks</span></dd></div>
+      <div><dt>agreement</dt><dd>${percent(agreement.agreed.mean)} <span class="soft">${interval(agreement.agreed, percent)}</span></dd></div>
+      <div><dt>Cohen’s κ</dt><dd>${agreement.kappa ? plain(agreement.kappa.mean) : 'undefined'}
+        ${' '}<span class="soft">${agreement.kappa ? interval(agreement.kappa, plain) || 'no interval' : 'only one category occurs'}</span></dd></div>
+    </dl>
+  </figure>`;
 }

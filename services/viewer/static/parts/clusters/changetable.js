@@ -1,8 +1,8 @@
 /** The clusters of two runs with their counts in each and the difference, largest change first. */
 import { html } from '../../vendor/htm-preact.js';
-import { Name } from '../../text.js';
 import { count, interval, percent, points } from '../../formatting.js';
 import { Examples, Terms, allOf } from './clustercard.js';
+import { Name } from '../../text.js';
 
 /** @param {{found: any, runs: any[], where: string}} props */
 export function ChangeTable({ found, runs, where }) {

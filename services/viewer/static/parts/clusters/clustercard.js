@@ -1,9 +1,9 @@
 /** A cluster as a card: its terms, its share with the interval as a bar, and rollouts one click away. */
 import { html } from '../../vendor/htm-preact.js';
+import { count, interval, percent, plain } from '../../formatting.js';
+import { ShareBar } from '../../pages/findings.js';
 import { changed, link } from '../../route.js';
 import { Name } from '../../text.js';
-import { count, interval, percent, plain } from '../../formatting.js';
-import { ShareBar } from '../findings/sharebar.js';
 
 /** @param {{run: number, rank: number, cluster: any, where: string}} props */
 export function ClusterCard({ run, rank, cluster, where }) {
