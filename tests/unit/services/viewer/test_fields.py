@@ -9,16 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from rollyard.services.http.access.hosts import KnownHosts
-from rollyard.services.http.access.request_checks import Access
 from rollyard.services.metrics.loader.load_run import load
-from rollyard.services.viewer.access_middleware import AccessMiddleware
-from rollyard.services.viewer.app import viewer_app
 from rollyard.services.viewer.field_routes import field_router
 from rollyard.services.viewer.fields import requested, verdict_of
 from rollyard.services.viewer.library import FileIndex
 from tests.support.rollout_files import row, write, write_failures
-from tests.unit.services.viewer.opened_runs import get_json, no_replay, open_index
+from tests.unit.services.viewer.opened_runs import get_json, open_index, viewer_client
 
 ROWS = [
     row(
@@ -46,10 +42,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> FileIndex:
 
 @pytest.fixture(scope="module")
 def client(opened: FileIndex) -> httpx.AsyncClient:
-    app = viewer_app(opened, no_replay, (field_router(opened.find),))
-    access = Access(KnownHosts(names=()), command="ng_viewer", links=True)
-    transport = httpx.ASGITransport(AccessMiddleware(app, access))
-    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080")
+    return viewer_client(opened, field_router(opened.find))
 
 
 async def get(client: httpx.AsyncClient, path: str, status: int = 200, **params: Any) -> Any:
@@ -137,8 +130,7 @@ def test_values_of_rows_that_are_appended_later_are_read_as_well(tmp_path: Path)
 async def test_large_integers_are_counted_grouped_selected_and_shown_exactly(tmp_path: Path) -> None:
     large = 1234567890123456789
     path = write(tmp_path / "x.jsonl", [row(task, 0, 1.0, seed=large + task % 3) for task in range(30)])
-    app = viewer_app(library := open_index(path), no_replay, (field_router(library.find),))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://viewer") as client:
+    async with viewer_client(library := open_index(path), field_router(library.find)) as client:
         facet = await get(client, "facet", key="seed")
         page = await get(client, "rollouts", where=f"seed == {large}", columns="seed")
     assert (facet["distinct"], [value["rollouts"] for value in facet["values"]]) == (3, [10] * 3)
@@ -175,8 +167,7 @@ def test_parts_of_the_reward_become_separate_values() -> None:
 async def test_no_key_of_a_row_makes_other_expressions_invalid(tmp_path: Path) -> None:
     keys = ['a "b"', "a\\", "nul\0", "class", "k" * 5000]
     opened = open_index(write(tmp_path / "x.jsonl", [row(0, 0, 1.0, **dict.fromkeys(keys, 1))]))
-    transport = httpx.ASGITransport(viewer_app(opened, no_replay, (field_router(opened.find),)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+    async with viewer_client(opened, field_router(opened.find)) as client:
         assert (await get(client, "expression", text="reward < 1"))["error"] == ""
         for known in (await get(client, "keys"))["keys"]:
             assert (await get(client, "expression", text=f"{known['path']} != null")) == {"error": "", "hint": ""}
@@ -197,9 +188,5 @@ async def test_infinite_numbers_are_values_of_their_own(tmp_path: Path, others: 
     path = tmp_path / "inf.jsonl"
     path.write_text("".join(f"{json.dumps(row(at, 0, 1.0, x=value))}\n" for at, value in enumerate(values)))
     opened = open_index(path)
-    own = httpx.AsyncClient(
-        transport=httpx.ASGITransport(viewer_app(opened, no_replay, (field_router(opened.find),))),
-        base_url="http://127.0.0.1:8080",
-    )
-    facet = await get(own, "facet", key="x")
+    facet = await get(viewer_client(opened, field_router(opened.find)), "facet", key="x")
     assert sum(one["rollouts"] for one in facet["histogram"]) in (0, len(others))

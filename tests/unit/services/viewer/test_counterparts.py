@@ -5,23 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from rollyard.services.types import Json
-from rollyard.services.viewer.app import viewer_app
 from rollyard.services.viewer.counterparts import MAX_FILES, counterpart_router
 from rollyard.services.viewer.library import FileIndex
 from tests.support.rollout_files import row, solved, write
 from tests.support.step_rows import step_rows
-from tests.unit.services.viewer.opened_runs import get_json, no_replay
+from tests.unit.services.viewer.opened_runs import get_json, viewer_client
 
 
 async def counterparts_of(folder: Path, files: dict[str, list[Json]], place: str, status: int = 200) -> Any:
     index = FileIndex([(name, write(folder / f"{name}.jsonl", rows)) for name, rows in files.items()])
     index.read_through()
-    app = viewer_app(index, no_replay, (counterpart_router(index),))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://viewer") as client:
+    async with viewer_client(index, counterpart_router(index)) as client:
         found = await get_json(client, f"/api/runs/{place}/counterparts", status)
     if status != 200:
         return found

@@ -8,16 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from rollyard.services.http.access.hosts import KnownHosts
-from rollyard.services.http.access.request_checks import Access
 from rollyard.services.training.metrics.metrics_log import MetricsLog
 from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.viewer.access_middleware import AccessMiddleware
-from rollyard.services.viewer.app import viewer_app
 from rollyard.services.viewer.training import TrainingFolder, TrainingIndex, training_router
 from tests.support.rollout_files import grid
 from tests.support.training_runs import training_run
-from tests.unit.services.viewer.opened_runs import get_json, no_replay
+from tests.unit.services.viewer.opened_runs import get_json, viewer_client
 
 
 @pytest.fixture
@@ -34,10 +30,7 @@ def index(paths: TrainingPaths) -> TrainingIndex:
 
 
 def client_of(index: TrainingIndex) -> httpx.AsyncClient:
-    app = viewer_app(index, no_replay, (training_router(index),))
-    access = Access(KnownHosts(()), command="ng_viewer", links=True)
-    transport = httpx.ASGITransport(AccessMiddleware(app, access, token=None))
-    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080")
+    return viewer_client(index, training_router(index))
 
 
 async def test_the_overview_names_the_steps_but_opens_no_file(index: TrainingIndex) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,10 @@ def test_a_view_that_means_nothing_is_refused_in_words(tmp_path: Path, text: str
     file_index = open_index(write(tmp_path / "x.jsonl", TAGGED))
     with pytest.raises(OperatorError, match=told):
         export(file_index, no_replay, 3, ExportView.of(text))
+
+
+def test_vendored_libraries_are_those_that_their_readme_names() -> None:
+    vendor: Path = STATIC / "vendor"
+    sums = dict(re.findall(r"^\| `([^`]+)` .* `([0-9a-f]{64})` \|$", (vendor / "README.md").read_text(), re.MULTILINE))
+    found = {path.relative_to(vendor).as_posix(): path for path in vendor.rglob("*.js")}
+    assert sums == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()}

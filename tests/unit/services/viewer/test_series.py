@@ -9,10 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from rollyard.services.http.access.hosts import KnownHosts
-from rollyard.services.http.access.request_checks import Access
-from rollyard.services.viewer.access_middleware import AccessMiddleware
-from rollyard.services.viewer.app import viewer_app
 from rollyard.services.viewer.library import FileIndex
 from rollyard.services.viewer.series import series_router
 from rollyard.services.viewer.step_reader import SeriesSource, StepReader, files_as_series, training_series
@@ -21,7 +17,7 @@ from tests.support.reading_pools import read_in_threads
 from tests.support.rollout_files import write
 from tests.support.step_rows import step_rows
 from tests.support.training_runs import training_run
-from tests.unit.services.viewer.opened_runs import get_json, no_replay
+from tests.unit.services.viewer.opened_runs import get_json, viewer_client
 
 STEPS = {0: {1: 0, 2: 4, 3: 1}, 25: {3: 2, 2: 2, 1: 2}, 50: {1: 4, 2: 0, 3: 3}}
 
@@ -34,11 +30,7 @@ def reader() -> Iterator[StepReader]:
 
 
 def client_of(index: FileIndex, source: SeriesSource, reader: StepReader) -> httpx.AsyncClient:
-    app = viewer_app(index, no_replay, (series_router(index, source, reader),))
-    access = Access(KnownHosts(()), command="ng_viewer", links=True)
-    return httpx.AsyncClient(
-        transport=httpx.ASGITransport(AccessMiddleware(app, access, token=None)), base_url="http://127.0.0.1:8080"
-    )
+    return viewer_client(index, series_router(index, source, reader))
 
 
 @pytest.fixture

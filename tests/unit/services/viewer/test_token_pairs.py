@@ -10,12 +10,11 @@ import pytest
 
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.types import Json
-from rollyard.services.viewer.app import viewer_app
 from rollyard.services.viewer.token_pairs import pair_router
 from rollyard.services.viewer.training import TrainingIndex
 from tests.support.token_rows import call_item, token_id, token_row
 from tests.support.training_runs import training_run
-from tests.unit.services.viewer.opened_runs import get_json, no_replay
+from tests.unit.services.viewer.opened_runs import get_json, viewer_client
 
 TEXTS = [" go", " up", " now"]
 
@@ -48,8 +47,7 @@ def paths(tmp_path: Path) -> TrainingPaths:
 def client_of(paths: TrainingPaths) -> httpx.AsyncClient:
     index = TrainingIndex(paths.root)
     index.read_through()
-    app = viewer_app(index, no_replay, (pair_router(index),))
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://viewer")
+    return viewer_client(index, pair_router(index))
 
 
 async def test_the_last_step_is_shown_unless_another_is_asked_for(paths: TrainingPaths) -> None:

@@ -8,16 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from rollyard.services.http.access.hosts import KnownHosts
-from rollyard.services.http.access.request_checks import Access
-from rollyard.services.viewer.access_middleware import AccessMiddleware
-from rollyard.services.viewer.app import viewer_app
 from rollyard.services.viewer.field_routes import field_router
 from rollyard.services.viewer.library import FileIndex
 from rollyard.services.viewer.note_routes import note_router
 from tests.support.rollout_files import row, write, write_failures
 from tests.unit.services.notes.note_rows import answered, record, rows, write_notes
-from tests.unit.services.viewer.opened_runs import get_json, no_replay, open_index
+from tests.unit.services.viewer.opened_runs import get_json, open_index, viewer_client
 
 ROWS = rows()
 NOTES = "/api/runs/0/notes"
@@ -30,10 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 def client_of(file_index: FileIndex, *, read_only: bool = False) -> httpx.AsyncClient:
     find = file_index.find
-    app = viewer_app(file_index, no_replay, (field_router(find), note_router(find, author="me", read_only=read_only)))
-    access = Access(KnownHosts(names=()), command="ng_viewer", links=True)
-    transport = httpx.ASGITransport(AccessMiddleware(app, access), client=("127.0.0.1", 1))
-    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080")
+    return viewer_client(file_index, field_router(find), note_router(find, author="me", read_only=read_only))
 
 
 async def post(client: httpx.AsyncClient, status: int = 200, task: int = 0, repeat: int = 0, **fields: Any) -> Any:
