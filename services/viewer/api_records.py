@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from rollyard.services.charts.chart import Chart
-from rollyard.services.metrics.comparison import Difference
 from rollyard.services.metrics.profile_records import Profile
 from rollyard.services.rollouts.replay import Replay
 from rollyard.services.types import CollectionStatus, Json, Record
@@ -111,6 +110,43 @@ class RolloutLine(Record):
     agent: str
 
 
+class ColumnHead(Record):
+    """A column of the list whose values are in `Page.cells`."""
+
+    path: str
+    """The field as expressions name it, or `(prompt)`."""
+    label: str
+    role: Role | None = None
+    """The role of a field that explains the reward; None for any other field."""
+
+
+class VerdictValue(Record):
+    """A field that explains the reward of one rollout."""
+
+    path: str
+    label: str
+    role: Role
+    value: Any
+
+
+class Snippet(Record):
+    """The first part of a rollout that contains the searched text, with some text around it."""
+
+    event: int | None
+    """Index of the event in the conversation; None if the text is only in another part of the row."""
+    turn: int
+    """The event's turn; 0 in the prompt."""
+    place: str
+    """The event's speaker, or the key of the row."""
+    name: str
+    """The tool of a call or a result, else ''."""
+    before: str
+    match: str
+    after: str
+    others: int
+    """Number of other events that contain the text."""
+
+
 class Page(Record):
     """GET /api/runs/{run}/rollouts: a page of the filtered and sorted list."""
 
@@ -200,72 +236,3 @@ class RolloutView(Record):
     previous: tuple[int, int] | None
     """The (task, repeat) of the neighbouring rollouts, in task order; None at either end."""
     next: tuple[int, int] | None
-
-
-class TaskPair(Record):
-    """The results of a task in two runs."""
-
-    task: int
-    """The task's index in the first run."""
-    task_in_second: int
-    """The task's index in the second run, which may differ."""
-    rewards: tuple[float | None, float | None]
-    """Mean reward over the repeats in each run."""
-    solved: tuple[float | None, float | None]
-    """Share of solved repeats in each run."""
-    measured: tuple[int, int]
-
-
-class Comparison(Record):
-    """GET /api/compare?first=0&second=1: the comparison of two runs.
-
-    `sort` is one of task, change (of the solve rate, or of the mean reward if "solved" is undefined), first and second
-    (the mean reward in that run). A leading `-` means descending order. `start` and `limit` work as they do for the
-    list of rollouts.
-    """
-
-    runs: tuple[int, int]
-    difference: Difference | None
-    """None if the runs have no task in common."""
-    note: str
-    total: int
-    start: int
-    tasks: list[TaskPair]
-    charts: list[Chart]
-
-
-class Snippet(Record):
-    """The first part of a rollout that contains the searched text, with some text around it."""
-
-    event: int | None
-    """Index of the event in the conversation; None if the text is only in another part of the row."""
-    turn: int
-    """The event's turn; 0 in the prompt."""
-    place: str
-    """The event's speaker, or the key of the row."""
-    name: str
-    """The tool of a call or a result, else ''."""
-    before: str
-    match: str
-    after: str
-    others: int
-    """Number of other events that contain the text."""
-
-
-class ColumnHead(Record):
-    """A column of the list whose values are in `Page.cells`."""
-
-    path: str
-    """The field as expressions name it, or `(prompt)`."""
-    label: str
-    role: Role | None = None
-    """The role of a field that explains the reward; None for any other field."""
-
-
-class VerdictValue(Record):
-    """A field that explains the reward of one rollout."""
-
-    path: str
-    label: str
-    role: Role
-    value: Any

@@ -13,11 +13,43 @@ from rollyard.services.metrics.comparison import Difference, difference
 from rollyard.services.metrics.loader.columns import Floats, Ints
 from rollyard.services.metrics.profile import Run
 from rollyard.services.metrics.task_pairing import SAME_INPUT, Side, pair
-from rollyard.services.viewer.api_records import Comparison, TaskPair
+from rollyard.services.types import Record
 from rollyard.services.viewer.caches import ThrottledCache
 from rollyard.services.viewer.run_file import RunFile
 
 SORTS = ("task", "change", "first", "second")
+
+
+class TaskPair(Record):
+    """The results of a task in two runs."""
+
+    task: int
+    """The task's index in the first run."""
+    task_in_second: int
+    """The task's index in the second run, which may differ."""
+    rewards: tuple[float | None, float | None]
+    """Mean reward over the repeats in each run."""
+    solved: tuple[float | None, float | None]
+    """Share of solved repeats in each run."""
+    measured: tuple[int, int]
+
+
+class Comparison(Record):
+    """GET /api/compare?first=0&second=1: the comparison of two runs.
+
+    `sort` is one of task, change (of the solve rate, or of the mean reward if "solved" is undefined), first and second
+    (the mean reward in that run). A leading `-` means descending order. `start` and `limit` work as they do for the
+    list of rollouts.
+    """
+
+    runs: tuple[int, int]
+    difference: Difference | None
+    """None if the runs have no task in common."""
+    note: str
+    total: int
+    start: int
+    tasks: list[TaskPair]
+    charts: list[Chart]
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,36 @@ _KINDS: dict[type, Kind] = {
 Kind = Literal["number", "text", "true or false", "list", "object", "mixed"]
 
 
+class KeyInfo(Record):
+    """A field that rows have."""
+
+    path: str
+    """The field as expressions name it."""
+    kind: Kind
+    share: float
+    """Share of the sampled rows that have it."""
+    example: str
+
+
+class Keys(Record):
+    """GET /api/runs/{run}/keys: the fields of the file's rows, found in a sample of them."""
+
+    computed: list[str]
+    """Fields that the viewer computes for every rollout, and those that it can compute from the sampled rows."""
+    keys: list[KeyInfo]
+    sampled: int
+    """Number of rows in the sample."""
+
+
+class ExpressionCheck(Record):
+    """GET /api/runs/{run}/expression?text=: whether a text is an expression over the file's rows."""
+
+    error: str
+    """What is wrong with it, and what was expected; empty if it is valid."""
+    hint: str = ""
+    """A field that no sampled row has, and similar ones. The expression is valid: a rare field may be in other rows."""
+
+
 class FileFields:
     """Thread-safe."""
 
@@ -349,33 +379,3 @@ def _values(value: Json, parts: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 def _example(value: Any) -> str:
     text = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
     return text if len(text) <= _MAX_EXAMPLE else f"{text[:_MAX_EXAMPLE]}…"
-
-
-class KeyInfo(Record):
-    """A field that rows have."""
-
-    path: str
-    """The field as expressions name it."""
-    kind: Kind
-    share: float
-    """Share of the sampled rows that have it."""
-    example: str
-
-
-class Keys(Record):
-    """GET /api/runs/{run}/keys: the fields of the file's rows, found in a sample of them."""
-
-    computed: list[str]
-    """Fields that the viewer computes for every rollout, and those that it can compute from the sampled rows."""
-    keys: list[KeyInfo]
-    sampled: int
-    """Number of rows in the sample."""
-
-
-class ExpressionCheck(Record):
-    """GET /api/runs/{run}/expression?text=: whether a text is an expression over the file's rows."""
-
-    error: str
-    """What is wrong with it, and what was expected; empty if it is valid."""
-    hint: str = ""
-    """A field that no sampled row has, and similar ones. The expression is valid: a rare field may be in other rows."""

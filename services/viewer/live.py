@@ -48,7 +48,7 @@ TailState = Literal["playing", "ended", "lost", "unknown"]
 `unknown`: no agent has reported it to this viewer."""
 
 
-class Snapshot(Protocol):
+class RunState(Protocol):
     """What the history needs of the state of a run at one moment, which the page gets as JSON."""
 
     @property
@@ -67,7 +67,7 @@ class Snapshot(Protocol):
 class LiveRun(Protocol):
     """The run that the live page shows. `services/cli/viewer.py` asks its head and its agents."""
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> RunState:
         """Return the state of the run. Without a run, it has no `run_id`, and its `note` says why."""
         ...
 
@@ -114,12 +114,12 @@ class _Cache:
     def __init__(self, run: LiveRun) -> None:
         self._run = run
         self._lock = asyncio.Lock()
-        self._snapshot: Snapshot | None = None
+        self._snapshot: RunState | None = None
         self._until = 0.0
         self._history = RunHistory()
-        self._drawn: tuple[Snapshot, Charts] | None = None
+        self._drawn: tuple[RunState, Charts] | None = None
 
-    async def read(self) -> Snapshot:
+    async def read(self) -> RunState:
         async with self._lock:
             return await self._current()
 
@@ -131,7 +131,7 @@ class _Cache:
                 self._drawn = live, Charts(charts=await run_in_threadpool(self._history.charts))
             return self._drawn[1]
 
-    async def _current(self) -> Snapshot:
+    async def _current(self) -> RunState:
         if self._snapshot is None or time.monotonic() > self._until:
             self._snapshot = await self._run.snapshot()
             self._until = time.monotonic() + RUN_CACHE_S
@@ -143,10 +143,10 @@ class RunHistory:
     """The history of one run. It is cleared when a different run starts."""
 
     def __init__(self) -> None:
-        self._latest: Snapshot | None = None
+        self._latest: RunState | None = None
         self._moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
 
-    def add(self, live: Snapshot) -> None:
+    def add(self, live: RunState) -> None:
         """Add a snapshot. Snapshots without a run are ignored, because the head may become reachable again."""
         if not live.run_id:
             return

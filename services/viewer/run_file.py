@@ -26,8 +26,7 @@ from rollyard.services.viewer.fields import Cells, FileFields
 from rollyard.services.viewer.growing_index import FollowedFile
 from rollyard.services.viewer.rollout_list import NO_ROW, SORTS, Indexes, Listing, Query, Table, page_start, table_of
 from rollyard.services.viewer.run_notes import RunNotes
-from rollyard.services.viewer.snippets import Snippets
-from rollyard.services.viewer.text_search import SearchCache
+from rollyard.services.viewer.text_search import SearchCache, Snippets
 
 _SILENT_S = 60.0
 """A collection whose status has not been updated for this long is considered stopped."""

@@ -25,9 +25,7 @@ class RolloutReader:
         """Return the rollout at a place in the list. Raises OSError if the file cannot be read, and RowChanged if it
         was changed.
         """
-        return rollout_view(
-            self.source.run, self.listed.table, int(self.listed.indexes[at]), self.replays, tokens=False
-        )
+        return rollout_view(self.source.run, self.listed.table, int(self.listed.indexes[at]), self.replays)
 
     def until_failure(self, view: RolloutView) -> dict[int, list[Event]]:
         """Return what had been said in the failed attempts at a rollout, by their positions in `view.attempts`. Raises

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rollyard.services.viewer.snippets import AFTER, BEFORE, snippet_of
+from rollyard.services.viewer.text_search import AFTER, BEFORE, snippet_of
 from tests.support.rollout_files import row, write, write_failures
 from tests.unit.services.viewer.opened_runs import get_json, open_index, viewer_client
 
