@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from rollyard.agents.conversation import Conversation
-from rollyard.services.head.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
-from rollyard.services.types import Json
+from rollyard.records.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
+from rollyard.records.types import Json
 
 MEDIAN_WINDOW = 256
 """Number of finished stages from which the median duration is computed."""

@@ -36,20 +36,20 @@ from rollyard.agents.policy_allowlist import AllowedUrl
 from rollyard.agents.policy_override import EpisodePolicy, PolicyOverrides
 from rollyard.agents.row_checks import create_params
 from rollyard.agents.session_closer import SessionCloser
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.head.activity import RunningEpisodes
+from rollyard.records.activity import RunningEpisodes
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollouts.rewards import check_reward, with_verdict
+from rollyard.records.types import FinishReason, Json, ServerRef
 from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.http.session import Session
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
-from rollyard.services.rollouts.rewards import check_reward, with_verdict
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, encode_response, encode_row
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings, settings_argument
-from rollyard.services.types import FinishReason, Json, ServerRef
 
 
 class AgentSettings(ServerSettings):

@@ -7,10 +7,10 @@ from typing import cast
 import orjson
 
 from rollyard.agents.row_checks import missing_input
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollout_types import Response, ResponseItem
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.services.responses.tool_calls import offered, sendable_items
-from rollyard.services.rollout_types import Response, ResponseItem
-from rollyard.services.types import TOKEN_FIELDS, Json
 
 
 class Conversation:

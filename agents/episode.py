@@ -14,14 +14,14 @@ from rollyard.agents.mcp_tools.mcp_endpoint import McpProbe, McpTools, open_tool
 from rollyard.agents.timings import Timings
 from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer
 from rollyard.agents.tool_call_checks import arguments_body, expected_arguments, is_tool_name
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, Usage
+from rollyard.records.token_types import PrefixMismatchSummary
+from rollyard.records.types import FinishReason, Json
 from rollyard.services.http.response_failures import raise_for_status, reported_failure, with_server
 from rollyard.services.http.session import Session
 from rollyard.services.responses.server_answers import read_answer, read_response
 from rollyard.services.responses.tool_calls import read_arguments, read_items, read_name
-from rollyard.services.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, Usage
-from rollyard.services.token_types import PrefixMismatchSummary
-from rollyard.services.types import FinishReason, Json
 
 MODEL_PATH = "/v1/responses"
 ABSENT = (404, 405, 501)

@@ -17,10 +17,9 @@ from fastapi import Query
 from fastapi.responses import Response
 
 from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.request import RawRequest
-from rollyard.services.rollout_types import ResponseItem
-from rollyard.services.rollouts.partial.records import (
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollout_types import ResponseItem
+from rollyard.records.rollouts.partial_records import (
     EPISODE_ID_HEADER,
     MAX_RECORD_BYTES,
     PARTIAL_MEMBER,
@@ -28,8 +27,9 @@ from rollyard.services.rollouts.partial.records import (
     EpisodeTail,
     PartialConversation,
 )
+from rollyard.records.types import Json
+from rollyard.services.http.request import RawRequest
 from rollyard.services.rollouts.partial.shorten import encoded_item, shortened
-from rollyard.services.types import Json
 
 KEPT_BYTES = 32 << 20
 KEPT_S = 60.0

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollyard.agents.policy_allowlist import AllowedUrl, parsed_url
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.io.json_values import json_kind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.json_values import json_kind
+from rollyard.records.types import Json
 from rollyard.services.responses.policy_endpoint import PolicyEndpoint
-from rollyard.services.types import Json
 
 BASE_URL, API_KEY, MODEL_NAME = "policy_base_url", "policy_api_key", "policy_model_name"
 _FIELDS = (BASE_URL, API_KEY, MODEL_NAME)

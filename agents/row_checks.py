@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.io.json_values import json_kind
-from rollyard.services.types import Json
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.json_values import json_kind
+from rollyard.records.types import Json
 
 _PARAMS = "responses_create_params"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.services.http.response_failures import raise_for_status, reported_failure
 from rollyard.services.http.session import is_foreign
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.types import Json
 
 _PARTS = ("input_text", "input_image", "input_file")
 

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 import orjson
 
-from rollyard.services.types import RESERVED_PATHS
+from rollyard.records.types import RESERVED_PATHS
 
 MAX_ARGUMENTS = 1024 * 1024
 """Maximum size of a tool call's arguments in bytes. A server would reject larger arguments, which would count as an

@@ -20,16 +20,16 @@ from typing import Literal
 import orjson
 from pydantic import BaseModel, ConfigDict
 
+from rollyard.records.errors import Failure
+from rollyard.records.run_types import Directory, Keys
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import server as gsm8k
 from rollyard.resources_servers.math.app import server as math
 from rollyard.resources_servers.math.hendrycks import last_box, same_string
-from rollyard.services.errors import Failure
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.session import Session
 from rollyard.services.http.transport import HttpTransport, LocalTransport
-from rollyard.services.run_types import Directory, Keys
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json
 
 Outcome = Literal["right", "wrong", "failed"]
 """`failed`: no verdict. Rollyard would then sample the rollout again; with math-verify it counts as wrong."""

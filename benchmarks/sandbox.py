@@ -18,15 +18,15 @@ from importlib import import_module, util
 from itertools import islice
 
 from benchmarks.tables import table, verdict
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.humaneval.app import HumanEval
 from rollyard.resources_servers.python_answers.environment import ProgramSettings
 from rollyard.resources_servers.python_answers.scoring import Tests
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.sandbox.python_runtime import find_python
 from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
-from rollyard.services.types import Json
 
 TARGET = 2.0
 """Maximum ratio to the time of a plain subprocess."""

@@ -18,7 +18,7 @@ from typing import cast
 import orjson
 import uvloop
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 HEAD_END = b"\r\n\r\n"
 LENGTH = b"content-length:"

@@ -15,7 +15,7 @@ import orjson
 import uvloop
 
 from benchmarks.scripted_model import CHAT_OUTPUT, http, serve
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 TURNS = 6
 FIRST, GENERATED, NEW = 500, 100, 600

@@ -33,11 +33,11 @@ from benchmarks.commands import BenchmarkError, Config, Run, endpoint, stack
 from benchmarks.processes import cpu_s
 from benchmarks.tables import table, verdict
 from rollyard.agents.conversation import Conversation
+from rollyard.records.rollout_types import ResponseItem
+from rollyard.records.types import Json
 from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.transport import HttpTransport, Transport
-from rollyard.services.rollout_types import ResponseItem
 from rollyard.services.runtime.process_setup import raise_file_limit
-from rollyard.services.types import Json
 
 PARALLEL = (1, 16, 64, 256, 1024)
 CALLS = {1: 300, 16: 800, 64: 800, 256: 1024, 1024: 2048}

@@ -17,8 +17,8 @@ from benchmarks.graders import Outcome, Triple, hendrycks, math_verify, rollyard
 from benchmarks.tables import table, verdict
 from benchmarks.verdict_page import write
 from benchmarks.verdict_scores import GRADERS, HALVES, Found, Scored, wilson
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.jsonl import iter_jsonl, refuse
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.jsonl import iter_jsonl, refuse
 
 TRIPLES = Path(__file__).parent / "data" / "verdicts.jsonl"
 TARGETS = {"false accepts": 3 / 270, "false refusals": 15 / 361}

@@ -17,6 +17,7 @@ from pathlib import Path
 from time import process_time
 
 from benchmarks.tables import table, verdict
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.dataset_sources import read_rows
@@ -26,7 +27,6 @@ from rollyard.resources_servers.gsm8k.prompt_formats import gold_number
 from rollyard.resources_servers.ifeval.scoring import instruction, outcome
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
 from rollyard.resources_servers.math.prompt_formats import gold_answer
-from rollyard.services.io.search_path import INSTALLED
 
 DATA = INSTALLED.parent / "shared" / "data"
 ENVIRONMENTS = INSTALLED / "resources_servers"

@@ -9,11 +9,11 @@ from pathlib import Path
 import orjson
 
 from benchmarks.profile import Case, rollouts
-from rollyard.services.metrics.paired.task_changes import TaskChanges
-from rollyard.services.metrics.training.step_summary import StepSummary
-from rollyard.services.metrics.training.task_series import TaskSeries
-from rollyard.services.viewer.library import FileIndex
-from rollyard.services.viewer.step_reader import StepReader, files_as_series
+from rollyard.analysis.metrics.paired.task_changes import TaskChanges
+from rollyard.analysis.metrics.training.step_summary import StepSummary
+from rollyard.analysis.metrics.training.task_series import TaskSeries
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.step_reader import StepReader, files_as_series
 
 STEPS = 10
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollyard.records.datasets.columns import fill
+from rollyard.records.types import Json
 from rollyard.resources_servers.environment import BadTask
-from rollyard.services.datasets.columns import fill
-from rollyard.services.types import Json
 
 _SYSTEM = ("system", "developer")
 

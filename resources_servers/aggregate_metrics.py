@@ -17,8 +17,8 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 
-from rollyard.services.rollouts.rewards import mask_of
-from rollyard.services.types import Json
+from rollyard.records.rollouts.rewards import mask_of
+from rollyard.records.types import Json
 
 TASK_INDEX = "_ng_task_index"
 ROLLOUT_INDEX = "_ng_rollout_index"

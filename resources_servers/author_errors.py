@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollouts.rewards import EXPECTED
+from rollyard.records.types import Verdict
 from rollyard.resources_servers.environment import BadTask
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.rollouts.rewards import EXPECTED
 from rollyard.services.server.app import PLUGIN_EXITS
 from rollyard.services.server.error_responses import described
-from rollyard.services.types import Verdict
 
 T = TypeVar("T")
 

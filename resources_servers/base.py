@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollyard.records.types import Verdict
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
@@ -35,8 +37,6 @@ from rollyard.resources_servers.examples import folder_of
 from rollyard.resources_servers.models import Models
 from rollyard.resources_servers.resources_server import ResourcesServer
 from rollyard.resources_servers.tools import InvalidToolCall, tool
-from rollyard.services.types import Verdict
-from rollyard.services.verdict_fields import VerdictField
 
 __all__ = [
     "BadTask",

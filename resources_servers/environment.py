@@ -28,13 +28,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json, Verdict
+from rollyard.records.verdict_fields import MAX_FIELDS, VerdictField
 from rollyard.resources_servers.models import Models
-from rollyard.services.errors import OperatorError
 from rollyard.services.http.request import read_object
 from rollyard.services.responses.response_validity import check_graded, is_answer, message_text
 from rollyard.services.server.settings import ServerSettings, settings_argument
-from rollyard.services.types import Json, Verdict
-from rollyard.services.verdict_fields import MAX_FIELDS, VerdictField
 
 
 class BadTask(Exception):

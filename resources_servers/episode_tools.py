@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.environment import Environment, S
 from rollyard.resources_servers.result_encoding import storable
 from rollyard.resources_servers.returned import tool_result
 from rollyard.resources_servers.tools import InvalidToolCall, as_invalid_tool_call
-from rollyard.services.types import Json
 
 
 class EpisodeTools(Environment[S]):

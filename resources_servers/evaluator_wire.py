@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 INDEX = "problem_idx"
 DATASET = "served_dataset"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 
 
 def folder_of(environment: type) -> Path | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from rollyard.services.errors import Failure, FailureKind, OperatorError, RollyardError, RunError
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError, RunError
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.services.http.client import ServerClient
 from rollyard.services.responses.server_answers import read_response
-from rollyard.services.types import Json
 
 RESPOND_S = 900.0
 

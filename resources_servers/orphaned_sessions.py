@@ -13,9 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from rollyard.records.errors import Failure
+from rollyard.records.run_types import Directory
 from rollyard.resources_servers.sessions import Sessions
-from rollyard.services.errors import Failure
-from rollyard.services.run_types import Directory
 
 log = logging.getLogger(__name__)
 

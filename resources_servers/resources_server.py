@@ -8,6 +8,10 @@ from typing import Any, ClassVar
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollouts.rewards import with_verdict
+from rollyard.records.types import Json
+from rollyard.records.verdict_fields import declaration
 from rollyard.resources_servers import evaluator_wire
 from rollyard.resources_servers.additions import Additions
 from rollyard.resources_servers.aggregate_metrics import aggregate
@@ -33,16 +37,12 @@ from rollyard.resources_servers.row_verdicts import RowVerdicts
 from rollyard.resources_servers.served_dataset import ServedDataset, configured_dataset, missing_dataset
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tools_of
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import check_graded
-from rollyard.services.rollouts.rewards import with_verdict
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
-from rollyard.services.verdict_fields import declaration
 
 
 class ResourcesServer(Server):

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.json_values import is_number
+from rollyard.records.rollout_types import TurnSteps
+from rollyard.records.rollouts.rewards import tidy
+from rollyard.records.types import MAX_REWARD, Json, Verdict, is_recorded
 from rollyard.resources_servers.environment import ToolResult, Turn
 from rollyard.resources_servers.result_encoding import storable
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.io.json_values import is_number
-from rollyard.services.rollout_types import TurnSteps
-from rollyard.services.rollouts.rewards import tidy
-from rollyard.services.types import MAX_REWARD, Json, Verdict, is_recorded
 
 _RECORDED_STEPS = TurnSteps.__optional_keys__
 _TRUTH = "True or False"

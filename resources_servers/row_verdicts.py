@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollouts.rewards import with_verdict
+from rollyard.records.types import Json
+from rollyard.records.verdict_fields import declaration
 from rollyard.resources_servers import evaluator_wire
 from rollyard.resources_servers.author_errors import bad_task_as_failure, checked_verdict
 from rollyard.resources_servers.environment import Environment, Verification
@@ -16,12 +20,8 @@ from rollyard.resources_servers.result_encoding import encoded
 from rollyard.resources_servers.returned import seed_items, verdict_json
 from rollyard.resources_servers.served_dataset import ServedDataset
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.response_validity import check_graded
-from rollyard.services.rollouts.rewards import with_verdict
-from rollyard.services.types import Json
-from rollyard.services.verdict_fields import declaration
 
 Opener = Callable[[RawRequest, Json], OpenEpisode[Environment[Any]]]
 

@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError, did_you_mean
+from rollyard.records.types import MAX_REWARD, Json, Verdict
 from rollyard.resources_servers.environment import BadTask, Verification
-from rollyard.services.errors import Failure, FailureKind, OperatorError, did_you_mean
-from rollyard.services.types import MAX_REWARD, Json, Verdict
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.resources_servers.session_cleanup import TURN_WAIT_S, Closable, SessionCleanup
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import SESSION_HEADER
 from rollyard.services.http.request import RawRequest
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

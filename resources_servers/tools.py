@@ -14,11 +14,11 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import RESERVED_PATHS, Json
 from rollyard.resources_servers.argument_checks import check_values, exact
 from rollyard.resources_servers.environment import BadTask, Environment
 from rollyard.resources_servers.returned import tool_result
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import RESERVED_PATHS, Json
 
 Method = TypeVar("Method", bound=Callable[..., Awaitable[Any]])
 

@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.convert.anthropic_messages import response_to_message
 from rollyard.responses_api_models.convert.anthropic_requests import messages_to_responses, prompt_of
 from rollyard.responses_api_models.convert.stop_sequences import StopSequences
 from rollyard.responses_api_models.request_validation import check_responses_request
 from rollyard.responses_api_models.streaming.anthropic_events import MessageEvents
 from rollyard.responses_api_models.streaming.sse import data_of, split_events
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
-from rollyard.services.types import Json
 
 Answer = Json | bytes | RawResponse
 MESSAGES = "/v1/messages"

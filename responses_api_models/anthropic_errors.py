@@ -6,9 +6,9 @@ import contextlib
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.services.http.request import RawResponse
 from rollyard.services.http.response_failures import PROBLEM_TYPE
-from rollyard.services.types import Json
 
 _TYPES = {
     400: "invalid_request_error",

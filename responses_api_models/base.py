@@ -22,6 +22,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, AnthropicApi
 from rollyard.responses_api_models.anthropic_errors import as_anthropic_error
 from rollyard.responses_api_models.convert import conversion
@@ -29,14 +31,12 @@ from rollyard.responses_api_models.episode_policies import EpisodePolicies
 from rollyard.responses_api_models.recent_requests import RecentRequests
 from rollyard.responses_api_models.request_validation import check_chat_request, check_responses_request
 from rollyard.responses_api_models.streaming import chunks
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings, settings_argument
-from rollyard.services.types import Json
 
 S = TypeVar("S", bound=ServerSettings)
 

@@ -16,6 +16,8 @@ from typing import Any
 import orjson
 from pydantic import SecretStr
 
+from rollyard.records.errors import Failure
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.convert import conversion
 from rollyard.responses_api_models.convert.conversion import Dialect
@@ -25,14 +27,12 @@ from rollyard.responses_api_models.upstream.request_context import RequestContex
 from rollyard.responses_api_models.upstream.response_parsing import encode_request, json_object, response_bytes
 from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, PolicyEndpoint, unsealed
 from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.tool_calls import offered, sendable_items
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import REDACTED, ServerSettings
-from rollyard.services.types import TOKEN_FIELDS, Json
 
 MAX_ENDPOINTS = 4096
 """Number of endpoints whose state is kept. The least recently used one is dropped; it is created again if needed."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.json_values import items
+from rollyard.records.types import Json
 from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.request import RawRequest
-from rollyard.services.io.json_values import items
-from rollyard.services.types import Json
 
 KEPT_BYTES = 32 << 20
 """Total size of the requests that are kept. The episodes that were silent for the longest time are forgotten first."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.convert.messages import unconvertible
-from rollyard.services.types import Json
 
 _NAMES = {str: "text", list: "a list", dict: "an object", bool: "true or false", int: "a number"}
 _COMMON: dict[str, tuple[type, ...]] = {

@@ -118,7 +118,7 @@ class Tree:
             module = pending.pop()
             if module not in found:
                 found.add(module)
-                leads_on = is_test(module) or module.startswith("rollyard.services.cli.")
+                leads_on = is_test(module) or module.startswith("rollyard.cli.")
                 pending += (used for used in self.uses(module) if leads_on or package(used) == package(module))
         return found
 

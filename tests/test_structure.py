@@ -57,7 +57,7 @@ def test_one_server_folder_does_not_import_another() -> None:
 
 
 def test_one_module_parses_json_lines() -> None:
-    assert modules_parsing_jsonl() == ["rollyard.services.io.jsonl"]
+    assert modules_parsing_jsonl() == ["rollyard.records.io.jsonl"]
     assert not any(source.parses_jsonl for source in read_sources((ROOT / "benchmarks").rglob("*.py")))
 
 
@@ -77,15 +77,15 @@ def test_commands_start_without_what_is_heavy() -> None:
 def test_only_the_command_line_reads_the_environment() -> None:
     # Launchers hand the environment on to the processes they start, whose command line is serve.py.
     readers = {
-        "services/cli",
-        "services/launchers/conversion/__main__.py",
+        "cli",
+        "launchers/conversion/__main__.py",
         "services/runtime/serve.py",
         "services/runtime/launcher.py",
         "services/runtime/ray_launcher.py",
         "services/runtime/ray_actor.py",
-        "services/launchers/slurm/job_runner.py",
+        "launchers/slurm/job_runner.py",
         "services/interop/nemo_gym/trainer/run_helper.py",  # trainers have a command line of their own
-        "services/launchers/sagemaker/container/__main__.py",
+        "launchers/sagemaker/container/__main__.py",
     }
     for path in (ROOT / "services").rglob("*.py"):
         place = str(path.relative_to(ROOT))

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from rollyard.agents.base import Agent, AgentSettings
 from rollyard.agents.episode import Episode
-from rollyard.services.types import FinishReason
+from rollyard.records.types import FinishReason
 
 
 class GameAgentSettings(AgentSettings):

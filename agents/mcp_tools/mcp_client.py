@@ -13,12 +13,12 @@ import orjson
 from rollyard.agents.mcp_tools.messages import reply_to
 from rollyard.agents.mcp_tools.tool_results import answer_of_result
 from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.http.event_stream import EVENT_STREAM, IsComplete
 from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.http.session import Session
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.types import Json
 
 PROTOCOL_VERSION = "2025-06-18"
 CLOSE_TIMEOUT_S = 10.0

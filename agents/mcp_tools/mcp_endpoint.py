@@ -9,10 +9,10 @@ from typing import Any
 
 from rollyard.agents.mcp_tools.mcp_client import McpClient
 from rollyard.agents.tool_answers import ToolAnswer
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.session import Session
-from rollyard.services.types import Json
 
 DEFAULT_PATH = "/mcp"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rollyard.records.types import Json
 from rollyard.services.http.event_stream import EVENT_STREAM
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.responses.lenient_json import loads
-from rollyard.services.types import Json
 
 
 def reply_to(request_id: int, response: HttpResponse) -> Json | None:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from rollyard.agents.tool_answers import ToolAnswer, error_answer, text_answer
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 
 def answer_of_result(result: Any) -> ToolAnswer:

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from rollyard.agents.base import Agent, AgentSettings
 from rollyard.agents.episode import Episode
-from rollyard.services.types import FinishReason
+from rollyard.records.types import FinishReason
 
 DEFAULT_MAX_STEPS = 256
 """Used if `max_steps` is null. Without a limit, an endless episode would time out and be retried as a failure."""

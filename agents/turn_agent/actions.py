@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import cast
 
+from rollyard.records.rollout_types import Response, ResponseItem
+from rollyard.records.types import Json
 from rollyard.services.responses import response_validity
-from rollyard.services.rollout_types import Response, ResponseItem
-from rollyard.services.types import Json
 
 
 class ActionTag:

@@ -10,9 +10,9 @@ from rollyard.agents.base import Agent, AgentSettings
 from rollyard.agents.episode import Episode
 from rollyard.agents.turn_agent.actions import ActionTag, message_text, with_message
 from rollyard.agents.turn_agent.turn_episode import TurnEpisode
-from rollyard.services.rollout_types import Response
+from rollyard.records.rollout_types import Response
+from rollyard.records.types import FinishReason
 from rollyard.services.server.app import Context
-from rollyard.services.types import FinishReason
 
 
 class TurnAgentSettings(AgentSettings):

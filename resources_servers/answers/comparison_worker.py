@@ -17,9 +17,9 @@ import time
 
 import orjson
 
+from rollyard.records.io.jsonl import iter_jsonl, refuse
+from rollyard.records.io.lines import with_offsets
 from rollyard.resources_servers.answers.algebra import check_gold, compare_symbolically, silence_math_verify
-from rollyard.services.io.jsonl import iter_jsonl, refuse
-from rollyard.services.io.lines import with_offsets
 
 MEMORY_BYTES = 1024**3
 EXIT_AFTER_ERROR = 3

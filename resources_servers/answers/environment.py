@@ -8,11 +8,11 @@ from typing import ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field
 
+from rollyard.records.io.optional import require
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.answers.grader import AnswerGrader, Grade
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict
-from rollyard.services.io.optional import require
-from rollyard.services.verdict_fields import VerdictField
 
 
 class AnswerSettings(EnvironmentSettings):

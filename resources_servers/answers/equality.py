@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from rollyard.records.types import Record
 from rollyard.resources_servers.answers.bases import based
 from rollyard.resources_servers.answers.brackets import bracket_error, brackets, half_open
 from rollyard.resources_servers.answers.choices import choice
@@ -17,7 +18,6 @@ from rollyard.resources_servers.answers.formula_complexity import why_too_costly
 from rollyard.resources_servers.answers.latex import normalized, plain_words, unquoted, without_spaces, words
 from rollyard.resources_servers.answers.quantity import Quantity, quantity, unit_of
 from rollyard.resources_servers.answers.sets import with_usual_sets
-from rollyard.services.types import Record
 
 MAX_CHARACTERS = 2000
 """Longer answers are wrong and are not parsed: gold answers are much shorter, and parsing would take seconds."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 
 def chat(question: str, system: str) -> Json:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.resources_servers.answers.equality import Comparison
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.io.search_path import INSTALLED
 
 WALL_S = 120.0
 """Wall-clock limit of a comparison, in case the host is too overloaded for it to use up its CPU time."""

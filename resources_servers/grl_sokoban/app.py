@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rollyard.records.rollouts.rewards import tidy
+from rollyard.records.types import Json
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.argument_checks import Integer
 from rollyard.resources_servers.base import (
     BadTask,
@@ -23,9 +26,6 @@ from rollyard.resources_servers.grl_sokoban.observation import View
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
 from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
-from rollyard.services.rollouts.rewards import tidy
-from rollyard.services.types import Json
-from rollyard.services.verdict_fields import VerdictField
 
 __all__ = ["GrlSokoban", "SokobanSettings", "read_move", "server"]
 

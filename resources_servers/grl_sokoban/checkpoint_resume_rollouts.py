@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.jsonl import replace
+from rollyard.records.io.script import ScriptParser, positive, run_script
+from rollyard.records.rollouts.rollout_files import check_output
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.jsonl import replace
-from rollyard.services.io.script import ScriptParser, positive, run_script
 from rollyard.services.rollouts.remaining_rows import Remaining, find_remaining, remaining_lines
-from rollyard.services.rollouts.rollout_files import check_output
 
 MAX_SHOWN = 5
 """Maximum number of ignored lines that are listed with the reason."""

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.script import ScriptParser, positive, run_script
+from rollyard.records.rollouts.rollout_files import check_output
 from rollyard.resources_servers.grl_sokoban.game import BOX, Room
 from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, Level, levels_of
 from rollyard.resources_servers.grl_sokoban.prompts import PromptBuilder
@@ -21,9 +24,6 @@ from rollyard.resources_servers.grl_sokoban.row_selection import (
 from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, prompt_builder_from_options, row, write
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
 from rollyard.resources_servers.grl_sokoban.train_test_split import puzzle_of_board
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.script import ScriptParser, positive, run_script
-from rollyard.services.rollouts.rollout_files import check_output
 
 
 @dataclass

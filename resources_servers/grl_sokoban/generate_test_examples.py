@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from itertools import count, islice
 from random import Random
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.script import ScriptParser, positive, run_script
+from rollyard.records.rollouts.rollout_files import check_output
 from rollyard.resources_servers.grl_sokoban.game import canonical_board
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
 from rollyard.resources_servers.grl_sokoban.prompts import PromptBuilder
@@ -15,9 +18,6 @@ from rollyard.resources_servers.grl_sokoban.row_selection import (
 )
 from rollyard.resources_servers.grl_sokoban.row_writer import Row, add_output, prompt_builder_from_options, row, write
 from rollyard.resources_servers.grl_sokoban.solver import solve
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.script import ScriptParser, positive, run_script
-from rollyard.services.rollouts.rollout_files import check_output
 
 SIZES = ((4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (4, 6), (6, 4), (5, 6), (6, 5), (5, 7), (7, 5), (6, 7), (7, 6))
 BOXES = (1, 1, 1, 1, 1, 2, 2, 3)

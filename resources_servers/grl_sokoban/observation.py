@@ -7,8 +7,8 @@ from typing import Literal
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.grl_sokoban.png import data_url
-from rollyard.services.types import Json
 
 Observation = Literal["text", "coordinates", "image"]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import product
 
+from rollyard.records.io.json_values import number
+from rollyard.records.rollouts.replay import Cell, Frame, Replay
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room
@@ -12,9 +15,6 @@ from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode
 from rollyard.resources_servers.grl_sokoban.rollout_moves import MAX_MAGNITUDE, UNDO, Turn, turns_of
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
-from rollyard.services.io.json_values import number
-from rollyard.services.rollouts.replay import Cell, Frame, Replay
-from rollyard.services.types import Json
 
 NAMES = {UP: "Up", DOWN: "Down", LEFT: "Left", RIGHT: "Right", UNDO: "Undo"}
 CANDIDATE_SETTINGS = (

@@ -9,11 +9,11 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.io.json_values import items, mapping, number
+from rollyard.records.types import Json
 from rollyard.resources_servers.grl_sokoban.app import read_move
 from rollyard.resources_servers.grl_sokoban.game import Room, parse_action
 from rollyard.resources_servers.grl_sokoban.observation import board_in
-from rollyard.services.io.json_values import items, mapping, number
-from rollyard.services.types import Json
 
 UNDO = 0
 """A pseudo-move that undoes the last move that moved the player."""

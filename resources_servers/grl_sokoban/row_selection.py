@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.script import not_negative
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.grl_sokoban.game import Room
@@ -16,8 +18,6 @@ from rollyard.resources_servers.grl_sokoban.solver import Solution
 from rollyard.resources_servers.grl_sokoban.symmetry import SymmetryName, distinct
 from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
 from rollyard.resources_servers.grl_sokoban.train_test_split import Split, puzzle_of_board, split_of
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.script import not_negative
 
 Band = Literal["easy", "medium", "hard"]
 BANDS: tuple[Band, ...] = get_args(Band)

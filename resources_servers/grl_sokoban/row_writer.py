@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
+from rollyard.records.io.jsonl import replace
 from rollyard.resources_servers.grl_sokoban.observation import Observation
 from rollyard.resources_servers.grl_sokoban.prompts import PromptBuilder
 from rollyard.resources_servers.grl_sokoban.row_selection import difficulty
 from rollyard.resources_servers.grl_sokoban.solver import Solution
 from rollyard.resources_servers.grl_sokoban.symmetry import SymmetryName
-from rollyard.services.io.jsonl import replace
 
 Row = dict[str, Any]
 

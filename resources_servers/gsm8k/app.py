@@ -7,11 +7,11 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
 from rollyard.resources_servers.answers.problem_statement import problem_text
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, gold_number
-from rollyard.services.verdict_fields import VerdictField
 
 
 class Gsm8kSettings(AnswerSettings):

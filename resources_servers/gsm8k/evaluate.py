@@ -13,20 +13,20 @@ from pathlib import Path
 import orjson
 import yaml
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from rollyard.records.io.foreground import run_foreground
+from rollyard.records.io.jsonl import iter_jsonl, refuse, replace
+from rollyard.records.io.lines import Lines
+from rollyard.records.io.own_command import own_command
+from rollyard.records.io.script import ScriptParser, positive, run_script
+from rollyard.records.rollouts.rewards import is_measured
+from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.prepared_rows import prepare_rows
 from rollyard.resources_servers.gsm8k.prompt_formats import MAX_OUTPUT_TOKENS
 from rollyard.resources_servers.gsm8k.reducers import completion_tokens, reduce_rollouts
 from rollyard.resources_servers.gsm8k.rollout_log import question_text, response_text
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from rollyard.services.io.foreground import run_foreground
-from rollyard.services.io.jsonl import iter_jsonl, refuse, replace
-from rollyard.services.io.lines import Lines
-from rollyard.services.io.own_command import own_command
-from rollyard.services.io.script import ScriptParser, positive, run_script
-from rollyard.services.rollouts.rewards import is_measured
-from rollyard.services.rollouts.rollout_files import check_output
-from rollyard.services.types import Json
 
 
 def main(arguments: list[str] | None = None) -> int:

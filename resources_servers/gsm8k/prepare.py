@@ -3,12 +3,12 @@
 from pathlib import Path
 from random import Random
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.script import not_negative, run_script
+from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, SYSTEM, create_params, gold_number
 from rollyard.services.datasets.splits import SplitSelection
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.script import not_negative, run_script
-from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 TRAIN = SplitSelection(default_split="train", default_subset="main")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.io.exit_status import EXIT_DONE
-from rollyard.services.io.foreground import run_foreground
-from rollyard.services.io.jsonl import replace
+from rollyard.records.io.exit_status import EXIT_DONE
+from rollyard.records.io.foreground import run_foreground
+from rollyard.records.io.jsonl import replace
 
 
 def prepare_rows(rows: Path, *, split: str, system_prompt: str, limit: int | None, local: Path | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
 from rollyard.resources_servers.answers.prompts import chat, completion, with_shots
 from rollyard.resources_servers.answers.quantity import quantity
@@ -14,7 +15,6 @@ from rollyard.resources_servers.answers.reading.extraction import Found
 from rollyard.resources_servers.answers.reading.fallback import number
 from rollyard.resources_servers.answers.reading.sentence_values import CHANGED, bare_value, values
 from rollyard.resources_servers.answers.reading.tags import boxed_or_tagged, hashes, minerva
-from rollyard.services.types import Json
 
 SYSTEM = r"First, think step by step. Then put your final answer inside \boxed{...}."
 MAX_OUTPUT_TOKENS = 512

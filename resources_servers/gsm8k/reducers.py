@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rollyard.services.types import Json, Record
+from rollyard.records.types import Json, Record
 
 
 class Gsm8kFigures(Record):

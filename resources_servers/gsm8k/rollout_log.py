@@ -7,11 +7,11 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.records.io.jsonl import iter_jsonl, refuse, replace
+from rollyard.records.io.lines import Lines
+from rollyard.records.rollouts.rewards import is_measured
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.reducers import completion_tokens
-from rollyard.services.io.jsonl import iter_jsonl, refuse, replace
-from rollyard.services.io.lines import Lines
-from rollyard.services.rollouts.rewards import is_measured
-from rollyard.services.types import Json
 
 
 def write_rollout_log(files: list[Path], output: Path) -> int:

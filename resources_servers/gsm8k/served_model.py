@@ -12,7 +12,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import orjson
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 
 WAIT_S = 60.0
 """How long to wait for a server that is still starting."""

@@ -9,19 +9,19 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rollyard.records.io.foreground import run_foreground
+from rollyard.records.io.jsonl import replace
+from rollyard.records.io.own_command import own_command
+from rollyard.records.io.script import run_script
+from rollyard.records.rollouts.rollout_files import check_output
 from rollyard.resources_servers.gsm8k.prepared_rows import prepare_rows
 from rollyard.resources_servers.gsm8k.rollout_log import write_rollout_log
 from rollyard.resources_servers.gsm8k.served_model import served_model
 from rollyard.resources_servers.gsm8k.train_options import train_settings, training_parser
 from rollyard.services.config.settings_file import dump_settings
-from rollyard.services.io.foreground import run_foreground
-from rollyard.services.io.jsonl import replace
-from rollyard.services.io.own_command import own_command
-from rollyard.services.io.script import run_script
-from rollyard.services.rollouts.rollout_files import check_output
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.training.train_config import TrainConfig
+from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.train_config import TrainConfig
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.script import ScriptParser, not_negative, positive
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.prompt_formats import SYSTEM
 from rollyard.services.config.overrides.hydra_grammar import format_value
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.script import ScriptParser, not_negative, positive
-from rollyard.services.types import Json
 
 LOGGERS = ("rich", "print", "wandb", "mlflow")
 _ENVIRONMENT = "gsm8k_resources_server.resources_servers.gsm8k"

@@ -8,6 +8,9 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import (
     BadTask,
     Environment,
@@ -23,9 +26,6 @@ from rollyard.resources_servers.gymnasium_text.actions import Actions, InvalidAc
 from rollyard.resources_servers.gymnasium_text.game import Gym, open_gym
 from rollyard.resources_servers.gymnasium_text.observations import observation_text
 from rollyard.resources_servers.gymnasium_text.settings import GymnasiumSettings
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
-from rollyard.services.verdict_fields import VerdictField
 
 
 class GymnasiumText(Environment[GymnasiumSettings]):

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.io.optional import load
 from rollyard.resources_servers.gymnasium_text.actions import Actions, names_of
 from rollyard.resources_servers.gymnasium_text.settings import GymnasiumSettings
-from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.io.optional import load
 
 T = TypeVar("T")
 

@@ -12,16 +12,16 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, Environment, ToolResult, Verdict, Verification, serve, tool
 from rollyard.resources_servers.harbor_task.settings import HarborSettings
 from rollyard.resources_servers.harbor_task.task_box import TaskBox
 from rollyard.resources_servers.harbor_task.task_set import TaskSet, load_tasks
 from rollyard.resources_servers.harbor_task.unsupported import UnsupportedTask
-from rollyard.services.errors import OperatorError
 from rollyard.services.sandbox.shell.records import CommandResult
 from rollyard.services.sandbox.shell.shell_box import BoxDied, ShellBox, plan_for
-from rollyard.services.types import Json
-from rollyard.services.verdict_fields import VerdictField
 
 _OUTPUT_KEPT = 10_000
 """Characters of the tests' output that the rollout records."""

@@ -8,15 +8,15 @@ import sys
 from itertools import islice
 from pathlib import Path
 
+from rollyard.records.io.script import ScriptParser, positive, run_script
+from rollyard.records.io.terminal import plain
+from rollyard.records.rollouts.rollout_files import check_output
 from rollyard.resources_servers.dataset_sources import write_rows
 from rollyard.resources_servers.harbor_task.settings import HarborSettings
 from rollyard.resources_servers.harbor_task.task_box import TaskBox
 from rollyard.resources_servers.harbor_task.task_folder import TaskFolder
 from rollyard.resources_servers.harbor_task.task_set import load_tasks
 from rollyard.resources_servers.harbor_task.unsupported import UnsupportedTask
-from rollyard.services.io.script import ScriptParser, positive, run_script
-from rollyard.services.io.terminal import plain
-from rollyard.services.rollouts.rollout_files import check_output
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from rollyard.services.io.json_values import is_number
-from rollyard.services.types import MAX_REWARD
+from rollyard.records.io.json_values import is_number
+from rollyard.records.types import MAX_REWARD
 
 MAX_BYTES = 64 * 1024
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.harbor_task.dockerfile.images import host_image
 from rollyard.resources_servers.harbor_task.settings import EXAMPLES, HarborSettings
 from rollyard.resources_servers.harbor_task.task_folder import TaskFolder, is_task, load_folder
 from rollyard.resources_servers.harbor_task.unsupported import UnsupportedTask
-from rollyard.services.errors import OperatorError
 from rollyard.services.sandbox.inside.box.root import SYSTEM_PATHS
 from rollyard.services.sandbox.shell.shell_box import is_visible
 

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from itertools import chain
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.answers.prompts import chat, completion
 from rollyard.resources_servers.answers.reading.extraction import cut
 from rollyard.resources_servers.python_answers.program_extraction import (
@@ -21,7 +22,6 @@ from rollyard.resources_servers.python_answers.program_extraction import (
     shortened,
     visible_text,
 )
-from rollyard.services.types import Json
 
 FORMS = ("chat", "lm_eval")
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")

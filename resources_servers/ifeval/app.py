@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
+from rollyard.records.io.optional import EXTRAS, require
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.answers.reading.extraction import without_reasoning
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, serve
 from rollyard.resources_servers.ifeval.scoring import Outcome, instructions, outcome
 from rollyard.resources_servers.ifeval.sentences import sentence_count
-from rollyard.services.io.optional import EXTRAS, require
-from rollyard.services.verdict_fields import VerdictField
 
 LONG = 2_000
 """Answers of at least this many characters are checked in a thread, because splitting text into sentences can take 15

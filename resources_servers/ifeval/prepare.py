@@ -5,13 +5,13 @@ file, S3 or the Hugging Face hub.
 import sys
 from collections.abc import Callable
 
+from rollyard.records.io.script import run_script
+from rollyard.records.types import Json
 from rollyard.resources_servers.answers.prompts import chat
 from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
 from rollyard.resources_servers.ifeval import rlvr
 from rollyard.resources_servers.ifeval.scoring import instructions
 from rollyard.services.datasets.splits import SplitSelection
-from rollyard.services.io.script import run_script
-from rollyard.services.types import Json
 
 MAX_OUTPUT_TOKENS = 1280
 """The limit that lm-eval uses."""

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from rollyard.records.types import Json
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, ToolResult, Verdict, Verification, serve
 from rollyard.resources_servers.episode_tools import EpisodeTools
 from rollyard.resources_servers.inspect_task.grader_model import grader_model
@@ -17,8 +19,6 @@ from rollyard.resources_servers.inspect_task.rewards import verdict_of
 from rollyard.resources_servers.inspect_task.settings import InspectSettings
 from rollyard.resources_servers.inspect_task.solver_episode import SolverEpisode
 from rollyard.resources_servers.inspect_task.task_loading import LoadedTask, digest, load_task
-from rollyard.services.types import Json
-from rollyard.services.verdict_fields import VerdictField
 
 
 @dataclass(frozen=True)

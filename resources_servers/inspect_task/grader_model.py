@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.resources_servers.base import Models
 from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
 from rollyard.resources_servers.inspect_task.message_items import items_of
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.response_validity import is_answer, message_text
 
 

@@ -14,8 +14,8 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.optional import require
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.optional import require
 
 TESTED = "0.3.285"
 

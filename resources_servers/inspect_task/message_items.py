@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask
-from rollyard.services.types import Json
 
 
 def items_of(messages: Sequence[Any]) -> list[Json]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
+from rollyard.records.io.script import ScriptParser, positive, run_script
+from rollyard.records.rollouts.rollout_files import check_output
 from rollyard.resources_servers.dataset_sources import write_rows
 from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
 from rollyard.resources_servers.inspect_task.settings import EXAMPLE_TASK, InspectSettings
 from rollyard.resources_servers.inspect_task.task_loading import load_task
 from rollyard.services.config.overrides import parse_overrides
-from rollyard.services.io.script import ScriptParser, positive, run_script
-from rollyard.services.rollouts.rollout_files import check_output
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from rollyard.records.errors import OperatorError, RollyardError
 from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
 from rollyard.resources_servers.inspect_task.message_items import items_of
 from rollyard.resources_servers.inspect_task.solver_episode import SolverEpisode
 from rollyard.resources_servers.inspect_task.task_loading import LoadedTask
-from rollyard.services.errors import OperatorError, RollyardError
 
 
 async def rehearse(package: InspectPackage, task: LoadedTask) -> None:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import Verdict
 from rollyard.resources_servers.inspect_task.settings import InspectSettings
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 
 _RIGHT, _WRONG = "C", "I"
 

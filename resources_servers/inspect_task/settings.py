@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
+from rollyard.records.types import ServerRef
 from rollyard.resources_servers.base import EnvironmentSettings
-from rollyard.services.types import ServerRef
 
 EXAMPLE_TASK = "example_task.py@sums"
 

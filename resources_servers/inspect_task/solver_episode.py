@@ -16,11 +16,11 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
 from rollyard.resources_servers.inspect_task.message_items import tool_text
 from rollyard.resources_servers.inspect_task.task_loading import LoadedTask
-from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.types import Json
 
 STOP_S = 5.0
 """How long a stopped solver may take to end."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
 from rollyard.resources_servers.inspect_task.settings import InspectSettings
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 
 _FOLDER = Path(__file__).parent
 _SHOWN = 3

@@ -18,12 +18,12 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Protocol
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.resources_servers.judging.question import Question
 from rollyard.resources_servers.judging.reading import UnreadableGrade, judge_text, read_score
 from rollyard.resources_servers.judging.settings import JudgeSettings
 from rollyard.resources_servers.rubric import Score
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ import math
 import orjson
 import regex
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.judging.grade_text import is_quoted, plain, unfenced
 from rollyard.resources_servers.judging.settings import JudgeSettings
 from rollyard.services.responses.response_validity import is_answer, message_text
-from rollyard.services.types import Json
 
 MATCH_S = 1.0
 """Time limit for matching one line against the pattern. Patterns such as `(x|xx)+y` can take exponential time."""

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from random import Random
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.math.prompt_formats import worked
-from rollyard.services.types import Json
 
 
 def subject_of(row: Json) -> str:

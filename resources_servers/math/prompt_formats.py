@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
 from rollyard.resources_servers.answers.prompts import chat, completion, with_shots
 from rollyard.resources_servers.answers.reading.answer_phrases import phrased
@@ -17,7 +18,6 @@ from rollyard.resources_servers.answers.reading.fallback import dollars, number
 from rollyard.resources_servers.answers.reading.sentence_values import bare_value, values
 from rollyard.resources_servers.answers.reading.tags import boxed_or_tagged, hashes, minerva
 from rollyard.resources_servers.math.hendrycks import between_dollars, last_box, same_string
-from rollyard.services.types import Json
 
 SYSTEM = r"Think step by step, and put your final answer inside \boxed{...}."
 MAX_OUTPUT_TOKENS = 1024

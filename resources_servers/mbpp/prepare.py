@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from rollyard.records.io.script import not_negative, run_script
+from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.mbpp.prompt_formats import FORMS, SYSTEM, create_params, names_used
 from rollyard.resources_servers.mbpp.time_limits import GOLD_CPU_S
 from rollyard.services.datasets.splits import ALL, SplitSelection
-from rollyard.services.io.script import not_negative, run_script
-from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train": (601, 974), "all": (1, 974)}

@@ -7,9 +7,9 @@ import builtins
 import sys
 from collections.abc import Iterator, Sequence
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.answers.prompts import chat, completion
 from rollyard.resources_servers.answers.reading.extraction import cut
-from rollyard.services.types import Json
 
 FORMS = ("chat", "lm_eval")
 STOPS = ("[DONE]",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rollyard.services.types import RESERVED_PATHS, Json
+from rollyard.records.types import RESERVED_PATHS, Json
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,10 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.json_values import is_number
+from rollyard.records.types import MAX_REWARD, Json
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import (
     BadTask,
     InvalidToolCall,
@@ -20,11 +24,7 @@ from rollyard.resources_servers.openenv_environment.action_schema import mcp_too
 from rollyard.resources_servers.openenv_environment.connection import Connection, RejectedMessage, StepTimeout
 from rollyard.resources_servers.openenv_environment.server_process import OpenEnvServer, openenv_server
 from rollyard.resources_servers.openenv_environment.settings import OpenEnvSettings
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.io.json_values import is_number
 from rollyard.services.responses.lenient_json import as_text
-from rollyard.services.types import MAX_REWARD, Json
-from rollyard.services.verdict_fields import VerdictField
 
 _OVER = "The episode is over."
 

@@ -6,10 +6,10 @@ import asyncio
 
 import aiohttp
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.resources_servers.openenv_environment.settings import OpenEnvSettings
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.lenient_json import loads
-from rollyard.services.types import Json
 
 WORDS = frozenset({"VALIDATION_ERROR", "EXECUTION_ERROR", "INVALID_JSON"})
 """Errors that an action can cause. Their message is for the model; a failure would buy the action a second try."""

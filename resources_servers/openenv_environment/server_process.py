@@ -11,9 +11,9 @@ from typing import Any
 
 import aiohttp
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.resources_servers.openenv_environment.action_schema import ActionSchema
 from rollyard.resources_servers.openenv_environment.settings import OpenEnvSettings
-from rollyard.services.errors import Failure, FailureKind, OperatorError
 
 ASK_S = 10.0
 _SCHEMES = {"ws://": "http://", "wss://": "https://"}

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict
 from rollyard.resources_servers.python_answers.scoring import Score
 from rollyard.services.sandbox.records import Ending, Limits
 from rollyard.services.sandbox.sandbox import Sandbox
-from rollyard.services.verdict_fields import VerdictField
 
 
 class ProgramSettings(EnvironmentSettings):

@@ -8,16 +8,16 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.optional import load
+from rollyard.records.types import Json
+from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, InvalidToolCall, Verdict, Verification, serve
 from rollyard.resources_servers.episode_tools import EpisodeTools
 from rollyard.resources_servers.verifiers_environment.messages import message_nodes, prompt_items
 from rollyard.resources_servers.verifiers_environment.settings import VerifiersSettings
 from rollyard.resources_servers.verifiers_environment.taskset import FEATURE, LoadedTaskset, open_taskset
 from rollyard.resources_servers.verifiers_environment.toolset import OpenToolset, toolset_of
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.io.optional import load
-from rollyard.services.types import Json
-from rollyard.services.verdict_fields import VerdictField
 
 
 class VerifiersEnvironment(EpisodeTools[VerifiersSettings]):

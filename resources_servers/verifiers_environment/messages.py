@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 
 def prompt_items(data: Any) -> list[Json]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.optional import load
 from rollyard.resources_servers.verifiers_environment.settings import VerifiersSettings
 from rollyard.resources_servers.verifiers_environment.toolset import OpenToolset, toolset_of
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.optional import load
 
 FEATURE = "the environment verifiers_environment"
 

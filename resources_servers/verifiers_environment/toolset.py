@@ -11,9 +11,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from rollyard.records.io.optional import load
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import InvalidToolCall
-from rollyard.services.io.optional import load
-from rollyard.services.types import Json
 
 _STATE: ContextVar[Any] = ContextVar("verifiers_state")
 """The state of the episode whose tool is running."""

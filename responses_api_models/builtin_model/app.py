@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.builtin_model import board_parser, response
 from rollyard.responses_api_models.builtin_model.fault_injection import Faults, FaultSettings
@@ -25,7 +26,6 @@ from rollyard.responses_api_models.convert.requests import refuse_logprobs, refu
 from rollyard.services.http.request import Handler, RawRequest
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 
 
 class BuiltinModelSettings(ServerSettings):

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 ROWS = re.compile(r"(?:^[ \t]*[#_OX√PS](?: ?[#_OX√PS]){2,}[ \t]*\r?(?:\n|\Z)){3,}", re.MULTILINE)
 MAX_BLANKS = 3

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.policy import Turn
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
-from rollyard.services.types import Json
 
 TURNS_PER_ANSWER = 8
 """On average, one in this many turns is a text answer instead of a tool call."""

@@ -6,9 +6,9 @@ import time
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.policy import Turn
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 
 BYTES_PER_TOKEN = 4
 ECHOED = ("instructions", "max_output_tokens", "metadata", "reasoning", "text", "top_p", "user")

@@ -9,6 +9,8 @@ import time
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.token_backends.base import TokenBackend
 from rollyard.responses_api_models.chat_engine.token_backends.completions import CompletionsBackend
@@ -16,10 +18,8 @@ from rollyard.responses_api_models.chat_engine.token_backends.generate import Ge
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.policy_logprobs import LOWEST
 from rollyard.services.responses.response_validity import malformed
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,8 @@ from typing import TypeVar
 import orjson
 from pydantic import SecretStr
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.prompt_tokens import count_prompt_tokens
@@ -38,13 +40,11 @@ from rollyard.responses_api_models.upstream.response_parsing import (
     json_object,
 )
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
-from rollyard.services.types import Json
 
 S = TypeVar("S", bound=ChatEngineSettings)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 Source = Literal["caller", "model", "schema"]
 """Where a string comes from: the caller, the model in an earlier turn, or a name or schema that programs also read."""

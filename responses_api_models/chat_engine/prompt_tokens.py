@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 
 _PROMPT = ("model", "messages", "tools", "chat_template", "chat_template_kwargs")
 _MISSING = frozenset({404, 405, 501})

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import orjson
 
-from rollyard.services.token_types import SamplingRecord
-from rollyard.services.types import Json
+from rollyard.records.token_types import SamplingRecord
+from rollyard.records.types import Json
 
 NUMBERS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 PLAIN: Json = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}

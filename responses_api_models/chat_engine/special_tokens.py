@@ -15,12 +15,12 @@ from typing import Literal
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.prompt_texts import Source, rewritten, rewritten_tools
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import hermes
 from rollyard.responses_api_models.chat_engine.token_backends.base import TokenBackend
 from rollyard.responses_api_models.chat_engine.token_backends.generate import GenerateBackend
@@ -22,9 +24,7 @@ from rollyard.responses_api_models.chat_engine.token_history.prefix_mismatch imp
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure
 from rollyard.services.responses.response_validity import first_choice
-from rollyard.services.types import Json
 
 SHOWN_IDS = 12
 """Number of ids decoded on each side of a difference."""

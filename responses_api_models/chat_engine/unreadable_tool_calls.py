@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 OPENINGS = (
     *("<tool_call>", "<|tool_call", "<tool_calls>", "<function=", "<function_call"),

@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.convert.anthropic_requests import INVALID_ARGUMENTS
 from rollyard.responses_api_models.convert.stop_sequences import StopSequences
 from rollyard.services.responses.response_validity import check_response, malformed
-from rollyard.services.types import TOKEN_FIELDS, Json
 
 STOPPED_BY = "stop_sequence"
 """Field of a Response with the stop sequence that ended it, if the engine reports it."""

@@ -17,8 +17,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.convert.messages import unconvertible
-from rollyard.services.types import Json
 
 INVALID_ARGUMENTS = "invalid_arguments"
 """Only key of a tool_use block's `input` if the model's arguments are not a JSON object; its value is their text."""

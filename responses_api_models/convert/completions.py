@@ -6,13 +6,13 @@ import time
 import uuid
 from typing import Any, cast
 
+from rollyard.records.token_types import TokenHistory
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.convert.messages import Dialect
 from rollyard.responses_api_models.convert.requests import wants_logprobs
 from rollyard.responses_api_models.think_tags import split_thinking
 from rollyard.services.responses.response_validity import calls_of, check_completion, check_response, malformed
 from rollyard.services.responses.tool_calls import call_function, read_arguments, read_id, read_name
-from rollyard.services.token_types import TokenHistory
-from rollyard.services.types import TOKEN_FIELDS, Json
 
 _ECHOED = (
     {"instructions", "metadata", "temperature", "top_p", "max_output_tokens", "reasoning", "text", "truncation"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.services.responses.tool_calls import read_arguments
-from rollyard.services.types import TOKEN_FIELDS, Json
 
 _MESSAGE_KEYS = frozenset({"type", "id", "status", "role", "content", "phase", *TOKEN_FIELDS})
 _CALL_KEYS = frozenset({"type", "id", "status", "call_id", "name", "arguments", *TOKEN_FIELDS})

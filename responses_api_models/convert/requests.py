@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.convert.messages import Dialect, to_items, to_messages, unconvertible
-from rollyard.services.types import Json
 
 __all__ = ["Dialect", "apply_metadata", "chat_request_to_responses", "request_to_chat"]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from rollyard.records.errors import OperatorError
 from rollyard.responses_api_models.chat_engine.model import ChatEngineModel
 from rollyard.responses_api_models.local_vllm_model.engine import Engine
 from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments, visible_gpus
@@ -23,7 +24,6 @@ from rollyard.responses_api_models.local_vllm_model.orphaned_processes import en
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.responses_api_models.local_vllm_model.startup import StartPlan
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.services.errors import OperatorError
 from rollyard.services.http.ray_address import check_ray_address
 from rollyard.services.server.app import Context
 

@@ -9,10 +9,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+from rollyard.records.errors import Failure, RunError
 from rollyard.responses_api_models.local_vllm_model.engine_process import EngineProcess
 from rollyard.responses_api_models.local_vllm_model.startup import EngineStart, StartPlan, ending
 from rollyard.services.backoff import Restarts
-from rollyard.services.errors import Failure, RunError
 
 log = logging.getLogger(__name__)
 

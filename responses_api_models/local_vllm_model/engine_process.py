@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rollyard.records.io.writable import open_private
 from rollyard.responses_api_models.local_vllm_model.orphaned_processes import FOLDERS, end_orphans, engine_processes
 from rollyard.responses_api_models.local_vllm_model.serve_command import shown
-from rollyard.services.io.writable import open_private
 
 GRACE_S = 1.5
 """Time between SIGTERM and SIGKILL. vLLM exits 0.6 s after SIGTERM, and the supervisor gives a server only a few

@@ -6,8 +6,8 @@ import contextlib
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from rollyard.records.errors import OperatorError
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
-from rollyard.services.errors import OperatorError
 
 _LISTING_S = 30.0
 """Timeout for nvidia-smi, which takes seconds if the driver is not loaded yet."""

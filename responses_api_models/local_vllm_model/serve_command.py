@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.services.http.ray_address import ray_authentication
 from rollyard.services.server.settings import redacted
-from rollyard.services.types import Json
 
 _MAX_SOCKET_FOLDER_LENGTH = 60
 """Socket paths are limited to 107 characters; vLLM adds 37 to the folder's path."""

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
-from rollyard.services.types import Json
 
 _RESERVED_FLAGS = {
     "host": "set engine_host",

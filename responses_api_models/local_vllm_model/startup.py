@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rollyard.records.errors import Failure, RunError
 from rollyard.responses_api_models.local_vllm_model.engine_process import EngineProcess, make_folder
 from rollyard.responses_api_models.local_vllm_model.serve_command import engine_environment, serve_arguments
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.responses_api_models.local_vllm_model.startup_errors import PORT_TAKEN, cause_of, error_of
 from rollyard.responses_api_models.local_vllm_model.startup_phases import FIRST, kind, phase_after
-from rollyard.services.errors import Failure, RunError
 from rollyard.services.http.transport import Transport
 
 log = logging.getLogger(__name__)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.convert.conversion import apply_metadata
 from rollyard.responses_api_models.request_validation import check_limits
@@ -25,13 +27,11 @@ from rollyard.responses_api_models.upstream.response_parsing import (
 )
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
-from rollyard.services.types import Json
 
 COUNTED = ("input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text")
 """Fields that OpenAI's endpoint for counting tokens accepts."""

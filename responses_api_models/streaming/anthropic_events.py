@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 import orjson
 
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.anthropic_errors import error_body
 from rollyard.responses_api_models.convert.anthropic_messages import empty_message, ending, tool_use, usage_of
 from rollyard.responses_api_models.convert.stop_sequences import StopSequences
 from rollyard.services.responses.response_validity import check_response, malformed
-from rollyard.services.types import TOKEN_FIELDS, Json
 
 _ADDED = frozenset({"response.content_part.added", "response.reasoning_summary_part.added"})
 _DONE = frozenset({"response.content_part.done", "response.reasoning_summary_part.done"})

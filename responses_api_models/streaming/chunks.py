@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 DONE = b"data: [DONE]\n\n"
 

@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json, Problem
 from rollyard.responses_api_models.convert.completions import (
     annotation,
     finish_last,
@@ -25,7 +27,6 @@ from rollyard.responses_api_models.convert.messages import Dialect
 from rollyard.responses_api_models.convert.requests import wants_logprobs
 from rollyard.responses_api_models.streaming.unfinished_items import StreamedText, StreamedToolCall
 from rollyard.responses_api_models.think_tags import ThinkTags
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.response_validity import (
     calls_of,
@@ -37,7 +38,6 @@ from rollyard.services.responses.response_validity import (
 )
 from rollyard.services.responses.stream_events import Event
 from rollyard.services.responses.tool_calls import read_arguments, read_name
-from rollyard.services.types import Json, Problem
 
 _STANDARD_KEYS = frozenset(
     {"role", "content", "reasoning", "reasoning_content", "refusal", "annotations", "tool_calls", "function_call"}

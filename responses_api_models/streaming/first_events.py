@@ -11,9 +11,9 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.responses_api_models.streaming.sse import DONE, data_of, error_in
 from rollyard.responses_api_models.upstream.response_parsing import json_object
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.response_validity import (
     check_empty,
     check_error,

@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.upstream.response_parsing import json_object
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 
 DONE = b"[DONE]"
 """Data of the event that ends a Chat Completions stream."""

@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Callable
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.json_values import mapping
+from rollyard.records.types import Json, Problem
 from rollyard.responses_api_models.streaming import chunks
 from rollyard.responses_api_models.streaming.events import ResponseEvents
 from rollyard.responses_api_models.streaming.sse import DONE, data_of, error_of, payload_of
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.problem import to_problem
 from rollyard.services.http.request import RawRequest
-from rollyard.services.io.json_values import mapping
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.response_validity import (
     calls_of,
@@ -29,7 +30,6 @@ from rollyard.services.responses.response_validity import (
     malformed,
 )
 from rollyard.services.responses.tool_calls import normalize_calls
-from rollyard.services.types import Json, Problem
 
 log = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.convert.completions import call_item
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.stream_events import TEXT_FIELD, Event
-from rollyard.services.types import Json
 
 
 class StreamedText:

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure, did_you_mean
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
-from rollyard.services.errors import Failure, did_you_mean
 from rollyard.services.http.transport import HttpResponse, Transport
 
 TIMEOUT_S = 5.0

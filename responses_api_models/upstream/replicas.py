@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.responses_api_models.upstream.endpoint import Endpoint
-from rollyard.services.errors import Failure, FailureKind
 
 EPISODES = 65_536
 """Maximum number of stored affinities. The least recently used one is dropped; if it is used again, a new endpoint is

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 
 import orjson
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.json_values import is_number, mapping
+from rollyard.records.types import Json
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.io.json_values import is_number, mapping
 from rollyard.services.responses.lenient_json import loads
 from rollyard.services.responses.response_validity import check_completion, check_response
 from rollyard.services.responses.tool_calls import normalize_calls, read_items
-from rollyard.services.types import Json
 
 EXCERPT_CHARS = 300
 _TRANSIENT = frozenset({408, 409, 425})

@@ -28,11 +28,11 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.responses_api_models.upstream.endpoint import Endpoint
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.settings import CallSettings
-from rollyard.services.errors import Failure, FailureKind
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator
 from yarl import URL
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.services.rollouts.sampling import with_whole_numbers
 from rollyard.services.server.settings import ServerSettings, redacted
-from rollyard.services.types import Json
 
 
 class CallSettings(ServerSettings):

@@ -16,6 +16,7 @@ from typing import TypeVar
 import orjson
 from pydantic import SecretStr
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.responses_api_models.streaming.first_events import Opening, StartedStream
 from rollyard.responses_api_models.streaming.sse import data_of, error_in, is_event, split_events
 from rollyard.responses_api_models.upstream.endpoint import Endpoint
@@ -24,7 +25,6 @@ from rollyard.responses_api_models.upstream.request_context import RequestContex
 from rollyard.responses_api_models.upstream.response_parsing import retry_after_s, upstream_failure
 from rollyard.responses_api_models.upstream.retries import RetryingCaller, UpstreamRefusal, joined
 from rollyard.responses_api_models.upstream.settings import CallSettings
-from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.transport import HttpResponse, Transport
 from rollyard.services.server.settings import header_secrets, secrets_in_bodies
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import ServerSettings, parse_settings
-from rollyard.services.types import Json
 
 _NO_FOLDER = Path()
 _ALL_ADDRESSES = ("0.0.0.0", "::")

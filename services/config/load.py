@@ -14,6 +14,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.types import Json
 from rollyard.services.config.nemo_gym.folders import with_roots_of
 from rollyard.services.config.nemo_gym.foreign import LAUNCH_KEYS, with_chosen_environment
 from rollyard.services.config.nemo_gym.inheritance import expand, missing_values
@@ -24,9 +26,7 @@ from rollyard.services.config.server_code.file_digest import file_digest
 from rollyard.services.config.server_entries import ServerEntries
 from rollyard.services.config.server_folders import ALIASES, FAMILIES
 from rollyard.services.config.yaml_files import check_expansion, config_files, describe_error, read_yaml, resolved
-from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.server.settings import dashed
-from rollyard.services.types import Json
 
 _PLAIN_REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.services.server.app import Server
 
 PLUGINS = "rollyard_plugins"

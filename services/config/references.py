@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.types import ServerRef
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.config.server_folders import ALIASES
-from rollyard.services.errors import OperatorError, did_you_mean
-from rollyard.services.types import ServerRef
 
 _USUAL_FAMILY = {"resources_server": "resources_servers", "model_server": "responses_api_models"}
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rollyard.records.types import Json
 from rollyard.services.server.settings import ServerSettings, is_secret, redacted, without_credentials, without_secrets
-from rollyard.services.types import Json
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.services.config.external import external_server, is_external
 from rollyard.services.config.nemo_gym import agents, model_servers
 from rollyard.services.config.nemo_gym.folders import is_nemo_gym_server, nemo_gym_folder
@@ -14,10 +17,7 @@ from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.config.server_folders import ALIASES, FAMILIES, find_folder, find_folders
 from rollyard.services.config.venv import needs_isolation
-from rollyard.services.errors import OperatorError, did_you_mean
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.server.settings import ServerSettings, parse_settings
-from rollyard.services.types import Json
 
 
 class ServerEntries:

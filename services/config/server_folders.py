@@ -13,8 +13,8 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-from rollyard.services.errors import OperatorError, did_you_mean
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.io.search_path import INSTALLED
 
 FAMILIES = ("resources_servers", "responses_api_models", "agents")
 ALIASES = {"responses_api_agents": "agents"}

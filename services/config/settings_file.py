@@ -10,12 +10,12 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.services.config.overrides import Override
 from rollyard.services.config.yaml_files import describe_error, find_config, read_yaml, resolved
-from rollyard.services.errors import OperatorError
 from rollyard.services.server.setting_types import alternatives, takes_list, takes_text
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.types import Json
 
 M = TypeVar("M", bound=BaseModel)
 

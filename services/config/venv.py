@@ -15,8 +15,8 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.search_path import IMPORT_ROOT
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import IMPORT_ROOT
 
 REQUIREMENTS = "requirements-isolated.txt"
 

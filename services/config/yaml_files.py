@@ -16,11 +16,11 @@ from omegaconf.errors import (
 )
 from yaml import MarkedYAMLError, YAMLError
 
+from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.io.search_path import find_file
+from rollyard.records.io.yaml_aliases import check_aliases
 from rollyard.services.config.nemo_gym.folders import with_roots_of
 from rollyard.services.config.server_folders import ALIASES, FAMILIES
-from rollyard.services.errors import OperatorError, did_you_mean
-from rollyard.services.io.search_path import find_file
-from rollyard.services.io.yaml_aliases import check_aliases
 
 _MAX_EXPANDED = 10_000_000
 _REFERENCE = re.compile(r"\$\{\s*([^${}:\s]+)\s*\}")

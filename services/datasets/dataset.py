@@ -10,15 +10,15 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.datasets.columns import with_columns
-from rollyard.services.datasets.data_files import DataFile, DataFiles, is_plain
+from rollyard.records.datasets.columns import with_columns
+from rollyard.records.datasets.data_files import DataFile, DataFiles, is_plain
+from rollyard.records.datasets.rows import ID_KEYS, agent_of, exact_objects, id_of_row, row_at, rows_of
+from rollyard.records.datasets.temporary_copy import TemporaryCopy
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.s3 import read_text
+from rollyard.records.types import Json
 from rollyard.services.datasets.filters import describe, matches
-from rollyard.services.datasets.rows import ID_KEYS, agent_of, exact_objects, id_of_row, row_at, rows_of
 from rollyard.services.datasets.settings import DatasetSettings
-from rollyard.services.datasets.temporary_copy import TemporaryCopy
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.s3 import read_text
-from rollyard.services.types import Json
 
 _NOT_PART_OF_TASK = frozenset({*ID_KEYS, "agent_ref", "dataset_name", "uuid"})
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.yaml_aliases import check_aliases
 from rollyard.services.datasets.split_names import DEFAULT, Layout, by_names
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.yaml_aliases import check_aliases
 
 CARD = "README.md"
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
-from rollyard.services.io.json_values import is_number
-from rollyard.services.types import Json
+from rollyard.records.io.json_values import is_number
+from rollyard.records.types import Json
 
 Scalar = str | int | float | bool | None
 

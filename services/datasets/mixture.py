@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from rollyard.services.datasets.data_files import DataFiles
+from rollyard.records.datasets.data_files import DataFiles
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.services.datasets.dataset import Dataset
 from rollyard.services.datasets.settings import DatasetSettings, MixtureSettings
 from rollyard.services.datasets.tasks import Rollout
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 
 RowRef = tuple[Dataset, str]
 """A reference to a row: its dataset and its id."""

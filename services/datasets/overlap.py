@@ -11,12 +11,12 @@ import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
-from rollyard.services.datasets.data_files import DataFile
+from rollyard.records.datasets.data_files import DataFile
+from rollyard.records.datasets.rows import exact_objects, id_of_row
+from rollyard.records.types import Json, Record
 from rollyard.services.datasets.dataset import fingerprint
 from rollyard.services.datasets.ngram_index import NgramIndex, is_evidence
 from rollyard.services.datasets.prompt_text import prompts_of, questions_of, words_of
-from rollyard.services.datasets.rows import exact_objects, id_of_row
-from rollyard.services.types import Json, Record
 
 KINDS = ("row", "id", "question", "words")
 DEFAULT_N = 13

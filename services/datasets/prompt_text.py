@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 FIELDS = ("question", "problem", "query", "instruction", "prompt", "text", "messages", "conversations", "input")
 """Top-level keys that contain the prompt in published datasets, in addition to `responses_create_params`."""

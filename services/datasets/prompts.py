@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rollyard.services.datasets.rows import rows_of
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.json_values import items, mapping
-from rollyard.services.types import Json
+from rollyard.records.datasets.rows import rows_of
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.json_values import items, mapping
+from rollyard.records.types import Json
 
 _ROLES = {"developer": "system"}
 

@@ -6,15 +6,15 @@ import codecs
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rollyard.services.datasets.data_files import lines_of
-from rollyard.services.datasets.rows import exact_objects
+from rollyard.records.datasets.data_files import lines_of
+from rollyard.records.datasets.rows import exact_objects
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.json_values import json_kind
+from rollyard.records.io.jsonl import ParsedLine, hand_over, iter_jsonl
+from rollyard.records.io.lines import with_offsets
+from rollyard.records.io.strict_json import load_exact
+from rollyard.records.types import Json
 from rollyard.services.datasets.split_names import stem_of
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.json_values import json_kind
-from rollyard.services.io.jsonl import ParsedLine, hand_over, iter_jsonl
-from rollyard.services.io.lines import with_offsets
-from rollyard.services.io.strict_json import load_exact
-from rollyard.services.types import Json
 
 
 class RawRows:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.json_values import json_kind
+from rollyard.records.io.search_path import resolve
 from rollyard.services.datasets.filters import Condition
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.json_values import json_kind
-from rollyard.services.io.search_path import resolve
 from rollyard.services.server.settings import parse_settings
 
 

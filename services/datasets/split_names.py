@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from rollyard.services.datasets.columns import DELIMITED
-from rollyard.services.datasets.compression import COMPRESSED
+from rollyard.records.datasets.columns import DELIMITED
+from rollyard.records.datasets.compression import COMPRESSED
 
 DEFAULT = "default"
 """The hub's name for an unnamed subset."""

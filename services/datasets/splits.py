@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rollyard.records.errors import OperatorError
 from rollyard.services.datasets.dataset_cards import declared
 from rollyard.services.datasets.split_names import Layout, by_names, canonical_split, splits_of, stem_of
-from rollyard.services.errors import OperatorError
 
 ALL = "all"
 """The name that selects every subset or every split."""

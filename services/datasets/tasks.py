@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import orjson
 
-from rollyard.services.datasets.data_files import DataFile
-from rollyard.services.datasets.rows import agent_of, rows_again, rows_of, with_seed
-from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.services.rollout_types import AgentRef
-from rollyard.services.types import Json
+from rollyard.records.datasets.data_files import DataFile
+from rollyard.records.datasets.rows import agent_of, rows_again, rows_of, with_seed
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.records.rollout_types import AgentRef
+from rollyard.records.types import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from rollyard.services.datasets.data_files import DataFile
+from rollyard.records.datasets.data_files import DataFile
+from rollyard.records.datasets.rows import agent_of, id_of_row, rows_of
+from rollyard.records.datasets.spread import Spread, spread
+from rollyard.records.types import Json, Record
 from rollyard.services.datasets.dataset import fingerprint
 from rollyard.services.datasets.overlap import DEFAULT_N, KINDS, Match, TestSets
-from rollyard.services.datasets.rows import agent_of, id_of_row, rows_of
-from rollyard.services.datasets.spread import Spread, spread
-from rollyard.services.types import Json, Record
 
 MAX_LISTED = 20
 """Maximum number of problems and duplicates that are listed individually."""

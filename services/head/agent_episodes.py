@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from rollyard.services.errors import Failure
-from rollyard.services.head.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
+from rollyard.records.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
+from rollyard.records.errors import Failure
+from rollyard.records.run_types import ServerInstance
 from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.http.transport import Transport
-from rollyard.services.run_types import ServerInstance
 
 DEADLINE_S = 2.0
 """An agent that takes longer to respond is listed as unresponsive."""

@@ -7,13 +7,13 @@ from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.head.activity import Collection
+from rollyard.records.activity import Collection
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.run_types import Directory, Heartbeat, Keys, Registration, ServerCode
+from rollyard.records.types import Record
 from rollyard.services.http.client import RUN_HEADER, SECRET_HEADER
 from rollyard.services.http.response_failures import raise_for_status, with_server
 from rollyard.services.http.transport import Transport
-from rollyard.services.run_types import Directory, Heartbeat, Keys, Registration, ServerCode
-from rollyard.services.types import Record
 
 REPORT_DEADLINE_S = 2.0
 """Timeout for a collection's report. It is short because a report that fails is replaced by the next one."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import orjson
 from pydantic import ValidationError
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.run_types import HeadFile, RunOrigin
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.run_types import HeadFile, RunOrigin
 
 
 async def run_id_of(transport: HttpTransport, head: HeadFile) -> str:

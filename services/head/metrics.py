@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from rollyard.services.head.activity import Collection
+from rollyard.records.activity import Collection
 from rollyard.services.head.registry import ServerRegistry
 
 _COLLECTION = ("folder", "file")

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from rollyard.records.errors import Failure, FailureKind, did_you_mean
+from rollyard.records.rollouts.code_history import difference
+from rollyard.records.run_types import CodeSources, Directory, Heartbeat, Registration, ServerCode, ServerInstance
+from rollyard.records.types import Json
 from rollyard.services.config.references import servers_of
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.config.server_code.code_history import difference
-from rollyard.services.errors import Failure, FailureKind, did_you_mean
-from rollyard.services.run_types import CodeSources, Directory, Heartbeat, Registration, ServerCode, ServerInstance
-from rollyard.services.types import Json
 
 Status = Literal["starting", "success", "timeout", "restarting", "connection_error"]
 RATE_S = 10.0

@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.head.activity import Collection, RunningEpisode, StageActivity
+from rollyard.records.activity import Collection, RunningEpisode, StageActivity
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.durations import duration
+from rollyard.records.run_types import HeadFile, ServerInstance, StackKind
+from rollyard.records.types import FailureRow, Record
 from rollyard.services.head.agent_episodes import AgentActivity, fetch_activity
 from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.http.transport import Transport
-from rollyard.services.io.durations import duration
-from rollyard.services.run_types import HeadFile, ServerInstance, StackKind
-from rollyard.services.types import FailureRow, Record
 
 HEAD_DEADLINE_S = 10.0
 MAX_EPISODES = 200

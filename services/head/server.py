@@ -13,19 +13,19 @@ import yaml
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
+from rollyard.records.activity import Collection
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.run_types import Directory, Heartbeat, Registration, RunOrigin, ServerCode, ServerInstance
+from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_folders import ALIASES
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.head.activity import Collection
 from rollyard.services.head.metrics import HeadMetrics
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.http.access.peer_user import own_uid, peer_of
 from rollyard.services.http.client import SECRET_HEADER
 from rollyard.services.http.request import RawRequest
-from rollyard.services.run_types import Directory, Heartbeat, Registration, RunOrigin, ServerCode, ServerInstance
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from rollyard.services.errors import Failure
-from rollyard.services.run_types import Directory
+from rollyard.records.errors import Failure
+from rollyard.records.run_types import Directory
 
 
 class AddressBook:

@@ -12,7 +12,7 @@ import aiohttp
 from multidict import CIMultiDictProxy
 from yarl import URL
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.content_encoding import InvalidResponse, decoders
 from rollyard.services.http.dialer import ConnectFailed
 from rollyard.services.http.limits import Limits

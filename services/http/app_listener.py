@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from rollyard.services.errors import RunError
+from rollyard.records.errors import RunError
 from rollyard.services.http.access.peer_protocol import peer_protocol
 from rollyard.services.http.access.peer_user import Peers
 

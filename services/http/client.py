@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rollyard.services.errors import Failure, FailureKind, did_you_mean
+from rollyard.records.errors import Failure, FailureKind, did_you_mean
+from rollyard.records.run_types import Directory, Keys
 from rollyard.services.http.address_book import AddressBook as AddressBook
 from rollyard.services.http.event_stream import IsComplete, post_until
 from rollyard.services.http.response_failures import raise_for_status, with_server
 from rollyard.services.http.transport import CONNECT_TIMED_OUT, HttpResponse, Transport
 from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER  # re-exported for the servers
-from rollyard.services.run_types import Directory, Keys
 
 TO_HEADER = "x-rollyard-to"
 """Header with the name of the intended server.

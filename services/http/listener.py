@@ -20,7 +20,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.callback_budget import CallbackBudget
 from rollyard.services.http.connection_pool import REQUEST_HEADER
 from rollyard.services.http.limits import MIB, RUN_LIMITS, Limits

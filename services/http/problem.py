@@ -9,10 +9,10 @@ The headers are derived from the problem alone, so every hop sends the same ones
 
 from __future__ import annotations
 
-from rollyard.services.errors import Failure
+from rollyard.records.errors import Failure
+from rollyard.records.types import Problem
 from rollyard.services.http.request import RawResponse
 from rollyard.services.http.response_failures import PROBLEM_TYPE
-from rollyard.services.types import Problem
 
 _HEADERS = (("request_id", b"x-request-id"), ("retry_after", b"retry-after"))
 """Members of a problem that are also sent as headers."""

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from rollyard.services.errors import OperatorError, RunError
+from rollyard.records.errors import OperatorError, RunError
 
 
 async def check_ray_address(address: str, setting: str, timeout_s: float, hint: str = "") -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.json_values import json_kind
+from rollyard.records.types import Json
 from rollyard.services.http.transport import Receive
-from rollyard.services.io.json_values import json_kind
-from rollyard.services.types import Json
 
 MAX_BODY_BYTES = 256 * 1024 * 1024
 

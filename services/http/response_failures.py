@@ -6,9 +6,9 @@ import contextlib
 
 from pydantic import ValidationError
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Problem
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.types import Problem
 
 PROBLEM_TYPE = "application/problem+json"
 

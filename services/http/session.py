@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.client import RUN_HEADER, TO_HEADER, ServerClient
 from rollyard.services.http.event_stream import IsComplete
 from rollyard.services.http.response_failures import raise_for_status

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.connection_pool import ConnectionPool, InvalidHeader, target_of
 from rollyard.services.http.dialer import ConnectFailed, Dialer
 from rollyard.services.http.limits import ENDPOINT_LIMITS, RUN_LIMITS, Limits

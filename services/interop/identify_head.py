@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.run_types import HeadFile
 from rollyard.services.head.identity import run_id_of
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym.head import is_nemo_gym_head
-from rollyard.services.run_types import HeadFile
 
 
 async def identify_head(transport: HttpTransport, head: HeadFile, *, nemo_gym: bool) -> HeadFile:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rollyard.records.run_types import Directory, HeadFile, Keys
 from rollyard.services.head.client import Registry, RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym.head import NemoGymHead
 from rollyard.services.rollouts.collection import StackClients
-from rollyard.services.run_types import Directory, HeadFile, Keys
 
 
 def clients_of(

@@ -15,8 +15,8 @@ import hmac
 import orjson
 from pydantic import Field, ValidationError
 
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Record
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Record
 
 POLICY_PATH = "/policy/responses"
 """Path of a model server for Responses create requests to an episode's own endpoint."""

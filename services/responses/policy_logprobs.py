@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rollyard.services.io.json_values import is_number
-from rollyard.services.types import Json
+from rollyard.records.io.json_values import is_number
+from rollyard.records.types import Json
 
 BY_GRAMMAR = frozenset(
     {"structured_outputs", "response_format", "structural_tag", "strict_tools", "tool_choice"}

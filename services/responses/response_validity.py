@@ -19,9 +19,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.io.json_values import json_kind, mapping
-from rollyard.services.types import Json
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.json_values import json_kind, mapping
+from rollyard.records.types import Json
 
 _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overload|unavailable|insufficient", re.I)
 """Matches the finish reasons of an aborted generation, which is not a turn. A weight update may abort generations."""

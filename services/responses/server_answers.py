@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.http.response_failures import with_server
 from rollyard.services.responses.lenient_json import loads
 from rollyard.services.responses.response_validity import check_response
-from rollyard.services.types import Json
 
 
 def read_answer(body: bytes, server: str) -> Json:

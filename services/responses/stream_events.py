@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 import orjson
 
-from rollyard.services.types import Json, Problem
+from rollyard.records.types import Json, Problem
 
 SSE = b"text/event-stream; charset=utf-8"
 STREAM_HEADERS = ((b"cache-control", b"no-cache"),)

@@ -15,8 +15,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.services.responses.lenient_json import as_text
-from rollyard.services.types import Json
 
 UNNAMED = "unnamed_tool"
 INVALID = "invalid_arguments"

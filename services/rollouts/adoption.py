@@ -13,17 +13,17 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.datasets.rows import with_seed
+from rollyard.records.datasets.rows import with_seed
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.json_values import mapping, text_of
+from rollyard.records.io.locked_files import unused
+from rollyard.records.rollouts.manifest_records import Adoption
+from rollyard.records.rollouts.rollout_keys import duplicate_key
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Tasks
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.json_values import mapping, text_of
-from rollyard.services.io.locked_files import unused
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.key_assignment import KeyAssignment
-from rollyard.services.rollouts.manifest_records import Adoption
-from rollyard.services.rollouts.rollout_keys import duplicate_key
 from rollyard.services.rollouts.task_index import TaskIndex, sampling_params
-from rollyard.services.types import Json
 
 _API_DEFAULTS = {
     "background": False,

@@ -7,11 +7,11 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from rollyard.services.errors import RunError
-from rollyard.services.io.external_changes import outside_change
-from rollyard.services.io.jsonl import ParsedLine, iter_jsonl, refuse, strict
-from rollyard.services.io.lines import Lines
-from rollyard.services.io.locked_files import open_locked, replace_locked, unused, write_synced
+from rollyard.records.errors import RunError
+from rollyard.records.io.external_changes import outside_change
+from rollyard.records.io.jsonl import ParsedLine, iter_jsonl, refuse, strict
+from rollyard.records.io.lines import Lines
+from rollyard.records.io.locked_files import open_locked, replace_locked, unused, write_synced
 
 _CHUNK = 1 << 20
 REPAIR_HINT = "Delete that line, or start over with --overwrite, which moves the old files aside."

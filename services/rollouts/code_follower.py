@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Set
 
-from rollyard.services.config.server_code.code_history import difference
-from rollyard.services.errors import RunError
+from rollyard.records.errors import RunError
+from rollyard.records.rollouts.code_history import difference
+from rollyard.records.run_types import Directory, ServerCode
 from rollyard.services.head.client import Registry
 from rollyard.services.rollouts.collector import Collector
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.run_types import Directory, ServerCode
 
 RELOAD_S = 60.0
 """How long a new collection waits for servers that are reloading. It then starts, and its calls wait for them."""

@@ -11,29 +11,29 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rollyard.services.config.server_code.code_history import reachable
+from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.io.rollout_paths import RolloutPaths, real_file
+from rollyard.records.rollouts.code_history import reachable
+from rollyard.records.rollouts.manifest import ChangedParameters
+from rollyard.records.rollouts.rollout_keys import PROMPT, Expected, KeySet
+from rollyard.records.run_types import Directory, ServerCode
+from rollyard.records.types import Json, State
 from rollyard.services.datasets.tasks import TaskFile, Tasks
-from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.head.client import Registry
 from rollyard.services.http.client import ServerClient
-from rollyard.services.io.rollout_paths import RolloutPaths, real_file
 from rollyard.services.rollouts.adoption import Adopter
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.code_follower import CodeFollower, stale_code_notes, wait_for_reload
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
-from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import PROMPT, Expected, KeySet
 from rollyard.services.rollouts.sampling import with_whole_numbers
 from rollyard.services.rollouts.shared.opening import check_no_workers
 from rollyard.services.rollouts.shared.shared_records import MergeResult
 from rollyard.services.rollouts.status_reporter import reporting
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.rollouts.task_subset import TaskSubset, subset_of_original
-from rollyard.services.run_types import Directory, ServerCode
 from rollyard.services.server.settings import redacted
-from rollyard.services.types import Json, State
 
 CREATE_PARAMS = frozenset(
     {

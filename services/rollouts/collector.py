@@ -10,19 +10,19 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from rollyard.records.errors import Failure, FailureKind, RollyardError, RunError
+from rollyard.records.rollout_types import RolloutKeys, RolloutRow
+from rollyard.records.rollouts.rewards import RENAMED, SCORES, with_verdict
+from rollyard.records.rollouts.rollout_keys import Key, task_key
+from rollyard.records.types import CollectionStatus, FailureRow, State
 from rollyard.services.datasets.tasks import Rollout
-from rollyard.services.errors import Failure, FailureKind, RollyardError, RunError
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.rollout_types import RolloutKeys, RolloutRow
 from rollyard.services.rollouts.output_row import encode_line, parse_row, without_keys
 from rollyard.services.rollouts.partial.agent_call import AgentCall
 from rollyard.services.rollouts.partial.failed_attempt import FailedAttempt, failure_row, first_failure
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rewards import RENAMED, SCORES, with_verdict
-from rollyard.services.rollouts.rollout_keys import Key, task_key
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.types import CollectionStatus, FailureRow, State
 
 STATUS_EVERY_S = 1.0
 MAX_RECENT_FAILURES = 50

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from rollyard.services.io.json_values import is_number
-from rollyard.services.io.jsonl import iter_jsonl, skip
-from rollyard.services.io.terminal import plain_line
+from rollyard.records.io.json_values import is_number
+from rollyard.records.io.jsonl import iter_jsonl, skip
+from rollyard.records.io.terminal import plain_line
 
 _MAX_DETAIL = 300
 _VARYING = re.compile(r"[0-9a-f]{8,}|\d+", re.IGNORECASE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rollyard.services.errors import FailureKind
+from rollyard.records.errors import FailureKind
 
 IsFinal = Callable[[str, str], bool]
 """Whether a failure of this kind, which originated at this server, is final."""

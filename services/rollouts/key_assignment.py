@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rollyard.services.io.json_values import whole_number
-from rollyard.services.rollouts.rewards import EXPECTED, is_reward
-from rollyard.services.rollouts.rollout_keys import Key, KeySet
+from rollyard.records.io.json_values import whole_number
+from rollyard.records.rollouts.rewards import EXPECTED, is_reward
+from rollyard.records.rollouts.rollout_keys import Key, KeySet
 from rollyard.services.rollouts.task_index import TaskIndex
 
 _OPEN = -1

@@ -6,14 +6,14 @@ from typing import cast
 
 import orjson
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.rollouts.rewards import check_reward, tidy
+from rollyard.records.rollouts.rollout_keys import PROMPT
+from rollyard.records.types import Json
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.rollout_types import RolloutRow
-from rollyard.services.rollouts.rewards import check_reward, tidy
-from rollyard.services.rollouts.rollout_keys import PROMPT
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, decode_row
 from rollyard.services.server.settings import is_secret, redacted
-from rollyard.services.types import Json
 
 
 def parse_row(response: HttpResponse, agent: str) -> RolloutRow:

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rollyard.services.metrics.run_scores import RunMeans, RunScores
-from rollyard.services.metrics.running_mean import ClusteredMean, Scores
-from rollyard.services.rollout_types import RolloutRow
-from rollyard.services.rollouts.rewards import mask_of
-from rollyard.services.types import CollectionStatus, DatasetStatus, State
+from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.rollouts.rewards import mask_of
+from rollyard.records.scores.run_scores import RunMeans, RunScores
+from rollyard.records.scores.running_mean import ClusteredMean, Scores
+from rollyard.records.types import CollectionStatus, DatasetStatus, State
 
 
 class CollectionProgress:

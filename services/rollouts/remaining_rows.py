@@ -8,10 +8,10 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.datasets.data_files import lines_of
+from rollyard.records.datasets.data_files import lines_of
+from rollyard.records.io.jsonl import BadLine, hand_over, iter_jsonl, strict
+from rollyard.records.io.lines import with_offsets
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.io.jsonl import BadLine, hand_over, iter_jsonl, strict
-from rollyard.services.io.lines import with_offsets
 from rollyard.services.rollouts.key_assignment import KeyAssignment
 from rollyard.services.rollouts.task_index import TaskIndex
 from rollyard.services.rollouts.task_subset import INPUT_PATH, INPUT_ROWS, INPUT_SHA256

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 RESPONSE_BYTES_HEADER = "x-rollyard-response-bytes"
 """Header with the length in bytes of the response, which ends just before the body's closing brace."""

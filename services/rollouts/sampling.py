@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 
 _BOUNDS = {"temperature": (0.0, None), "top_p": (0.0, 1.0), "max_output_tokens": (1, None), "top_logprobs": (0, 20)}
 

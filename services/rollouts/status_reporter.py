@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from rollyard.services.errors import Failure
-from rollyard.services.head.activity import Collection
+from rollyard.records.activity import Collection
+from rollyard.records.errors import Failure
 from rollyard.services.head.client import Registry
 from rollyard.services.rollouts.code_follower import CodeFollower
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, Collector

@@ -14,22 +14,22 @@ from typing import cast
 
 import orjson
 
-from rollyard.services.config.server_code.code_history import accepted, changes, mark_of, version_of
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.io.jsonl import replace
-from rollyard.services.io.locked_files import open_locked, unused
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.rollout_types import RolloutRow
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io.jsonl import replace
+from rollyard.records.io.locked_files import open_locked, unused
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.rollouts.code_history import accepted, changes, mark_of, version_of
+from rollyard.records.rollouts.manifest import check_not_shared, encode_manifest, new_manifest, resumed_manifest
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.rewards import EXPECTED, is_reward
+from rollyard.records.rollouts.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
+from rollyard.records.run_types import ServerCode
+from rollyard.records.types import CollectionStatus, FailureRow, Json
 from rollyard.services.rollouts.adoption import Adopter, adoption_note
 from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
 from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
-from rollyard.services.rollouts.manifest import check_not_shared, encode_manifest, new_manifest, resumed_manifest
-from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.rollouts.partial.failed_attempt import encode_failure
-from rollyard.services.rollouts.rewards import EXPECTED, is_reward
-from rollyard.services.rollouts.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
-from rollyard.services.run_types import ServerCode
-from rollyard.services.types import CollectionStatus, FailureRow, Json
 
 
 class RolloutStore:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rollyard.records.rollouts.rollout_keys import PROMPT, digest, prompt_of, task_fields, task_key
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Tasks
-from rollyard.services.rollouts.rollout_keys import PROMPT, digest, prompt_of, task_fields, task_key
-from rollyard.services.types import Json
 
 _MAX_PROJECTIONS = 32
 """Rows are untrusted: each set of keys that a row shares with the tasks needs one more pass over the input."""

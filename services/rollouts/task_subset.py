@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.json_values import whole_number
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.rollout_keys import digest, task_key
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout, TaskFile
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.json_values import whole_number
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.rollouts.manifest_records import Manifest
-from rollyard.services.rollouts.rollout_keys import digest, task_key
-from rollyard.services.types import Json
 
 INPUT_PATH = "_ng_input_fpath"
 INPUT_SHA256 = "_ng_input_sha256"

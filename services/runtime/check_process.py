@@ -6,9 +6,9 @@ import os
 import tempfile
 from pathlib import Path
 
+from rollyard.records.errors import EXIT_OPERATOR, OperatorError, RunError
+from rollyard.records.run_types import Keys, Launch
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RunError
-from rollyard.services.run_types import Keys, Launch
 from rollyard.services.runtime.launcher import Launcher
 
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
+from rollyard.records.errors import OperatorError, RunError
 from rollyard.services.config.server_code.disk import REMOVED, CodeOnDisk, DiskChanges
-from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.head.registry import ServerRegistry
 
 log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rollyard.records.errors import OperatorError
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import is_loopback
 
 

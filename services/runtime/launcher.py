@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
+from rollyard.records.io.writable import open_private
+from rollyard.records.run_types import Launch
 from rollyard.services.config.venv import interpreter_for, needs_isolation
-from rollyard.services.io.writable import open_private
-from rollyard.services.run_types import Launch
 
 
 class Process(Protocol):

@@ -13,12 +13,12 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rollyard.records.errors import OperatorError, RollyardError, RunError
+from rollyard.records.run_types import Directory, Keys
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
-from rollyard.services.run_types import Directory, Keys
 from rollyard.services.runtime.check_process import check_in_process
 from rollyard.services.runtime.foreign import uv_environment
 from rollyard.services.runtime.foreign.foreign_servers import check_access

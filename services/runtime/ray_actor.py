@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 
 class ProgramHost:

@@ -16,10 +16,10 @@ import orjson
 import yaml
 from pydantic import ValidationError
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.writable import open_private
-from rollyard.services.run_types import HeadFile
-from rollyard.services.types import Json
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.writable import open_private
+from rollyard.records.run_types import HeadFile
+from rollyard.records.types import Json
 
 HOME = Path(".rollyard") / "runs"
 KEPT_RUNS = 50

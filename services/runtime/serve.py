@@ -11,16 +11,16 @@ from pathlib import Path
 
 import uvloop
 
+from rollyard.records.errors import EXIT_OPERATOR, OperatorError, RollyardError
+from rollyard.records.io.terminal import plain, plain_output
+from rollyard.records.run_types import Launch
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.server_code.code_version import loaded_code
 from rollyard.services.config.server_folders import FAMILIES
-from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RollyardError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
-from rollyard.services.io.terminal import plain, plain_output
-from rollyard.services.run_types import Launch
 from rollyard.services.runtime.hosting import HostedServer, bind_for
 from rollyard.services.runtime.loop_guard import guard_loop
 from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit, tune_gc

@@ -12,19 +12,19 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from rollyard.records.errors import OperatorError, RollyardError, RunError
+from rollyard.records.run_types import AccessRules, Directory, HeadFile, Keys
 from rollyard.services.backoff import Restarts
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.server_code.code_version import loaded_code
 from rollyard.services.config.server_folders import FAMILIES
-from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, LocalTransport, endpoint_transport
-from rollyard.services.run_types import AccessRules, Directory, HeadFile, Keys
 from rollyard.services.runtime.check_process import check_in_process
 from rollyard.services.runtime.concurrent_start import all_or_first_error
 from rollyard.services.runtime.foreign.addresses import with_ports

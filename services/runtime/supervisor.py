@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rollyard.records.errors import EXIT_OPERATOR, OperatorError, RunError
+from rollyard.records.run_types import Keys, Launch
+from rollyard.records.types import Json
 from rollyard.services.backoff import Restarts
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RunError
 from rollyard.services.head.registry import ServerRegistry
-from rollyard.services.run_types import Keys, Launch
 from rollyard.services.runtime.launcher import Launcher, Process
 from rollyard.services.runtime.startup_progress import StartupProgress
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

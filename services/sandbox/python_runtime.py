@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 
 _INSPECT = """
 import json, os, re, sys, sysconfig

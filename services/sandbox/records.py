@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rollyard.services.types import Record
+from rollyard.records.types import Record
 
 
 class Limits(Record):

@@ -11,7 +11,8 @@ import socket
 import tempfile
 from typing import IO, Any
 
-from rollyard.services.errors import Failure, FailureKind, OperatorError
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.services.sandbox.command import find_bubblewrap
 from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.inside.deadline import MAX_EXTENSION
@@ -19,7 +20,6 @@ from rollyard.services.sandbox.isolation_modes import CONTROL, REFUTED, WORKS, I
 from rollyard.services.sandbox.python_runtime import find_python
 from rollyard.services.sandbox.records import Ending, Layers, Limits, Outcome, Trial
 from rollyard.services.sandbox.zygote_link import ZygoteClient, ZygoteDied
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

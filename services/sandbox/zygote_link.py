@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from rollyard.records.types import Json
 from rollyard.services.sandbox.command import Command
 from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.inside.jail_plan import Plan
-from rollyard.services.types import Json
 
 _START_S = 20.0
 

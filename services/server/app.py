@@ -19,18 +19,18 @@ from typing import Any, ClassVar
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.run_types import Keys
+from rollyard.records.types import Json
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.http.client import RUN_HEADER, ServerClient
 from rollyard.services.http.request import Handler, RawRequest, RawResponse, cancel_on_disconnect, read_body
 from rollyard.services.http.transport import Receive, Scope, Send, Transport
-from rollyard.services.run_types import Keys
 from rollyard.services.server.error_responses import ErrorResponses, described
 from rollyard.services.server.metrics import CONTENT_TYPE, MetricSource, RouteMetrics, ServerMetrics
 from rollyard.services.server.openapi import document
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 
 PLUGIN_EXITS = (SystemExit, KeyboardInterrupt, GeneratorExit)
 """What the code of a plug-in may raise besides an Exception. In a task, it would end the server, or the connection

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.problem import problem_response, to_problem
 from rollyard.services.http.request import RawResponse
 from rollyard.services.server.metrics import ServerMetrics

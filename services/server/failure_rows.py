@@ -11,11 +11,11 @@ import logging
 
 import orjson
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.http.problem import to_problem
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.http.transport import RUN_HEADER
-from rollyard.services.types import Json
 
 FAILURE_CLASS = "_ng_failure_class"
 FAILURE_TERMINAL = "_ng_failure_terminal"

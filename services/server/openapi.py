@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI
 
+from rollyard.records.types import Json
 from rollyard.services.http.request import Handler
 from rollyard.services.http.response_failures import PROBLEM_TYPE
-from rollyard.services.types import Json
 
 
 def document(app: FastAPI, handlers: Callable[[], Mapping[str, Handler]]) -> None:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from rollyard.services.errors import OperatorError, did_you_mean
+from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.types import Json
 from rollyard.services.server.setting_types import merged_unions, takes_list
-from rollyard.services.types import Json
 
 REDACTED = "***"
 SHORTEST_SECRET = 8

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rollyard.agents.episode import Episode
     from rollyard.api import annotate, collect, connect, read_rollouts, stack
     from rollyard.failures import compare_failures, failure_clusters
+    from rollyard.records.types import FinishReason
+    from rollyard.records.verdict_fields import VerdictField
     from rollyard.resources_servers.base import (
         BadTask,
         Environment,
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from rollyard.resources_servers.rubric import Rubric, Score
     from rollyard.responses_api_models.base import ModelServer
     from rollyard.services.server.settings import ServerSettings
-    from rollyard.services.types import FinishReason
-    from rollyard.services.verdict_fields import VerdictField
 
     __version__: str
 
@@ -82,8 +82,8 @@ _HOMES = {
     "rollyard.resources_servers.rubric": ("Rubric", "Score"),
     "rollyard.responses_api_models.base": ("ModelServer",),
     "rollyard.services.server.settings": ("ServerSettings",),
-    "rollyard.services.types": ("FinishReason",),
-    "rollyard.services.verdict_fields": ("VerdictField",),
+    "rollyard.records.types": ("FinishReason",),
+    "rollyard.records.verdict_fields": ("VerdictField",),
 }
 
 

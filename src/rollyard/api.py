@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.analysis.metrics.loader.selected_rollouts import SelectedRollouts
+from rollyard.analysis.notes.annotations import Annotations
 from rollyard.arguments import (
     CONFIG,
     COUNT,
@@ -32,28 +34,26 @@ from rollyard.arguments import (
     check,
     python_words,
 )
+from rollyard.cli.find_run import find_run
 from rollyard.collection_summary import CollectionSummary, of_all_workers, summary_of
-from rollyard.services.cli.find_run import find_run
+from rollyard.records.datasets.data_files import DataFiles
+from rollyard.records.datasets.temporary_copy import TemporaryCopy
+from rollyard.records.errors import OperatorError
+from rollyard.records.notes.author import user_name
+from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.rollouts.rollout_file import Rollouts
+from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.run_types import Directory
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.server_folders import search_roots
-from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.datasets.temporary_copy import TemporaryCopy
-from rollyard.services.errors import OperatorError
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.stack_clients import clients_of
-from rollyard.services.metrics.loader.selected_rollouts import SelectedRollouts
-from rollyard.services.notes.annotations import Annotations
-from rollyard.services.notes.author import user_name
-from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.collection import CollectionPlan, agents_of
 from rollyard.services.rollouts.collector import Limits
-from rollyard.services.rollouts.rollout_file import Rollouts
 from rollyard.services.rollouts.shared.collection import open_collection
-from rollyard.services.rollouts.status_file import read_status
-from rollyard.services.run_types import Directory
 from rollyard.services.runtime.exposure import check_exposure
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.errors import OperatorError, RunError
+from rollyard.records.errors import OperatorError, RunError
 from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.server.settings import REDACTED, is_secret
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.rollout_file import Rollouts
+from rollyard.records.types import CollectionStatus, State
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_file import Rollouts
-from rollyard.services.types import CollectionStatus, State
 
 
 @dataclass(frozen=True)

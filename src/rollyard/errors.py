@@ -4,6 +4,6 @@
 `Failure`: a server or a host failed; `failure.kind` and `failure.problem` describe it. All derive from RollyardError.
 """
 
-from rollyard.services.errors import Failure, FailureKind, OperatorError, RollyardError, RunError
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError, RunError
 
 __all__ = ["Failure", "FailureKind", "OperatorError", "RollyardError", "RunError"]

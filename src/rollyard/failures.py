@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rollyard.analysis.clusters.cluster_records import ClusterComparison, Clusters
+from rollyard.analysis.clusters.compare import changes_of
+from rollyard.analysis.clusters.find_clusters import clusters_of
+from rollyard.analysis.metrics.loader.load_run import load
 from rollyard.arguments import PATH, TEXT, check
-from rollyard.services.clusters.cluster_records import ClusterComparison, Clusters
-from rollyard.services.clusters.compare import changes_of
-from rollyard.services.clusters.find_clusters import clusters_of
-from rollyard.services.metrics.loader.load_run import load
 
 
 def failure_clusters(path: str | Path, *, where: str | None = None, pass_threshold: float | None = None) -> Clusters:

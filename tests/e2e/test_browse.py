@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.cli.browse import BrowseOptions
-from rollyard.services.cli.options import read_options
+from rollyard.cli.browse import BrowseOptions
+from rollyard.cli.options import read_options
 from tests.e2e.test_docs import every
 from tests.support.commands import BIN, command_environ, in_this_process
 from tests.support.rollout_files import row, write
@@ -115,7 +115,7 @@ def test_without_textual_the_command_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rollyard.services.io.optional.is_installed", lambda package: package != "textual")
+    monkeypatch.setattr("rollyard.records.io.optional.is_installed", lambda package: package != "textual")
     write(tmp_path / "x.jsonl", [row(0, 0, 1.0)])
     refused = in_this_process("ng_browse", "x.jsonl", capsys=capsys)
     assert refused.status == 2

@@ -7,9 +7,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.cli import reward_profile
 from rollyard.errors import OperatorError
-from rollyard.services.cli import reward_profile
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.records.io.search_path import INSTALLED
 from tests.support.doc_pages import commands, page, sections
 
 SECTION = sections(page("viewer.md"))["Clusters of failures"]

@@ -111,7 +111,7 @@ def test_a_run_with_a_token_accepts_only_commands_that_know_it(
 def test_more_parallel_episodes_than_the_open_file_limit_allows_are_rejected_at_the_start(tmp_path: Path) -> None:
     limited = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300)); "
-        "from rollyard.services.cli.collect_rollouts import main; main()"
+        "from rollyard.cli.collect_rollouts import main; main()"
     )
     options = [f"+agent_name={AGENT}", f"+input_jsonl_fpath={EXAMPLES}", "+output_jsonl_fpath=o.jsonl"]
     refused = subprocess.run(

@@ -15,10 +15,10 @@ import orjson
 import pytest
 from statsmodels.stats.contingency_tables import mcnemar
 
+from rollyard.analysis.gate.rules import read_rules
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import server
-from rollyard.services.evaluation.gate.rules import read_rules
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.types import Json
 from tests.support.commands import Finished, in_this_process
 from tests.support.rollout_files import grid, write, write_manifest
 from tests.support.stacks import SHARED
@@ -201,7 +201,7 @@ def test_an_internal_error_of_the_gate_is_no_verdict(run: Command, monkeypatch: 
     def broken(*given: object, **more: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("rollyard.services.cli.gate.decide", broken)
+    monkeypatch.setattr("rollyard.cli.gate.decide", broken)
     found = run("ng_gate", SMALL, LARGE)
     assert found.status == 2
     assert "ZeroDivisionError: division by zero" in found.err

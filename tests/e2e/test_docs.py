@@ -16,32 +16,32 @@ import yaml
 
 import rollyard
 from rollyard import collect
+from rollyard.cli.arguments.submit_options import parse_arguments
+from rollyard.cli.arguments.train_arguments import read_arguments
+from rollyard.cli.browse import BrowseOptions
+from rollyard.cli.collect_rollouts import CollectOptions
+from rollyard.cli.compare import CompareOptions
+from rollyard.cli.diagnostics.environment.command import EnvironmentOptions
+from rollyard.cli.diagnostics.machine import DoctorOptions
+from rollyard.cli.diagnostics.tokens import TokenOptions
+from rollyard.cli.eval import ACTIONS
+from rollyard.cli.gate import GateOptions
+from rollyard.cli.lm_eval import LmEvalOptions
+from rollyard.cli.notes import NotesOptions
+from rollyard.cli.options import Options, read_options
+from rollyard.cli.prepare_data import PrepareOptions
+from rollyard.cli.reward_profile import ProfileOptions
+from rollyard.cli.serve import ServeOptions
+from rollyard.cli.status import StatusOptions
+from rollyard.cli.track import TrackOptions
+from rollyard.cli.viewer import ViewerOptions
+from rollyard.launchers.evaluation.lm_eval.benchmarks import Benchmark
+from rollyard.launchers.sagemaker.settings import SageMakerSettings
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.resources_servers.gsm8k.app import server
-from rollyard.services.cli.arguments.submit_options import parse_arguments
-from rollyard.services.cli.arguments.train_arguments import read_arguments
-from rollyard.services.cli.browse import BrowseOptions
-from rollyard.services.cli.collect_rollouts import CollectOptions
-from rollyard.services.cli.compare import CompareOptions
-from rollyard.services.cli.diagnostics.environment.command import EnvironmentOptions
-from rollyard.services.cli.diagnostics.machine import DoctorOptions
-from rollyard.services.cli.diagnostics.tokens import TokenOptions
-from rollyard.services.cli.eval import ACTIONS
-from rollyard.services.cli.gate import GateOptions
-from rollyard.services.cli.lm_eval import LmEvalOptions
-from rollyard.services.cli.notes import NotesOptions
-from rollyard.services.cli.options import Options, read_options
-from rollyard.services.cli.prepare_data import PrepareOptions
-from rollyard.services.cli.reward_profile import ProfileOptions
-from rollyard.services.cli.serve import ServeOptions
-from rollyard.services.cli.status import StatusOptions
-from rollyard.services.cli.track import TrackOptions
-from rollyard.services.cli.viewer import ViewerOptions
 from rollyard.services.config.load import load
 from rollyard.services.datasets.settings import MixtureSettings
-from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.lm_eval.benchmarks import Benchmark
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.server.settings import parse_settings

@@ -8,10 +8,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.cli import doctor
-from rollyard.services.cli.diagnostics.machine import run
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
+from rollyard.cli import doctor
+from rollyard.cli.diagnostics.machine import run
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 
 VLLM = "+config_paths=responses_api_models/vllm_model/configs/vllm_model.yaml"
 CLOSED_PORT = ("+policy_base_url=http://127.0.0.1:1/v1", "+policy_api_key=none", "+policy_model_name=m")

@@ -74,7 +74,7 @@ def test_a_running_environment_is_checked_at_its_url(
 
 _GRADED = """
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve
-from rollyard.services.verdict_fields import VerdictField
+from rollyard.records.verdict_fields import VerdictField
 
 
 class Graded(Environment[EnvironmentSettings]):

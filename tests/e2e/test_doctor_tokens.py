@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.commands import Finished, config, in_thread, running_stack
 from tests.support.scripted_engine import listening
 from tests.support.token_engine import TokenEngine

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 import yaml
 
-from rollyard.services.cli.submit import run
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.sagemaker.container.checkpoint_folder import name_in_s3
+from rollyard.cli.submit import run
+from rollyard.launchers.sagemaker.container.checkpoint_folder import name_in_s3
+from rollyard.records.io.search_path import INSTALLED
 from tests.support.commands import Finished, command_environ
 from tests.support.doc_pages import blocks, commands, page
 from tests.support.fake_stores import store
 from tests.support.stacks import SHARED, read_rows
 from tests.support.waiting import deadline_s
-from tests.unit.services.datasets.test_columns import save_to_disk
-from tests.unit.services.training.rlvr.test_conversion import CONFIG as RLVR_CONFIG
+from tests.unit.records.datasets.test_columns import save_to_disk
+from tests.unit.training.rlvr.test_conversion import CONFIG as RLVR_CONFIG
 
 Program = Callable[..., Finished]
 INSTRUCTIONS = sorted((SHARED / "seeds").glob("*.md"))

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import tomllib
 
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.records.io.search_path import INSTALLED
 from tests.support.commands import BIN
 
 SCRIPTS = tomllib.loads((INSTALLED / "pyproject.toml").read_text())["project"]["scripts"]
 INTERRUPTED_DURING_IMPORTS = """
 import os, signal, sys
-from rollyard.services.cli.entry import main
+from rollyard.cli.entry import main
 
 class CtrlC:
     def find_spec(self, name, path, target=None):
@@ -36,15 +36,15 @@ def test_ctrl_c_during_the_imports_ends_a_command_with_130_and_no_output() -> No
 
 def test_every_command_is_installed_and_has_a_module_of_its_name() -> None:
     for name, target in SCRIPTS.items():
-        assert target == "rollyard.services.cli.entry:main"
-        assert (INSTALLED / f"services/cli/{name.removeprefix('ng_')}.py").is_file()
+        assert target == "rollyard.cli.entry:main"
+        assert (INSTALLED / f"cli/{name.removeprefix('ng_')}.py").is_file()
         assert os.access(BIN / name, os.X_OK)
 
 
 def test_a_command_whose_output_is_closed_reports_it_and_fails() -> None:
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-c", "from rollyard.services.cli.status import main; main()", "--help"]
+    command = [sys.executable, "-c", "from rollyard.cli.status import main; main()", "--help"]
     done = subprocess.run(command, cwd=INSTALLED, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert done.returncode == 1

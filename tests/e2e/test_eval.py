@@ -13,9 +13,9 @@ from typing import ClassVar
 import pytest
 import yaml
 
-from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.pipeline.evaluate import evaluate
-from rollyard.services.types import CollectionStatus
+from rollyard.launchers.evaluation.eval_config import EvalConfig
+from rollyard.launchers.evaluation.pipeline.evaluate import evaluate
+from rollyard.records.types import CollectionStatus
 from tests.support.commands import in_this_process
 from tests.support.evaluations import EvalProcess, ng_eval
 from tests.support.fixtures import make_folder
@@ -187,7 +187,7 @@ def test_what_is_odd_about_a_mixture_is_said_before_it_is_used(
 
 
 BROKEN = """
-from rollyard.services.errors import RunError
+from rollyard.records.errors import RunError
 from rollyard.services.server.app import Server
 
 class Broken(Server):

@@ -14,11 +14,11 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from rollyard.services.cli.eval_launcher import run
-from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.nemo_rl.config import load_tree
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.slurm.job_types import JobSpec
+from rollyard.cli.eval_launcher import run
+from rollyard.launchers.evaluation.nemo_rl.config import load_tree
+from rollyard.launchers.slurm.job_types import JobSpec
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
 from tests.support.doc_pages import commands, page
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.waiting import deadline_s
@@ -158,7 +158,7 @@ async def test_a_launcher_that_is_killed_between_sbatch_and_the_manifest_submits
     (folder / "sweep.yaml").write_text(SWEEP)
     environ = slurm.environ(tmp_path / "log")
     slurm.kill_the_caller_of_sbatch()
-    program = [sys.executable, "-m", "rollyard.services.cli.eval_launcher", "--sweep", "sweep.yaml", TINY]
+    program = [sys.executable, "-m", "rollyard.cli.eval_launcher", "--sweep", "sweep.yaml", TINY]
     process = await asyncio.create_subprocess_exec(*program, env=environ, stdout=asyncio.subprocess.DEVNULL)
     assert await asyncio.wait_for(process.wait(), deadline_s()) == -9
     slurm.kill_the_caller_of_sbatch(on=False)

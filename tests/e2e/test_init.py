@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 import rollyard
+from rollyard.cli.collect_rollouts import CollectOptions
+from rollyard.cli.init import KINDS, run
+from rollyard.cli.options import read_options
+from rollyard.cli.run import RunOptions
+from rollyard.cli.viewer import ViewerOptions
 from rollyard.errors import OperatorError, RunError
-from rollyard.services.cli.collect_rollouts import CollectOptions
-from rollyard.services.cli.init import KINDS, run
-from rollyard.services.cli.options import read_options
-from rollyard.services.cli.run import RunOptions
-from rollyard.services.cli.viewer import ViewerOptions
-from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.pipeline.checks import check
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.launchers.evaluation.eval_config import EvalConfig
+from rollyard.launchers.evaluation.pipeline.checks import check
+from rollyard.records.io.search_path import INSTALLED
 from tests.support.commands import BIN
 from tests.support.doc_pages import commands
 
@@ -162,4 +162,4 @@ def test_a_folder_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -
 
 
 def test_the_installed_package_contains_the_templates() -> None:
-    assert {path.name for path in (INSTALLED / "services/cli/templates").iterdir() if path.is_dir()} == set(KINDS)
+    assert {path.name for path in (INSTALLED / "cli/templates").iterdir() if path.is_dir()} == set(KINDS)

@@ -17,19 +17,19 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from rollyard.services.cli import prepare_data, reward_profile
-from rollyard.services.cli.display.collect_summary import summary
-from rollyard.services.cli.display.console import console
-from rollyard.services.cli.display.progress_bar import Bar, PlainLines
-from rollyard.services.cli.display.status_view import view
-from rollyard.services.cli.options import Options, run_command
-from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.services.head.activity import Collection
+from rollyard.cli import prepare_data, reward_profile
+from rollyard.cli.display.collect_summary import summary
+from rollyard.cli.display.console import console
+from rollyard.cli.display.progress_bar import Bar, PlainLines
+from rollyard.cli.display.status_view import view
+from rollyard.cli.options import Options, run_command
+from rollyard.records.activity import Collection
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.io.terminal import plain, plain_line, plain_output
+from rollyard.records.types import FailureRow
 from rollyard.services.head.run_snapshot import RunSnapshot
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.io.terminal import plain, plain_line, plain_output
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.types import FailureRow
 
 ATTACKS = [
     *(

@@ -11,10 +11,10 @@ import orjson
 import pytest
 import yaml
 
-from rollyard.services.cli import prepare_data
-from rollyard.services.errors import OperatorError
-from rollyard.services.metrics.loader.load_run import load
-from rollyard.services.types import Json
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.cli import prepare_data
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from tests.support.commands import Finished, in_this_process, running_stack
 from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN, read_rows
 from tests.unit.services.datasets.files import row, rows, write_rows

@@ -13,10 +13,10 @@ import orjson
 import pandas as pd
 import pytest
 
-from rollyard.services.cli.options import read_options
-from rollyard.services.cli.reward_profile import ProfileOptions
+from rollyard.cli.options import read_options
+from rollyard.cli.reward_profile import ProfileOptions
+from rollyard.records.types import Json
 from rollyard.services.server.settings import dashed
-from rollyard.services.types import Json
 from tests.e2e.test_docs import every
 from tests.support.commands import Finished, in_this_process
 from tests.support.rollout_files import grid, row, write, write_manifest

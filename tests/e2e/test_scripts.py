@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.io.script import run_script
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.resources_servers.grl_sokoban import analyze_rewards, generate_level_examples, generate_test_examples
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
 from rollyard.resources_servers.humaneval import prepare as humaneval
 from rollyard.resources_servers.ifeval import prepare as ifeval
 from rollyard.resources_servers.math import prepare as math
 from rollyard.resources_servers.mbpp import prepare as mbpp
-from rollyard.services.io.script import run_script
-from rollyard.services.io.search_path import INSTALLED
 
 PREPARE = (gsm8k.main, math.main, mbpp.main, humaneval.main, ifeval.main)
 Main = Callable[[Sequence[str]], int | None]

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.commands import Finished, in_this_process
 from tests.support.rollout_files import write
 from tests.support.step_rows import step_rows

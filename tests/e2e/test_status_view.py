@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rollyard.services.cli.display.status_view import view
-from rollyard.services.head.activity import Collection, RunningEpisode, StageActivity
+from rollyard.cli.display.status_view import view
+from rollyard.records.activity import Collection, RunningEpisode, StageActivity
+from rollyard.records.run_types import ServerInstance
+from rollyard.records.types import DatasetStatus
 from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.run_types import ServerInstance
-from rollyard.services.types import DatasetStatus
 
 NOW = 1_000_000.0
 

@@ -14,8 +14,8 @@ import httpx
 import orjson
 import pytest
 
-from rollyard.services.cli.options import read_options
-from rollyard.services.cli.viewer import FIRST_PORT, ViewerOptions
+from rollyard.cli.options import read_options
+from rollyard.cli.viewer import FIRST_PORT, ViewerOptions
 from rollyard.services.runtime.hosting import bind
 from tests.e2e.test_docs import every
 from tests.support.commands import announced, in_this_process

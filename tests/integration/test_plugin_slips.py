@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rollyard import Agent, AgentSettings, Environment, Episode, ModelServer, ServerSettings, Verdict, Verification
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.testing import in_process_server, play
 
 

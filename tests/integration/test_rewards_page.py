@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import ResourcesServer
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 from tests.support.in_process import Script, agent, in_process_servers, says
 
 PAGE = INSTALLED / "docs/rewards.md"

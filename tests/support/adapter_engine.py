@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.checkpoints import write_shard
 from tests.support.weight_engine import WeightEngine
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.server.app import Server
-from rollyard.services.types import Json
 from tests.support.openai_client import NO_TLS
 from tests.support.scripted_engine import Engine, Step, engine, listening, model_server
 

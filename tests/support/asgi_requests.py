@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
 from rollyard.services.server.app import Server
-from rollyard.services.types import Json
 from tests.support.fixtures import send
 
 BASE = "http://echo:1"

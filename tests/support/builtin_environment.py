@@ -7,12 +7,12 @@ import random
 from collections import deque
 from typing import Any
 
+from rollyard.records.run_types import Directory, Keys
+from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel, BuiltinModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
-from rollyard.services.run_types import Directory, Keys
 from rollyard.services.server.app import Context
-from rollyard.services.types import Json
 
 STEP_TOOL: Json = {
     "type": "function",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 EMBEDDINGS = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import rollyard
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.services.runtime.running_stack import RunningStack
 from tests.support.background_loop import background_loop
 from tests.support.waiting import deadline_s, until
@@ -121,7 +121,7 @@ async def announced(
 
 def in_this_process(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Finished:
     """Run a command's `main` in this process, which saves a second of imports. The caller sets folder and variables."""
-    main = importlib.import_module(f"rollyard.services.cli.{arguments[0].removeprefix('ng_')}").main
+    main = importlib.import_module(f"rollyard.cli.{arguments[0].removeprefix('ng_')}").main
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as exited:
         patch.setattr(sys, "argv", list(arguments))
         main()

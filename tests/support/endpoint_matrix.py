@@ -19,12 +19,12 @@ from typing import Any
 import orjson
 
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json, Verdict
 from rollyard.resources_servers.base import Environment, tool
 from rollyard.resources_servers.environment import EnvironmentSettings, Verification
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
-from rollyard.services.errors import Failure
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json, Verdict
 from tests.support.in_process import agent, environment, in_process_servers
 
 MODEL = "policy"

@@ -18,7 +18,7 @@ from tests.support.waiting import deadline_s, eventually
 
 MARK = "ROLLYARD_TEST_EVAL"
 """A variable that every process of an evaluation inherits."""
-ENTRY = "rollyard.services.cli.entry"
+ENTRY = "rollyard.cli.entry"
 
 
 class EvalProcess:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 CALL: Json = {"type": "function_call", "name": "step", "arguments": "{}", "call_id": "a"}
 RESULT: Json = {"type": "function_call_output", "call_id": "a", "output": "moved"}

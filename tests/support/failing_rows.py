@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.finding_rows import played
 from tests.support.stacks import SHARED
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollyard.services.findings.find import findings_of
-from rollyard.services.findings.finding import Finding
-from rollyard.services.types import Json
+from rollyard.analysis.findings.find import findings_of
+from rollyard.analysis.findings.finding import Finding
+from rollyard.records.types import Json
 from tests.support.rollout_files import load_run
 
 LOOK = ("look", "{}", "a wall")

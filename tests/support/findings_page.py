@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rollyard.services.findings.catalog import DETECTORS
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.analysis.findings.catalog import DETECTORS
+from rollyard.records.io.search_path import INSTALLED
 
 PAGE = INSTALLED / "docs" / "evidence" / "findings.md"
 _START, _END = "<!-- detectors -->\n", "<!-- end of detectors -->\n"

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.run_types import Directory, Keys
+from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import RUN_HEADER, AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.connection_pool import REQUEST_HEADER
 from rollyard.services.http.request import Handler
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport, Transport
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.run_types import Directory, Keys
 from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 
 KEYS = Keys(run_id="r1", secret="a secret of this test")
 _numbers = itertools.count(1)
@@ -33,7 +33,7 @@ PLAIN_APP = """
 from pydantic import BaseModel, SecretStr
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import ServerRef
+from rollyard.records.types import ServerRef
 
 class Engine(BaseModel, extra="forbid"):
     threads: int = 1

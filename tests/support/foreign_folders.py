@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 COUNTER_APP = """
 import os, sys, uuid

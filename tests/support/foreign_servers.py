@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from rollyard.agents.base import Agent
+from rollyard.records.run_types import Directory, Keys
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.transport import ASGIApp, HttpTransport, LocalTransport
-from rollyard.services.run_types import Directory, Keys
 from rollyard.services.server.app import Context
 from tests.support.in_process import KEYS, InProcessServers, Script, agent
 

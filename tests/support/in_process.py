@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollyard.agents.base import Agent
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json
 from rollyard.testing import InProcessServers, in_process_servers, says
 from rollyard.testing.in_process import KEYS, agent_server, environment_server
 from rollyard.testing.scripted_model import Script as StrictScript

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.launchers.slurm.chain.attempts import Attempt
-from rollyard.services.launchers.slurm.client.slurm_client import SlurmClient
-from rollyard.services.launchers.slurm.job_types import JobSpec, JobState, SubmittedJob
-from rollyard.services.launchers.slurm.launch.launch_arguments import read_arguments
-from rollyard.services.launchers.slurm.launch.launch_planner import LaunchPlanner, Planned
-from rollyard.services.launchers.slurm.launch.launcher import Launcher
-from rollyard.services.launchers.slurm.launch.model_choice import CachedCheckpoint
-from rollyard.services.launchers.slurm.scheduler import SubmissionPreview
-from rollyard.services.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.launchers.slurm.chain.attempts import Attempt
+from rollyard.launchers.slurm.client.slurm_client import SlurmClient
+from rollyard.launchers.slurm.job_types import JobSpec, JobState, SubmittedJob
+from rollyard.launchers.slurm.launch.launch_arguments import read_arguments
+from rollyard.launchers.slurm.launch.launch_planner import LaunchPlanner, Planned
+from rollyard.launchers.slurm.launch.launcher import Launcher
+from rollyard.launchers.slurm.launch.model_choice import CachedCheckpoint
+from rollyard.launchers.slurm.scheduler import SubmissionPreview
+from rollyard.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.records.errors import OperatorError, RunError
 
 CONFIG = """\
 generation:

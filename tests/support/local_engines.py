@@ -13,14 +13,14 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.local_vllm_model import orphaned_processes
 from rollyard.responses_api_models.local_vllm_model.engine import Engine
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.responses_api_models.local_vllm_model.startup import StartPlan
 from rollyard.services.backoff import Restarts
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.types import Json
 from tests.support.processes import parent_of, processes_with
 from tests.support.waiting import until
 

@@ -14,7 +14,7 @@ import yaml
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.scripted_engine import listening
 
 RunRow = Callable[[Json, int], Json | JSONResponse]

@@ -9,7 +9,7 @@ import math
 import pickle
 from dataclasses import dataclass
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 
 @dataclass

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 from pydantic import BaseModel
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.server.app import Server
-from rollyard.services.types import Json
 from tests.support.scripted_engine import Engine, Step, engine, listening, model_server
 
 T = TypeVar("T")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.rollout_keys import task_key
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.adoption import Adopter
-from rollyard.services.rollouts.rollout_keys import task_key
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.rollouts.task_subset import TaskSubset, subset_of_original
-from rollyard.services.types import Json
 
 AGENT = "agent"
 PARAMS = {"temperature": 0.8}

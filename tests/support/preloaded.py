@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.records.io.search_path import INSTALLED
 from tests.support.waiting import deadline_s
 
 _SERVER = "from tests.support.preloaded import serve; serve()()"
@@ -55,10 +55,10 @@ class PreloadedProcess:
 
 
 class Preloaded:
-    """A process that has imported a command of `rollyard.services.cli`, and other modules that the command imports."""
+    """A process that has imported a command of `rollyard.cli`, and other modules that the command imports."""
 
     def __init__(self, command: str, *modules: str) -> None:
-        self._modules = (f"rollyard.services.cli.{command.removeprefix('ng_')}", *modules)
+        self._modules = (f"rollyard.cli.{command.removeprefix('ng_')}", *modules)
         self._command = command
         self._control: socket.socket | None = None
         self._starting = threading.Lock()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.metrics.loader import parallel_reader
+from rollyard.analysis.metrics.loader import parallel_reader
 
 
 class PicklingPool(ThreadPoolExecutor):

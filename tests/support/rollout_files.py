@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.metrics.loader.load_run import load
-from rollyard.services.metrics.profile import Run
-from rollyard.services.types import Json
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.profile import Run
+from rollyard.records.types import Json
 
 CALL: Json = {"type": "function_call", "name": "step", "arguments": "{}", "call_id": "c"}
 ANSWER: Json = {"type": "function_call_output", "call_id": "c", "output": "{}"}

@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 import uvicorn
 
+from rollyard.records.run_types import Directory, Keys
+from rollyard.records.types import Json
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import ASGIApp, HttpResponse, LocalTransport
 from rollyard.services.responses.stream_events import whole
-from rollyard.services.run_types import Directory, Keys
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json
 from tests.support.fixtures import http_transport
 
 COMPLETION: Json = {

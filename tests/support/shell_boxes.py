@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 from rollyard.services.sandbox.shell.records import BoxLimits
 from rollyard.services.sandbox.shell.shell_box import ShellBox, plan_for
 

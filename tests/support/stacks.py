@@ -10,20 +10,20 @@ from typing import Any
 import orjson
 from omegaconf import OmegaConf
 
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json, State
 from rollyard.services.backoff import Restarts
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
-from rollyard.services.types import Json, State
 from tests.support.waiting import deadline_s
 
 SOKOBAN = "configs/sokoban_builtin.yaml"

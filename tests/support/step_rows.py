@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.rollout_files import solved
 
 

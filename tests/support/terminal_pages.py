@@ -10,12 +10,12 @@ from pathlib import Path
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-from rollyard.services.browse.app import BrowseApp
-from rollyard.services.rollouts.replay import Replay
-from rollyard.services.types import Json
-from rollyard.services.viewer.findings import FindingIndex
-from rollyard.services.viewer.library import FileIndex
-from rollyard.services.viewer.rollout_list import Query
+from rollyard.analysis.browse.app import BrowseApp
+from rollyard.analysis.viewer.findings import FindingIndex
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.rollout_list import Query
+from rollyard.records.rollouts.replay import Replay
+from rollyard.records.types import Json
 from tests.support.waiting import deadline_s
 
 Draw = Callable[[Json], Replay | None]

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollyard.services.cli.viewer import Replays
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.cli.viewer import Replays
+from rollyard.records.io.search_path import INSTALLED
 from tests.support.terminal_pages import browsing
 
 FOLDER = INSTALLED / "docs" / "pictures"

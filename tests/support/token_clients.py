@@ -10,13 +10,13 @@ from typing import Any, cast
 import orjson
 
 from rollyard.agents.conversation import Conversation
+from rollyard.records.rollout_types import Response, ResponseItem
+from rollyard.records.run_types import Keys
+from rollyard.records.types import Json
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
-from rollyard.services.rollout_types import Response, ResponseItem
-from rollyard.services.run_types import Keys
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json
 from tests.support.scripted_engine import empty_directory
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode, encode_letters

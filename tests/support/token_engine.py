@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.http.transport import Receive, Scope, Send
-from rollyard.services.types import Json
 from tests.support.toy_tokenizer import END, ChatTemplate, decode, encode, encode_letters
 
 _serials = itertools.count()

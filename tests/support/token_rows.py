@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 WORDS = (" the", " box", " moves", " up", " left", " wall", ",", ".", " because", " so", " I", " try", "\n", " then")
 

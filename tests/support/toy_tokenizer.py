@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 SPECIAL = {"<|endoftext|>": 1, "<|im_start|>": 2, "<|im_end|>": 3}
 END = SPECIAL["<|im_end|>"]

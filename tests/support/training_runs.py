@@ -9,9 +9,9 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.training.metrics.metrics_log import MetricsLog
-from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.types import Json
+from rollyard.records.types import Json
+from rollyard.training.metrics.metrics_log import MetricsLog
+from rollyard.training.run_paths import TrainingPaths
 
 
 def training_run(

@@ -9,8 +9,8 @@ import asyncio
 import threading
 from typing import Any
 
-from rollyard.services.training.weights.weight_sender import TransferMethod
-from rollyard.services.types import Json
+from rollyard.records.types import Json
+from rollyard.training.weights.weight_sender import TransferMethod
 from tests.support.weight_engine import WeightEngine
 
 SENT = "/weights/sent"

@@ -13,12 +13,12 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.run_types import Keys
+from rollyard.records.types import Json
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import ASGIApp, HttpResponse, HttpTransport, LocalTransport, Receive, Scope, Send
-from rollyard.services.run_types import Keys
 from rollyard.services.server.app import Context
-from rollyard.services.types import Json
 from tests.support.scripted_engine import empty_directory
 
 STARTED = "/weights/started"

@@ -1,7 +1,7 @@
 /** Columns, expressions and their completion. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { DEFAULT_COLUMNS, barCondition, completions, formatColumns, joined, parseColumns, shownColumns, valueText } from '../../services/viewer/static/columns.js';
+import { DEFAULT_COLUMNS, barCondition, completions, formatColumns, joined, parseColumns, shownColumns, valueText } from '../../analysis/viewer/static/columns.js';
 
 test('the default columns are not written to the address', () => {
   assert.equal(formatColumns(parseColumns(null)), null);

@@ -1,8 +1,8 @@
 /** Addresses, and what pages depend on besides them. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { decoded } from '../../services/viewer/static/route.js';
-import { versionOf } from '../../services/viewer/static/runs.js';
+import { decoded } from '../../analysis/viewer/static/route.js';
+import { versionOf } from '../../analysis/viewer/static/runs.js';
 
 test('a part of an address with an invalid percent sign stays as it is', () => {
   assert.equal(decoded('a%20b'), 'a b');

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import rollyard
-from rollyard.services.cli.collect_rollouts import CollectOptions
-from rollyard.services.cli.options import read_options
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.cli.collect_rollouts import CollectOptions
+from rollyard.cli.options import read_options
+from rollyard.records.io.search_path import INSTALLED
 from tests.support.commands import command, in_this_process, in_thread, ng_run
 from tests.support.doc_pages import commands, files, page, programs, sections, write_files
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.types import Json
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from tests.support.doc_pages import blocks
 from tests.support.sokoban_page import (
     NOT_RUN,

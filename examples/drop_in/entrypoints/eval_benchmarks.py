@@ -6,9 +6,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rollyard.launchers.evaluation.lm_eval.benchmark_config import BenchmarkConfig, run_commands
+from rollyard.records.io.script import run_script
 from rollyard.services.config.yaml_files import read_yaml
-from rollyard.services.evaluation.lm_eval.benchmark_config import BenchmarkConfig, run_commands
-from rollyard.services.io.script import run_script
 from rollyard.services.server.settings import parse_settings
 
 

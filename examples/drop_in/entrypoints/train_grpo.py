@@ -14,23 +14,23 @@ from typing import Any
 
 import orjson
 
+from rollyard.launchers.sagemaker.settings import FILE, read_settings
+from rollyard.launchers.sagemaker.target import find_target
+from rollyard.records.datasets.data_files import DataFiles
+from rollyard.records.datasets.rows import exact_objects
+from rollyard.records.errors import RollyardError
+from rollyard.records.io import s3
+from rollyard.records.io.foreground import run_foreground
+from rollyard.records.io.jsonl import replace
+from rollyard.records.io.own_command import own_command
+from rollyard.records.io.script import run_script
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.settings_file import dump_settings, load_settings
-from rollyard.services.datasets.data_files import DataFiles
-from rollyard.services.datasets.rows import exact_objects
-from rollyard.services.errors import RollyardError
-from rollyard.services.io import s3
-from rollyard.services.io.foreground import run_foreground
-from rollyard.services.io.jsonl import replace
-from rollyard.services.io.own_command import own_command
-from rollyard.services.io.script import run_script
-from rollyard.services.launchers.sagemaker.settings import FILE, read_settings
-from rollyard.services.launchers.sagemaker.target import find_target
-from rollyard.services.training.rlvr.conversion import train_config
-from rollyard.services.training.rlvr.rlvr_config import RlvrConfig
-from rollyard.services.training.rlvr.rlvr_data import ENVIRONMENTS
-from rollyard.services.training.run.checkpoints import LATEST
-from rollyard.services.training.run_paths import TrainingPaths
+from rollyard.training.rlvr.conversion import train_config
+from rollyard.training.rlvr.rlvr_config import RlvrConfig
+from rollyard.training.rlvr.rlvr_data import ENVIRONMENTS
+from rollyard.training.run.checkpoints import LATEST
+from rollyard.training.run_paths import TrainingPaths
 
 PREPARE = {
     "gsm8k": ("--split", "{split}"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.cli.eval_launcher import main
+from rollyard.cli.eval_launcher import main
 
 if __name__ == "__main__":
     main()

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.json_values import items, mapping, number, text_of, whole_number
-from rollyard.services.io.jsonl import ParsedLine, iter_jsonl, replace, skip
-from rollyard.services.io.script import ScriptParser, positive, run_script
-from rollyard.services.rollouts.rewards import is_measured
-from rollyard.services.rollouts.rollout_files import check_output
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.json_values import items, mapping, number, text_of, whole_number
+from rollyard.records.io.jsonl import ParsedLine, iter_jsonl, replace, skip
+from rollyard.records.io.script import ScriptParser, positive, run_script
+from rollyard.records.rollouts.rewards import is_measured
+from rollyard.records.rollouts.rollout_files import check_output
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from rollyard.records.token_types import SamplingRecord
+from rollyard.records.types import Json
 from rollyard.responses_api_models.upstream.request_context import RequestContext
-from rollyard.services.token_types import SamplingRecord
-from rollyard.services.types import Json
 
 QUESTION: Json = {"role": "user", "content": "x"}
 """The message that `check` sends to test an engine."""

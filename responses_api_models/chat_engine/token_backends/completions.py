@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import hermes, sampling
 from rollyard.responses_api_models.chat_engine.token_backends.base import QUESTION, Generated, Rendered
 from rollyard.responses_api_models.chat_engine.token_backends.engine_responses import finish, logprobs_of, object_reader
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.types import Json
 
 _CHAT_ONLY = frozenset(
     {"messages", "tools", "tool_choice", "parallel_tool_calls", "max_completion_tokens", "logprobs", "top_logprobs"}

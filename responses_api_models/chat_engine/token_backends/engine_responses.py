@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.services.responses.response_validity import check_finish, first_choice, malformed
-from rollyard.services.types import Json
 
 
 def finish(completion: Json, body: Json) -> None:

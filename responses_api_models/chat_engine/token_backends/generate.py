@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import sampling
 from rollyard.responses_api_models.chat_engine.token_backends.base import QUESTION, Generated, Rendered
 from rollyard.responses_api_models.chat_engine.token_backends.engine_responses import finish, logprobs_of, object_reader
@@ -11,7 +12,6 @@ from rollyard.responses_api_models.upstream.request_context import RequestContex
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.responses.response_validity import first_choice, malformed
-from rollyard.services.types import Json
 
 SEED_IDS = 16
 """Number of trailing prompt ids that the engine's detokenizer needs before the generation."""

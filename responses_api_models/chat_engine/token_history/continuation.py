@@ -14,11 +14,11 @@ from itertools import takewhile
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.token_backends.base import Rendered, TokenBackend
 from rollyard.responses_api_models.chat_engine.token_history.history import Turn
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.services.responses.tool_calls import UNNAMED, read_name, sendable_name
-from rollyard.services.types import Json
 
 _USER: Json = {"role": "user", "content": "x"}
 _OTHER = '{"y": ["y"]}.\n\n</y>\n## y'

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.services.responses.tool_calls import read_arguments, read_name, sendable_arguments, sendable_name
-from rollyard.services.types import Json
 
 
 class Fingerprint:

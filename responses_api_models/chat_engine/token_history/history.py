@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rollyard.records.token_types import TokenTrace
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine.token_history.fingerprint import Fingerprint
 from rollyard.responses_api_models.chat_engine.token_history.prefix_mismatch import find_prefix_mismatch
-from rollyard.services.token_types import TokenTrace
-from rollyard.services.types import TOKEN_FIELDS, Json
 
 
 @dataclass(frozen=True, slots=True)

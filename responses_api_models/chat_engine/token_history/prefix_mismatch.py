@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.token_types import PrefixMismatch
+from rollyard.records.token_types import PrefixMismatch
 
 EXCERPT = 8
 """Maximum number of ids recorded from each sequence, starting at the mismatch."""

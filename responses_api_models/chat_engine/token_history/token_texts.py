@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 import re
 
-from rollyard.services.io.json_values import items, mapping
-from rollyard.services.types import Json
+from rollyard.records.io.json_values import items, mapping
+from rollyard.records.types import Json
 
 _ID = re.compile(r"token_id:\d+")
 """What vLLM writes in place of a text with --return-tokens-as-token-ids."""

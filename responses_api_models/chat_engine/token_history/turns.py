@@ -13,6 +13,9 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.token_types import PolicyVersion, SamplingRecord
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine import sampling
 from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
@@ -25,12 +28,9 @@ from rollyard.responses_api_models.convert.completions import token_fields
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
 from rollyard.services.responses.response_validity import check_completion, malformed
 from rollyard.services.responses.tool_calls import normalize_calls
-from rollyard.services.token_types import PolicyVersion, SamplingRecord
-from rollyard.services.types import TOKEN_FIELDS, Json
 
 _CHAT_ONLY = ("echo", "continue_final_message", "truncate_prompt_tokens", "prompt_logprobs")
 """Fields that change the prompt or the response in a way that only the chat endpoint supports."""

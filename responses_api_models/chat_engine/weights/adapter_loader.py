@@ -6,11 +6,11 @@ import contextlib
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.responses_api_models.chat_engine.weights.adapters import ENABLE, LOAD, UNLOAD, adapter_name, version_of
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import Checkpoint
 from rollyard.responses_api_models.chat_engine.weights.engine_group import QUERY_S, STEP_S, EngineGroup
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
-from rollyard.services.errors import Failure, FailureKind
 
 
 class AdapterLoader:

@@ -11,8 +11,8 @@ import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterator
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 
 VERSION_HEADER = b"x-rollyard-policy-version"

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from rollyard.records.errors import Failure
 from rollyard.responses_api_models.chat_engine.weights.adapters import compare_adapter
 from rollyard.responses_api_models.chat_engine.weights.checkpoint_fingerprint import fingerprint
 from rollyard.responses_api_models.chat_engine.weights.finite_weights import check_finite
 from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature, compare, model_signature
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import Tensor, read_tensors
-from rollyard.services.errors import Failure
 
 Depth = Literal["values", "headers", "off"]
 HINT_OFF = "if only the engines' hosts can read it, set weights_check: off"

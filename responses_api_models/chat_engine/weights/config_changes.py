@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 _BOOKKEEPING = frozenset(
     {

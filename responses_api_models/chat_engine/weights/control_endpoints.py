@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Problem
 from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineReply
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.response_failures import PROBLEM_TYPE
-from rollyard.services.types import Problem
 
 POSTS = {
     "/pause": "keeps (mode=keep), drains or aborts requests in flight; model calls wait until /resume, or until "

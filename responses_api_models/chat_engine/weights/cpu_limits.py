@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 
 TIED = (
     "tie_word_embeddings is true: on a CPU, vLLM keeps the old output head of such a model when its weights are "

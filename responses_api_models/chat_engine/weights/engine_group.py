@@ -14,11 +14,11 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.upstream.response_parsing import error_message
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.response_failures import PROBLEM_TYPE
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

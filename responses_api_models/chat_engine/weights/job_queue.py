@@ -10,7 +10,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import contextlib
 import logging
 import time
 
+from rollyard.records.errors import Failure
 from rollyard.responses_api_models.chat_engine.weights.call_gate import ASLEEP, PAUSED, RESYNCING, Gate
 from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup
 from rollyard.responses_api_models.chat_engine.weights.job_queue import JobQueue
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
 from rollyard.responses_api_models.chat_engine.weights.weight_loader import FilesChanged, WeightLoader
-from rollyard.services.errors import Failure
 
 log = logging.getLogger(__name__)
 

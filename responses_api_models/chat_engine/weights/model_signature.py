@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.config_changes import config_changes
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import Tensor, read_json
-from rollyard.services.types import Json
 
 HEAD = "lm_head.weight"
 EMBEDDINGS = "embed_tokens.weight"

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
-from rollyard.services.types import Json
 
 T = TypeVar("T")
 

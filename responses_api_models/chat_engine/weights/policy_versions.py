@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.token_types import PolicyVersion
 from rollyard.responses_api_models.chat_engine.weights.adapters import adapter_name
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import Checkpoint
 from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature
 from rollyard.responses_api_models.chat_engine.weights.rejections import conflict
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.response_validity import malformed
-from rollyard.services.token_types import PolicyVersion
 
 STARTED = "default"
 """vLLM's name for the weights that an engine was started with."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
 
 
 def bad_request(detail: str) -> Failure:

@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
-from rollyard.services.types import Json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -13,6 +13,8 @@ import orjson
 from fastapi import Request
 from fastapi.responses import Response
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.weights.call_gate import Gate
 from rollyard.responses_api_models.chat_engine.weights.control_endpoints import GETS, POSTS, answer
@@ -29,12 +31,10 @@ from rollyard.responses_api_models.streaming import stream_proxy
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_bytes
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.policy_endpoint import POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json
 
 UPDATE = "/weights/update"
 STATUS = "/weights"

@@ -10,9 +10,9 @@ import asyncio
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.engine_group import QUERY_S, EngineGroup
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 
 OFFSET = "rank_offset"
 

@@ -17,6 +17,8 @@ from urllib.parse import parse_qs
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.call_gate import ASLEEP, PAUSED, STOPPING, UPDATING, Gate
 from rollyard.responses_api_models.chat_engine.weights.control_endpoints import all_succeeded
 from rollyard.responses_api_models.chat_engine.weights.cpu_limits import CpuLimits
@@ -29,9 +31,7 @@ from rollyard.responses_api_models.chat_engine.weights.policy_versions import CH
 from rollyard.responses_api_models.chat_engine.weights.rejections import conflict
 from rollyard.responses_api_models.chat_engine.weights.transfer_ranks import ranked_bodies
 from rollyard.responses_api_models.chat_engine.weights.weight_loader import WeightLoader
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import read_object
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

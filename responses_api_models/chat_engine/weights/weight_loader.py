@@ -16,12 +16,12 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.responses_api_models.chat_engine.weights import checkpoint
 from rollyard.responses_api_models.chat_engine.weights.adapter_loader import AdapterLoader
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import Checkpoint
 from rollyard.responses_api_models.chat_engine.weights.engine_group import QUERY_S, STEP_S, EngineGroup
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import CHANGING, STARTED, PolicyVersions
-from rollyard.services.errors import Failure, FailureKind
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights import checkpoint
 from rollyard.responses_api_models.chat_engine.weights.call_gate import ASLEEP, PAUSED, UPDATING, Gate
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import Checkpoint, Depth
@@ -21,8 +23,6 @@ from rollyard.responses_api_models.chat_engine.weights.engine_group import Engin
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions, next_version
 from rollyard.responses_api_models.chat_engine.weights.rejections import conflict
 from rollyard.responses_api_models.chat_engine.weights.weight_loader import WeightLoader
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

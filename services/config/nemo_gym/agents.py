@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.services.config.server_folders import ALIASES, FAMILIES, folder_names
-from rollyard.services.io.search_path import INSTALLED
 
 _NEMO_GYM = re.compile(r"^\s*(?:from|import)\s+nemo_gym\b|\.run_webserver\(", re.MULTILINE)
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.services.config.nemo_gym.folders import root_of_environment
 from rollyard.services.config.nemo_gym.interpreters import belonging_to, chosen
 from rollyard.services.config.overrides import Override
 from rollyard.services.config.run_config import ForeignProgram, ServerSpec
-from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import is_loopback
 from rollyard.services.server.settings import ServerSettings, parse_settings
-from rollyard.services.types import Json
 
 LAUNCH_KEYS = ("python", "venv", "install")
 """Settings that choose the interpreter. In an entry they apply to one server, at the top level to all of NeMo Gym's."""

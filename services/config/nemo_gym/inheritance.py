@@ -15,8 +15,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rollyard.services.errors import OperatorError, did_you_mean
-from rollyard.services.types import Json
+from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.types import Json
 
 _DIRECTIVES = {"_inherit_from": True, "_copy": False}
 """Key of a directive -> whether the source is removed."""

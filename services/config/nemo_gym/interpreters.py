@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from rollyard.records.errors import OperatorError
 from rollyard.services.config.nemo_gym.folders import is_installed
-from rollyard.services.errors import OperatorError
 
 
 class Choice(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 
 _RENAMED = {"openai_default_headers": "default_headers"}
 _KEYS = frozenset({"api_key", "openai_api_key"})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rollyard.records.errors import OperatorError
 from rollyard.services.config.overrides.hydra_grammar import format_value
 from rollyard.services.config.overrides.override import Override, parse_overrides, shown
-from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import is_secret, redacted_at
 
 _PLACEHOLDERS = frozenset({"dummy", "dummy_key", "empty", "none", "null", "unused"})
@@ -28,7 +28,7 @@ def as_override(key: str, value: Any) -> str:
 
 def title(command: Sequence[str]) -> str:
     """Return a command line for a log, without secrets."""
-    words = command[command.index("rollyard.services.cli.entry") + 1 :] if "-P" in command else command
+    words = command[command.index("rollyard.cli.entry") + 1 :] if "-P" in command else command
     return " ".join(shown(word) for word in words)
 
 

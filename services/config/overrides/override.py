@@ -14,9 +14,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
+from rollyard.records.errors import OperatorError
 from rollyard.services.config.overrides.hydra_grammar import join_split_values, normalize
 from rollyard.services.config.overrides.syntax_hints import explain
-from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import REDACTED, is_secret, redacted_at, without_credentials
 
 _VALUE_OPERATIONS = {OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD}

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
+from rollyard.records.errors import did_you_mean
 from rollyard.services.config.overrides.hydra_grammar import format_value, open_bracket, pieces, quote
-from rollyard.services.errors import did_you_mean
 from rollyard.services.server.settings import REDACTED, dashed, is_secret
 
 _KEY = re.compile(r"(?:[A-Za-z_$][\w\-$]*)(?:\.[\w\-$]+)*", re.ASCII)

@@ -17,6 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.run_types import CodeSources, ServerCode
+from rollyard.records.types import Json
 from rollyard.services.config.nemo_gym.folders import installed_version
 from rollyard.services.config.plugins import PLUGINS
 from rollyard.services.config.server_code.code_files import CODE, files_of
@@ -24,11 +27,8 @@ from rollyard.services.config.server_code.file_digest import DIGITS, file_digest
 from rollyard.services.config.server_code.file_name_literals import FileNames
 from rollyard.services.config.server_code.requirements import declared_packages
 from rollyard.services.config.server_code.source_scan import Source, read_source
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.run_types import CodeSources, ServerCode
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import is_secret
-from rollyard.services.types import Json
 
 _OWN = "rollyard"
 _SYSTEM = tuple(map(Path, ("/bin", "/dev", "/etc", "/lib", "/proc", "/run", "/sys", "/usr")))

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rollyard.records.run_types import CodeSources, ServerCode
 from rollyard.services.config.server_code.code_files import CODE, files_of, folders_of
 from rollyard.services.config.server_code.file_digest import file_digest
 from rollyard.services.config.server_code.source_scan import read_source
-from rollyard.services.run_types import CodeSources, ServerCode
 
 REMOVED = ""
 """Used in place of the digest of an absent file."""

@@ -6,7 +6,7 @@ package do not need any special headers.
 
 from __future__ import annotations
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.access.hosts import KnownHosts, parse_authority
 from rollyard.services.http.access.peer_user import own_uid, peer_of
 from rollyard.services.http.transport import Scope

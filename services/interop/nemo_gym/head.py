@@ -15,15 +15,15 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from yaml import YAMLError
 
+from rollyard.records.activity import Collection
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.run_types import Directory, ServerCode
+from rollyard.records.types import Json, Record
 from rollyard.services.config.references import servers_named
 from rollyard.services.config.server_folders import ALIASES, FAMILIES
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.head.activity import Collection
 from rollyard.services.http.response_failures import raise_for_status, with_server
 from rollyard.services.http.transport import Transport
-from rollyard.services.run_types import Directory, ServerCode
 from rollyard.services.server.settings import is_secret, redacted, without_credentials, without_secrets
-from rollyard.services.types import Json, Record
 
 DEADLINE_S = 10.0
 NOTE = (

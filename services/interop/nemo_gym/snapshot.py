@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.run_types import HeadFile, ServerInstance
 from rollyard.services.config.server_folders import ALIASES
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.http.transport import Transport
 from rollyard.services.interop.nemo_gym.head import NemoGymHead, NemoGymProcess
-from rollyard.services.run_types import HeadFile, ServerInstance
 
 PROBE_DEADLINE_S = 2.0
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI, Request, WebSocket
 
+from rollyard.records.types import Json
 from rollyard.services.interop.openenv.json_rpc import JsonRpc
 from rollyard.services.interop.openenv.player import Player
 from rollyard.services.interop.openenv.schemas import action_schema, observation_schema, state_schema
@@ -20,7 +21,6 @@ from rollyard.services.interop.serving.error_handlers import handle_errors
 from rollyard.services.interop.serving.json_body import InvalidBody, object_in, read_object
 from rollyard.services.interop.serving.session_store import SessionStore
 from rollyard.services.interop.serving.task_routes import add_task_routes
-from rollyard.services.types import Json
 
 VERSION = "1.0.0"
 """Version of OpenEnv's HTTP API, which `openenv validate` reads."""

@@ -7,13 +7,13 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rollyard.services.errors import Failure
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.services.interop.openenv.player import Player, tool_spec
 from rollyard.services.interop.serving.environment import ServedEnvironment
 from rollyard.services.interop.serving.json_body import InvalidBody, object_in, parse_object, text_in
 from rollyard.services.interop.serving.session_store import SessionLimit, SessionStore
 from rollyard.services.interop.serving.task_list import UnknownTask
-from rollyard.services.types import Json
 
 PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD, INVALID_PARAMS = -32700, -32600, -32601, -32602
 INTERNAL_ERROR, SERVER_ERROR = -32603, -32000

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from rollyard.records.types import Json
 from rollyard.services.interop.serving.environment import ServedEnvironment
 from rollyard.services.interop.serving.episode import Outcome, ServedEpisode
 from rollyard.services.interop.serving.json_body import InvalidBody, object_in, text_in
-from rollyard.services.types import Json
 
 _MESSAGE_FIELDS = ("message", "text", "content")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 _TEXT: Json = {"type": "string"}
 _METADATA: Json = {"type": "object", "additionalProperties": True}

@@ -10,14 +10,14 @@ from typing import Any
 import orjson
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from rollyard.services.errors import Failure
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.services.interop.openenv.json_rpc import JsonRpc
 from rollyard.services.interop.openenv.player import NotReset, Player
 from rollyard.services.interop.serving.environment import ServedEnvironment
 from rollyard.services.interop.serving.json_body import InvalidBody, object_in, parse_object
 from rollyard.services.interop.serving.session_store import SessionLimit, SessionStore, StoredSession
 from rollyard.services.interop.serving.task_list import UnknownTask
-from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 

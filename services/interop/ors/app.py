@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import StreamingResponse
 
+from rollyard.records.types import Json
 from rollyard.services.interop.ors.event_stream import RunningCalls, event, result_events
 from rollyard.services.interop.ors.tool_outputs import listed_tools, prompt_blocks, prompt_messages, tool_output
 from rollyard.services.interop.serving.environment import ServedEnvironment
@@ -23,7 +24,6 @@ from rollyard.services.interop.serving.json_body import object_in, read_object, 
 from rollyard.services.interop.serving.session_store import SessionStore, StoredSession
 from rollyard.services.interop.serving.task_list import UnknownTask
 from rollyard.services.interop.serving.task_routes import add_task_routes, check_name
-from rollyard.services.types import Json
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _MAX_ID = 200

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from rollyard.services.errors import Failure
+from rollyard.records.errors import Failure
 
 PIECE = 4096
 PING_S = 10.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.services.interop.serving.environment import ServedEnvironment
 from rollyard.services.interop.serving.episode import Outcome, ServedEpisode
-from rollyard.services.types import Json
 
 REASONS = {
     "tool_not_found": "not_found",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.interop.serving.episode import ServedEpisode
 from rollyard.services.interop.serving.task_list import TaskList
 from rollyard.services.responses.lenient_json import loads
-from rollyard.services.types import Json
 
 ASK_S = 60.0
 _ANSWER = {"type": "string", "description": "The final answer."}

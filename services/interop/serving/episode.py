@@ -17,15 +17,15 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollouts.rewards import tidy
+from rollyard.records.types import Json
 from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER, ServerClient
 from rollyard.services.http.response_failures import PROBLEM_TYPE, raise_for_status
 from rollyard.services.http.session import Session
 from rollyard.services.interop.serving.tool_calls import arguments_error, is_tool_name
 from rollyard.services.interop.serving.transcript import Transcript, opening_messages, text_of
 from rollyard.services.responses.server_answers import read_answer
-from rollyard.services.rollouts.rewards import tidy
-from rollyard.services.types import Json
 
 CLOSE_S = 10.0
 _WORDS = (400, 404, 405, 413, 422)

@@ -7,7 +7,7 @@ import logging
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from rollyard.services.errors import Failure
+from rollyard.records.errors import Failure
 from rollyard.services.interop.serving.json_body import InvalidBody
 from rollyard.services.interop.serving.session_store import SessionLimit
 from rollyard.services.interop.serving.task_list import UnknownTask

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 MAX_BODY = 16 * 1024 * 1024
 """Maximum size of a request body or WebSocket message, in bytes."""

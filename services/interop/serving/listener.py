@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 
+from rollyard.records.io.optional import load
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.http.app_listener import listening
 from rollyard.services.interop.serving.access_middleware import AccessMiddleware
 from rollyard.services.interop.serving.json_body import MAX_BODY
-from rollyard.services.io.optional import load
 
 
 @contextlib.asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rollyard.services.errors import Failure, OperatorError, RunError, did_you_mean
+from rollyard.records.errors import Failure, OperatorError, RunError, did_you_mean
 from rollyard.services.http.client import ServerClient
 from rollyard.services.interop.serving.environment import ServedEnvironment, example_rows_of, is_turn_based, tools_of
 from rollyard.services.interop.serving.task_list import TaskList

@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from rollyard.services.datasets.data_files import DataFile
-from rollyard.services.datasets.rows import rows_of
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
+from rollyard.records.datasets.data_files import DataFile
+from rollyard.records.datasets.rows import rows_of
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 
 SPLITS = ("train", "validation", "test")
 

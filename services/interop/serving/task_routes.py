@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from fastapi import FastAPI, HTTPException, Request
 
+from rollyard.records.types import Json
 from rollyard.services.interop.serving.environment import ServedEnvironment
 from rollyard.services.interop.serving.json_body import read_object
-from rollyard.services.types import Json
 
 
 def add_task_routes(app: FastAPI, environment: ServedEnvironment) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.types import RESERVED_PATHS
+from rollyard.records.types import RESERVED_PATHS
 
 MAX_ARGUMENTS = 1024 * 1024
 """Maximum size of a tool call's arguments in bytes, as for Rollyard's agents."""

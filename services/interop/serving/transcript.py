@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 
 class Transcript:

@@ -12,20 +12,20 @@ import uuid
 import orjson
 from pydantic import ValidationError
 
-from rollyard.services.datasets.tasks import Rollout
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import ServerClient
-from rollyard.services.http.response_failures import raise_for_status
-from rollyard.services.http.transport import HttpResponse
-from rollyard.services.io.json_values import items, mapping
-from rollyard.services.rollouts.partial.records import (
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.json_values import items, mapping
+from rollyard.records.rollouts.partial_records import (
     EPISODE_ID_HEADER,
     PARTIAL_MEMBER,
     RECORD_HEADER,
     PartialConversation,
 )
+from rollyard.records.types import Json
+from rollyard.services.datasets.tasks import Rollout
+from rollyard.services.http.client import ServerClient
+from rollyard.services.http.response_failures import raise_for_status
+from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollouts.partial.shorten import shortened
-from rollyard.services.types import Json
 
 DEADLINE_S = 5.0
 """A server that takes longer to answer a question about an episode is not waited for."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import orjson
 
+from rollyard.records.errors import Failure
+from rollyard.records.rollouts.partial_records import PARTIAL_MEMBER
+from rollyard.records.types import FailureRow, Json
 from rollyard.services.datasets.tasks import Rollout
-from rollyard.services.errors import Failure
-from rollyard.services.rollouts.partial.records import PARTIAL_MEMBER
-from rollyard.services.types import FailureRow, Json
 
 
 @dataclass

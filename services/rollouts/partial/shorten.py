@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.io.json_values import items, mapping
-from rollyard.services.rollouts.partial.records import Omitted
-from rollyard.services.types import TOKEN_FIELDS, Json
+from rollyard.records.io.json_values import items, mapping
+from rollyard.records.rollouts.partial_records import Omitted
+from rollyard.records.types import TOKEN_FIELDS, Json
 
 _TEXT_SHARE = 16
 """A text longer than this fraction of the limit is shortened."""

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from rollyard.records.errors import RunError
+from rollyard.records.rollouts.rollout_keys import Key
 from rollyard.services.datasets.tasks import Rollout, Tasks
-from rollyard.services.errors import RunError
-from rollyard.services.rollouts.rollout_keys import Key
 from rollyard.services.rollouts.shared.block_finder import BlockFinder, LeasedBlock, Survey, WorkerParts, describe
 
 _FIRST_POLL_S = 0.1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rollyard.services.rollouts.rollout_keys import Expected, Key
+from rollyard.records.rollouts.rollout_keys import Expected, Key
 
 
 def block_size(expected: int) -> int:

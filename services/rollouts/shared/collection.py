@@ -9,16 +9,17 @@ from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.manifest import ChangedParameters
+from rollyard.records.rollouts.rollout_keys import Expected
+from rollyard.records.types import Json, State
 from rollyard.services.datasets.tasks import Tasks
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.code_follower import CodeFollower
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, Prepared, StackClients, Watch, prepare
 from rollyard.services.rollouts.collector import Collector
-from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.shared.block_finder import WorkerParts, describe
 from rollyard.services.rollouts.shared.block_source import BlockSource
 from rollyard.services.rollouts.shared.earlier_output import adopt_output, whole_input
@@ -36,7 +37,6 @@ from rollyard.services.rollouts.shared.shared_paths import SharedPaths
 from rollyard.services.rollouts.shared.shared_records import MergeResult
 from rollyard.services.rollouts.shared.worker_progress import measured_elsewhere
 from rollyard.services.rollouts.status_reporter import reporting
-from rollyard.services.types import Json, State
 
 _POLL_S = 0.2
 _ELSEWHERE_EVERY_S = 2.0

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io.locked_files import LocksUnsupported
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile, Tasks
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.io.locked_files import LocksUnsupported
-from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.collection import CollectionPlan, Prepared, adopter_of, has_rows
 from rollyard.services.rollouts.shared.shared_paths import SharedPaths
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.rollouts.task_subset import subset_of_original
-from rollyard.services.types import Json
 
 _POLL_S = 0.2
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rollyard.services.errors import FailureKind, RunError
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.errors import FailureKind, RunError
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.rollout_keys import Expected, Key, KeySet
 from rollyard.services.rollouts.appender import REPAIR_HINT
-from rollyard.services.rollouts.rollout_keys import Expected, Key, KeySet
 from rollyard.services.rollouts.shared.rollout_lines import failure_lines, rollout_lines
 
 

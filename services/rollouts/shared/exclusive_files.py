@@ -13,8 +13,8 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from rollyard.services.errors import RunError
-from rollyard.services.io.locked_files import sync_folder
+from rollyard.records.errors import RunError
+from rollyard.records.io.locked_files import sync_folder
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 _PROBE = """

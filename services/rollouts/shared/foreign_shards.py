@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rollyard.services.rollouts.partial.records import PARTIAL_MEMBER
-from rollyard.services.rollouts.rollout_keys import Expected, Key
+from rollyard.records.rollouts.partial_records import PARTIAL_MEMBER
+from rollyard.records.rollouts.rollout_keys import Expected, Key
+from rollyard.records.types import Json
 from rollyard.services.rollouts.shared.rollout_lines import failure_lines, rollout_lines
 from rollyard.services.rollouts.shared.shared_paths import RoundPaths
-from rollyard.services.types import Json
 
 
 @dataclass

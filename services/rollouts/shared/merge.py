@@ -9,16 +9,16 @@ from typing import cast
 
 import orjson
 
-from rollyard.services.errors import FailureKind, RunError
-from rollyard.services.io.jsonl import iter_jsonl, refuse
-from rollyard.services.io.lines import Lines
-from rollyard.services.io.locked_files import sync_folder, unused, write_synced
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.rollout_types import RolloutRow
-from rollyard.services.rollouts.manifest import encode_manifest
-from rollyard.services.rollouts.manifest_records import Manifest
+from rollyard.records.errors import FailureKind, RunError
+from rollyard.records.io.jsonl import iter_jsonl, refuse
+from rollyard.records.io.lines import Lines
+from rollyard.records.io.locked_files import sync_folder, unused, write_synced
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.rollouts.manifest import encode_manifest
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.rollout_keys import KeySet
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import KeySet
 from rollyard.services.rollouts.shared.blocks import Blocks
 from rollyard.services.rollouts.shared.leases import Leases
 from rollyard.services.rollouts.shared.merged_shards import sizes_of

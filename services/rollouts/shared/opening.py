@@ -13,20 +13,20 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.io.locked_files import open_unshared, unused
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io.locked_files import open_unshared, unused
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.manifest import check_not_shared, continued, new_manifest, resumed_manifest
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.rollout_keys import Expected
+from rollyard.records.run_types import ServerCode
+from rollyard.records.types import Json
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.manifest import check_not_shared, continued, new_manifest, resumed_manifest
-from rollyard.services.rollouts.manifest_records import Manifest
-from rollyard.services.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.shared.blocks import Blocks, block_size
 from rollyard.services.rollouts.shared.earlier_rows import EarlierRows
 from rollyard.services.rollouts.shared.exclusive_files import create_exclusive
 from rollyard.services.rollouts.shared.shared_paths import RoundPaths, SharedPaths
 from rollyard.services.rollouts.shared.shared_records import SharedManifest
-from rollyard.services.run_types import ServerCode
-from rollyard.services.types import Json
 
 _BRIEF_LOCK_S = 5.0
 """How long another worker may hold the output's lock, on a busy host."""

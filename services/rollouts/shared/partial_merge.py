@@ -6,9 +6,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.rollouts.rollout_keys import Expected
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.shared.blocks import Blocks
 from rollyard.services.rollouts.shared.merge import PUBLISHED, merge_into
 from rollyard.services.rollouts.shared.opening import read_shared_manifest

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rollyard.services.errors import RunError
-from rollyard.services.io.jsonl import iter_jsonl, refuse, strict
-from rollyard.services.io.lines import Lines
-from rollyard.services.rollouts.rewards import EXPECTED, is_reward
-from rollyard.services.rollouts.rollout_keys import Expected, Key, duplicate_key, key_of
-from rollyard.services.types import Json
+from rollyard.records.errors import RunError
+from rollyard.records.io.jsonl import iter_jsonl, refuse, strict
+from rollyard.records.io.lines import Lines
+from rollyard.records.rollouts.rewards import EXPECTED, is_reward
+from rollyard.records.rollouts.rollout_keys import Expected, Key, duplicate_key, key_of
+from rollyard.records.types import Json
 
 _HINT = "Delete that line; a later command collects its rollout again."
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollyard.services.errors import RunError
-from rollyard.services.io.lines import line_at
+from rollyard.records.errors import RunError
+from rollyard.records.io.lines import line_at
+from rollyard.records.rollouts.rollout_keys import KeySet
 from rollyard.services.rollouts.appender import REPAIR_HINT
-from rollyard.services.rollouts.rollout_keys import KeySet
 from rollyard.services.rollouts.shared.blocks import Blocks
 from rollyard.services.rollouts.shared.leases import Leases
 from rollyard.services.rollouts.shared.rollout_lines import rollout_lines

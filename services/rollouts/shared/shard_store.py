@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rollyard.services.errors import FailureKind
-from rollyard.services.io.locked_files import open_unshared
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.rollouts.manifest_records import Manifest
-from rollyard.services.rollouts.rollout_keys import Key, KeySet
+from rollyard.records.errors import FailureKind
+from rollyard.records.io.locked_files import open_unshared
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.rollout_keys import Key, KeySet
+from rollyard.records.run_types import ServerCode
+from rollyard.records.types import FailureRow, Json
 from rollyard.services.rollouts.shared.earlier_rows import EarlierRows
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.run_types import ServerCode
-from rollyard.services.types import FailureRow, Json
 
 
 class ShardStore(RolloutStore):

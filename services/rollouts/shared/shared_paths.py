@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.io.rollout_paths import RolloutPaths
 
 _ROUND = re.compile(r"round-(\d{4,})")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rollyard.services.rollouts.manifest_records import Manifest
-from rollyard.services.types import Record
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.types import Record
 
 
 class SharedManifest(Record):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.types import CollectionStatus
 from rollyard.services.rollouts.shared.shared_paths import SharedPaths
-from rollyard.services.rollouts.status_file import read_status
-from rollyard.services.types import CollectionStatus
 
 
 def unmerged_statuses(output: Path) -> list[CollectionStatus]:

@@ -8,13 +8,13 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.types import Record
 from rollyard.services.rollouts.shared.exclusive_files import unique_sibling
 from rollyard.services.rollouts.shared.leases import Leases
 from rollyard.services.rollouts.shared.owners import has_exited
 from rollyard.services.rollouts.shared.shared_paths import RoundPaths, SharedPaths
 from rollyard.services.rollouts.shared.shared_records import Heartbeat, Owner, SharedManifest
-from rollyard.services.rollouts.status_file import read_status
-from rollyard.services.types import Record
 
 
 class WorkerProgress(Record):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.run_types import Keys
+from rollyard.records.errors import OperatorError
+from rollyard.records.run_types import Keys
 
 MIN_LENGTH = 16
 """Minimum token length in characters. The session secret is derived from the token and is no stronger than it."""

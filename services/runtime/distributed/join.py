@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.records.run_types import Directory, Keys, Launch
+from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig, ServerSpec
-from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.access.hosts import is_loopback
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.run_types import Directory, Keys, Launch
 from rollyard.services.runtime.serve import serve
-from rollyard.services.types import Json
 
 _RETRY_S = 0.5
 _RETRYABLE = (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.config.server_folders import ALIASES, FAMILIES
-from rollyard.services.errors import OperatorError, did_you_mean
 
 
 def select_servers(servers: Sequence[ServerSpec], only: Sequence[str]) -> list[ServerSpec]:

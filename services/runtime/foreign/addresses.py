@@ -6,8 +6,8 @@ import contextlib
 import random
 from dataclasses import replace
 
+from rollyard.records.errors import RunError
 from rollyard.services.config.run_config import RunConfig, ServerSpec
-from rollyard.services.errors import RunError
 from rollyard.services.runtime.hosting import bind
 
 PORTS = range(10_001, 20_001)

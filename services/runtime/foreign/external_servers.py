@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rollyard.records.errors import RunError
+from rollyard.records.run_types import Heartbeat, Registration
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.errors import RunError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.http.transport import Transport
-from rollyard.services.run_types import Heartbeat, Registration
 from rollyard.services.runtime.concurrent_start import all_or_first_error
 from rollyard.services.runtime.foreign.health_probe import Health, HealthProbe
 

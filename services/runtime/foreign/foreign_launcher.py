@@ -8,14 +8,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from rollyard.records.errors import Failure, RunError
+from rollyard.records.io.search_path import IMPORT_ROOT, INSTALLED
+from rollyard.records.run_types import Heartbeat, Launch, Registration
 from rollyard.services.config.nemo_gym.folders import is_installed
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.config.server_code.code_version import foreign_code
-from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.http.transport import Transport
-from rollyard.services.io.search_path import IMPORT_ROOT, INSTALLED
-from rollyard.services.run_types import Heartbeat, Launch, Registration
 from rollyard.services.runtime.foreign import bootstrap, uv_environment
 from rollyard.services.runtime.foreign.foreign_process import ForeignProcess
 from rollyard.services.runtime.foreign.health_probe import HealthProbe

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.run_types import Keys
 from rollyard.services.config.references import servers_of
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.venv import cache_folder
-from rollyard.services.errors import OperatorError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.http.transport import Transport
-from rollyard.services.run_types import Keys
 from rollyard.services.runtime.foreign.external_servers import ExternalServers
 from rollyard.services.runtime.foreign.foreign_launcher import ForeignLauncher
 from rollyard.services.runtime.foreign.launch_config import launch_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.transport import Transport
 
 PATHS = ("/health", "/openapi.json", "/")

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from omegaconf import OmegaConf
 
+from rollyard.records.types import Json
 from rollyard.services.config.nemo_gym.foreign import LAUNCH_KEYS
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.server_folders import ALIASES
-from rollyard.services.types import Json
 
 CONFIG_VARIABLE = "NEMO_GYM_CONFIG_DICT"
 NAME_VARIABLE = "NEMO_GYM_CONFIG_PATH"

@@ -14,9 +14,9 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from rollyard.records.errors import OperatorError
 from rollyard.services.config.nemo_gym.folders import installed_version
 from rollyard.services.config.run_config import ForeignProgram
-from rollyard.services.errors import OperatorError
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from rollyard.services.io.writable import open_private
+from rollyard.records.io.writable import open_private
 from rollyard.services.runtime.programs import process_group
 
 TAIL_BYTES = 64 * 1024

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.io.exit_status import EXIT_USAGE
-from rollyard.services.io.terminal import plain
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io.exit_status import EXIT_USAGE
+from rollyard.records.io.terminal import plain
 from rollyard.services.runtime.programs.program import Program
 
 TAIL_LINES = 12

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from rollyard.services.run_types import HeadFile
+from rollyard.records.run_types import HeadFile
 from rollyard.services.runtime.programs.program import Program
 from rollyard.services.runtime.programs.program_errors import raise_for
 from rollyard.services.runtime.run_dir import running_heads

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rollyard.services.types import Record
+from rollyard.records.types import Record
 
 
 class BoxLimits(Record):

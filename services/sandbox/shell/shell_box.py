@@ -14,12 +14,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from rollyard.services.errors import OperatorError, RollyardError
-from rollyard.services.io.search_path import IMPORT_ROOT
+from rollyard.records.errors import OperatorError, RollyardError
+from rollyard.records.io.search_path import IMPORT_ROOT
+from rollyard.records.types import Json
 from rollyard.services.sandbox.inside.box.plan import BoxPlan
 from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.shell.records import BoxEntry, BoxLimits, CommandResult
-from rollyard.services.types import Json
 
 _MODULE = "rollyard.services.sandbox.inside.box.main"
 _FLAGS = ("-S", "-s", "-P", "-B", "-u", "-W", "ignore")

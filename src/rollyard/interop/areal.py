@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollyard.interop.episode_player import EpisodePlayer, row_of
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.rollouts.rewards import EXPECTED, is_reward
-from rollyard.services.training.endings import Treatment
-from rollyard.services.training.groups.member import GroupMember
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.rollouts.rewards import EXPECTED, is_reward
+from rollyard.training.endings import Treatment
+from rollyard.training.groups.member import GroupMember
 
 
 class Rejected(RunError):

@@ -15,14 +15,14 @@ import orjson
 
 from rollyard.interop.episodes_of_trainers import Episode, EpisodeRules, SeveralSequences, episode_of
 from rollyard.interop.sampling import create_params
-from rollyard.services.datasets.rows import agent_of
+from rollyard.records.datasets.rows import agent_of
+from rollyard.records.errors import OperatorError
+from rollyard.records.rollouts.rollout_keys import task_key
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout
-from rollyard.services.errors import OperatorError
-from rollyard.services.rollouts.rollout_keys import task_key
-from rollyard.services.training.groups.member import GroupMember
-from rollyard.services.training.trl.episodes import Episodes, PlaySettings
-from rollyard.services.training.trl.stack_session import StackSession
-from rollyard.services.types import Json
+from rollyard.training.groups.member import GroupMember
+from rollyard.training.trl.episodes import Episodes, PlaySettings
+from rollyard.training.trl.stack_session import StackSession
 
 T = TypeVar("T")
 

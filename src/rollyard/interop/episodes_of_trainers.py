@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rollyard.services.errors import RunError
-from rollyard.services.training.groups.member import GroupMember
-from rollyard.services.training.sequences.training_sequence import TrainingSequence
-from rollyard.services.training.versions import updates_of
+from rollyard.records.errors import RunError
+from rollyard.training.groups.member import GroupMember
+from rollyard.training.sequences.training_sequence import TrainingSequence
+from rollyard.training.versions import updates_of
 
 SeveralSequences = Literal["all", "mask", "last", "refuse"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from rollyard.interop.episode_player import EpisodePlayer, row_of
 from rollyard.interop.episodes_of_trainers import Episode, SeveralSequences, ranges_of
 from rollyard.interop.group_rewards import with_group_means
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 
 
 def agent_executor(player: EpisodePlayer, several_sequences: SeveralSequences = "mask") -> type[Any]:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.exit_status import exit_status
+from rollyard.records.io.script import ScriptParser
+from rollyard.records.types import Json
 from rollyard.services.datasets.prompts import messages_of, valid_rows
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.exit_status import exit_status
-from rollyard.services.io.script import ScriptParser
-from rollyard.services.types import Json
 
 NAME = "python -m rollyard.interop.rows"
 TRAINERS = ("areal", "openrlhf", "skyrl", "slime", "verl")

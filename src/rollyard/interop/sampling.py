@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 
 _NAMES = {
     "temperature": "temperature",

@@ -15,9 +15,9 @@ from typing import Any
 from rollyard.interop.episode_player import EpisodePlayer, row_of
 from rollyard.interop.episodes_of_trainers import Episode, SeveralSequences
 from rollyard.interop.group_rewards import group_advantages, with_group_means
-from rollyard.services.errors import OperatorError
-from rollyard.services.training.sequences.training_sequence import TrainingSequence
-from rollyard.services.types import FinishReason
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import FinishReason
+from rollyard.training.sequences.training_sequence import TrainingSequence
 
 _GROUPED = ("grpo", "gspo", "reinforce_plus_plus_baseline")
 _TRUNCATED = (FinishReason.LENGTH, FinishReason.CONTEXT_OVERFLOW, FinishReason.MAX_STEPS)

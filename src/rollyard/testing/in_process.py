@@ -10,13 +10,13 @@ from typing import Any
 import orjson
 
 from rollyard.agents.base import Agent, AgentSettings
+from rollyard.records.run_types import Directory, Keys
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, serve
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
-from rollyard.services.run_types import Directory, Keys
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.types import Json
 
 KEYS = Keys(run_id="test", secret="a secret of this test")
 Maker = Callable[[Context], Server]

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rollyard.agents.base import Agent
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, ResourcesServer
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.server_folders import FAMILIES
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 from rollyard.testing.in_process import agent_server, environment_server, in_process_servers
 from rollyard.testing.scripted_model import Script, Turns
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 
 Turn = str | Json | Sequence[str | Json]
 """The model's output for one request: text, an item such as `calls(...)`, or several of these."""

@@ -12,10 +12,10 @@ import orjson
 import pytest
 import yaml
 
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.records.io.search_path import INSTALLED
 from tests.external.aws.account import TAG, Account
-from tests.unit.services.datasets.test_columns import save_to_disk
-from tests.unit.services.training.rlvr.test_conversion import CONFIG as RLVR_CONFIG
+from tests.unit.records.datasets.test_columns import save_to_disk
+from tests.unit.training.rlvr.test_conversion import CONFIG as RLVR_CONFIG
 
 SUBMIT = ("configs/small.yaml", "--entrypoint", "train.py", "--image-tag", TAG)
 FAST = ("--poll-interval", "0.2")

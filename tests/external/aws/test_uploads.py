@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.evaluation.checkpoints.checkpoint_sources import S3Source
-from rollyard.services.launchers.sagemaker.container.multipart import S3Uploader
-from rollyard.services.launchers.sagemaker.container.s3_cache import S3Cache
-from rollyard.services.launchers.sagemaker.container.uploader import RunUploader
+from rollyard.launchers.evaluation.checkpoints.checkpoint_sources import S3Source
+from rollyard.launchers.sagemaker.container.multipart import S3Uploader
+from rollyard.launchers.sagemaker.container.s3_cache import S3Cache
+from rollyard.launchers.sagemaker.container.uploader import RunUploader
+from rollyard.records.errors import OperatorError, RunError
 from tests.external.aws.account import BUCKET, PREFIX, Account
 from tests.external.aws.training_program import safetensors
 from tests.support.waiting import deadline_s, eventually
@@ -24,8 +24,8 @@ PART = 5 * 1024 * 1024
 PROGRAM = """
 import sys, boto3
 from pathlib import Path
-from rollyard.services.launchers.sagemaker.container.multipart import S3Uploader
-from rollyard.services.launchers.sagemaker.container.uploader import RunUploader
+from rollyard.launchers.sagemaker.container.multipart import S3Uploader
+from rollyard.launchers.sagemaker.container.uploader import RunUploader
 client = boto3.client("s3")
 run = RunUploader(Path(sys.argv[1]), sys.argv[2], S3Uploader(client, sys.argv[3], int(sys.argv[4])), 0.1, print)
 run.start()

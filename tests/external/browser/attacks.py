@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 CODE = "document.title='taken';alert(1);fetch('http://192.0.2.1/x')"
 LOST = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 ANSWER = """## The plan
 

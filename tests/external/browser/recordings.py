@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.browser.attacks import attacks, failures
 from tests.support.commands import command, config, ng_run
 from tests.support.stacks import AGENT, PUZZLES, SOKOBAN, read_rows

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import orjson
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.viewer import viewing
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from rollyard.services.findings.find import findings_of
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.metrics.loader.load_run import load
+from rollyard.analysis.findings.find import findings_of
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.records.io.search_path import INSTALLED
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.viewer import exported, viewing
 

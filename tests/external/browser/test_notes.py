@@ -10,14 +10,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from rollyard.services.notes.current_state import RolloutNotes
-from rollyard.services.notes.file_notes import notes_of_rows
-from rollyard.services.notes.record import Override
-from rollyard.services.rollouts.rollout_file import Rollouts
+from rollyard.analysis.notes.file_notes import notes_of_rows
+from rollyard.records.notes.current_state import RolloutNotes
+from rollyard.records.notes.record import Override
+from rollyard.records.rollouts.rollout_file import Rollouts
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.viewer import exported, viewing
 from tests.support.rollout_files import write
-from tests.unit.services.notes.note_rows import record, rows, write_notes
+from tests.unit.records.notes.note_rows import record, rows, write_notes
 
 Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr"

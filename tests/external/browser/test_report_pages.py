@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from rollyard.services.findings.find import findings_of
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.metrics.comparison import difference
-from rollyard.services.metrics.loader.load_run import load
-from rollyard.services.report.document import Report
-from rollyard.services.report.html import html
+from rollyard.analysis.findings.find import findings_of
+from rollyard.analysis.metrics.comparison import difference
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.report.document import Report
+from rollyard.analysis.report.html import html
+from rollyard.records.io.search_path import INSTALLED
 from tests.external.browser.browser_tab import DEADLINE_MS
 from tests.external.browser.viewer import viewing
 from tests.support.commands import in_this_process

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import orjson
 from playwright.sync_api import expect
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.recordings import Recordings
 from tests.support.stacks import read_rows

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from playwright.sync_api import expect
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.viewer import exported, viewing

@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.viewer import exported, viewing
 from tests.support.rollout_files import write

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.launchers.conversion import ConversionRequest
+from rollyard.launchers.conversion import ConversionRequest
 from tests.support.smoke import pytest_ignore_collect
 
 __all__ = ["pytest_ignore_collect"]

@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-from rollyard.services.launchers.conversion import ConversionRequest
+from rollyard.launchers.conversion import ConversionRequest
 from tests.external.vllm.tiny_model import VOCABULARY, tokenizer
 
 _SIZES: dict[str, Any] = {

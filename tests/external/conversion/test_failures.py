@@ -17,10 +17,10 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from transformers import PreTrainedTokenizerFast
 
-from rollyard.services.errors import RunError
-from rollyard.services.launchers.conversion import ConversionRequest, convert, is_converted
-from rollyard.services.launchers.conversion.huggingface.converter import HuggingFaceConverter
-from rollyard.services.launchers.conversion.huggingface.dcp_metadata import read_metadata
+from rollyard.launchers.conversion import ConversionRequest, convert, is_converted
+from rollyard.launchers.conversion.huggingface.converter import HuggingFaceConverter
+from rollyard.launchers.conversion.huggingface.dcp_metadata import read_metadata
+from rollyard.records.errors import RunError
 from tests.external.conversion.conftest import Make
 from tests.external.conversion.dcp_files import change_policy
 
@@ -197,7 +197,7 @@ def test_a_full_disk_is_named(checkpoint: Make, tmp_path: Path, room: int, messa
         file.write("{# " + "x" * 600_000 + " #}")  # the tokenizer leaves too little for the weights
     size = request.read()[0].size + room
     (tmp_path / "disk").mkdir()
-    command = [sys.executable, "-m", "rollyard.services.launchers.conversion"]
+    command = [sys.executable, "-m", "rollyard.launchers.conversion"]
     files = ["--dcp-ckpt-path", str(request.checkpoint), "--dcp-config", str(request.config)]
     mounted = ["unshare", "-m", sys.executable, "-c", FULL_DISK, str(tmp_path / "disk"), str(size)]
     done = subprocess.run([*mounted, *command, *files], capture_output=True, text=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.launchers.conversion import ConversionRequest, conversion_target, is_converted
+from rollyard.launchers.conversion import ConversionRequest, conversion_target, is_converted
 from tests.external.conversion.conftest import Make
 from tests.support.waiting import deadline_s, eventually
 
@@ -26,7 +26,7 @@ CONVERTED = "Successfully converted checkpoint to: "
 
 
 def start(request: ConversionRequest, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "rollyard.services.launchers.conversion", *options]
+    command = [sys.executable, "-m", "rollyard.launchers.conversion", *options]
     return subprocess.Popen(
         [*command, "--dcp-ckpt-path", str(request.checkpoint), "--dcp-config", str(request.config)],
         env={**os.environ, **request.environ, "OMP_NUM_THREADS": "1"},

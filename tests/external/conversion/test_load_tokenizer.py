@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.viewer.token_texts import load_tokenizer
+from rollyard.analysis.viewer.token_texts import load_tokenizer
+from rollyard.records.errors import OperatorError
 
 
 def test_a_folder_without_a_tokenizer_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rollyard.services.launchers.conversion import ConversionRequest, convert
-from rollyard.services.launchers.conversion.huggingface.converter import HuggingFaceConverter
-from rollyard.services.launchers.conversion.manifest import Manifest, read_manifest
+from rollyard.launchers.conversion import ConversionRequest, convert
+from rollyard.launchers.conversion.huggingface.converter import HuggingFaceConverter
+from rollyard.launchers.conversion.manifest import Manifest, read_manifest
 from tests.external.conversion.conftest import Make
 from tests.external.conversion.dcp_files import change_policy, reference
 

@@ -11,9 +11,9 @@ import pytest
 
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.agents.turn_agent.app import TurnAgent
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.gymnasium_text.app import GymnasiumText
-from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.types import Json
 from tests.support.in_process import Script, agent, calls, environment, in_process_servers, says
 from tests.support.stacks import read_rows
 

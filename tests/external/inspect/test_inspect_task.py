@@ -11,13 +11,13 @@ import orjson
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
+from rollyard.cli.diagnostics.environment import checks
+from rollyard.cli.diagnostics.environment.target import Target
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.resources_servers.inspect_task import prepare
 from rollyard.resources_servers.inspect_task.app import InspectTask
-from rollyard.services.cli.diagnostics.environment import checks
-from rollyard.services.cli.diagnostics.environment.target import Target
-from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.types import Json
 from rollyard.testing import Rollout, calls, play
 from rollyard.testing.in_process import environment_server, in_process_servers
 from tests.external.inspect import inspect_tasks

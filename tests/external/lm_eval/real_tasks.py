@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 
 SEED = 42
 FOLDERS = ("gsm8k", "hendrycks_math", "minerva_math", "mbpp", "humaneval")

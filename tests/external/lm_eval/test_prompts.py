@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
@@ -18,7 +19,6 @@ from rollyard.resources_servers.math.hendrycks import last_box
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
 from rollyard.resources_servers.math.prompt_formats import gold_answer
 from rollyard.resources_servers.mbpp import prepare as mbpp
-from rollyard.services.types import Json
 from tests.external.lm_eval.real_tasks import filtered, real_prompts, task
 from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.commands import Finished, command, ng_run
 from tests.support.scripted_engine import completion
 

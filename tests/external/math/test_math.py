@@ -11,11 +11,11 @@ from zlib import crc32
 import orjson
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.answers.equality import compare_without_algebra
 from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
-from rollyard.services.types import Json
 from tests.external.math.spellings import notations, reprinted
 from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_of
 from tests.unit.resources_servers.answers.test_final_form import accepted_formulas

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request
 
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym.head import NemoGymHead, NemoGymProcess
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.types import Json
 from tests.support.commands import command_environ
 
 VENV = INSTALLED / ".venv-nemo-gym"

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.nemo_gym.gym_stack import VENV, Endpoint, GymStack, free_port, gym_stack
 from tests.support.commands import BIN, command, command_environ
 from tests.support.doc_pages import commands, page, sections

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.packages.installation import Installation
 from tests.support.stacks import read_rows
 

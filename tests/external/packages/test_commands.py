@@ -30,7 +30,7 @@ def test_every_command_runs(main: Installation, tmp_path: Path) -> None:
 def test_every_python_imports_every_command(
     installed: Callable[[str], Installation], version: str, tmp_path: Path
 ) -> None:
-    modules = ", ".join(f"rollyard.services.cli.{name.removeprefix('ng_')}" for name in COMMANDS)
+    modules = ", ".join(f"rollyard.cli.{name.removeprefix('ng_')}" for name in COMMANDS)
     assert installed(version).prints(f"import {modules}; print('imported')", cwd=tmp_path) == "imported"
 
 
@@ -76,8 +76,8 @@ def test_folders_in_the_working_directory_never_shadow_packages(main: Installati
 def test_a_clone_in_the_working_directory_is_not_imported(main: Installation, tmp_path: Path) -> None:
     for name in ("services", "resources_servers/gsm8k", "src/rollyard"):
         (tmp_path / "rollyard" / name).mkdir(parents=True)
-    (tmp_path / "rollyard/services/errors.py").write_text("raise RuntimeError(__name__)\n")
-    code = "import rollyard.services.errors as errors; print(errors.__file__)"
+    (tmp_path / "rollyard/records/errors.py").write_text("raise RuntimeError(__name__)\n")
+    code = "import rollyard.records.errors as errors; print(errors.__file__)"
     assert "site-packages" in main.prints(code, cwd=tmp_path)
     help_text = main.run("python", "-m", "rollyard.resources_servers.gsm8k.prepare", "--help", cwd=tmp_path)
     assert help_text.startswith("usage:")

@@ -40,8 +40,8 @@ def test_both_projects_work_inside_and_next_to_the_clone(editable: tuple[Install
 
 def test_the_code_of_the_clone_is_imported_in_any_folder(editable: tuple[Installation, Path], tmp_path: Path) -> None:
     environment, clone = editable
-    imported = environment.prints("import rollyard.services.errors as errors; print(errors.__file__)", cwd=tmp_path)
-    assert Path(imported).resolve() == clone / "services/errors.py"
+    imported = environment.prints("import rollyard.records.errors as errors; print(errors.__file__)", cwd=tmp_path)
+    assert Path(imported).resolve() == clone / "records/errors.py"
 
 
 def test_a_run_starts_in_the_folder_that_contains_the_clone(editable: tuple[Installation, Path]) -> None:
@@ -59,4 +59,4 @@ def test_uninstalling_leaves_the_clone_and_openai_agents(editable: tuple[Install
     files = environment.files("openai_agents")
     environment.uninstall("rollyard")
     assert environment.files("openai_agents") == files and None not in files.values()
-    assert (clone / "services/errors.py").is_file()
+    assert (clone / "records/errors.py").is_file()

@@ -22,7 +22,7 @@ async def main():
     await sandbox.start()
     good = await sandbox.run(Trial(code="def f(x): return x + 1", names=("f",), tests=("assert f(1) == 2",)))
     print(sandbox.layers.mode, good.passed, good.reason)
-    for code in ("import numpy", "import rollyard.services.errors", SEARCH_PATH):
+    for code in ("import numpy", "import rollyard.records.errors", SEARCH_PATH):
         code = f"def f():\\n    {code}\\n    return 1"
         trial = await sandbox.run(Trial(code=code, names=("f",), tests=("assert f() == 1",)))
         print(trial.passed, trial.reason)

@@ -14,9 +14,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError
 from rollyard.services.config import venv
 from rollyard.services.config.venv import REQUIREMENTS, interpreter_for
-from rollyard.services.errors import OperatorError
 from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import load_text, make_folder, send, server_yaml
 from tests.support.stacks import processes

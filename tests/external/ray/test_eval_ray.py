@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from rollyard.services.evaluation.eval_folder import EvalFolder
-from rollyard.services.evaluation.pipeline.control.control_requests import ControlRequests
-from rollyard.services.evaluation.pipeline.plan import EvalPlan
-from rollyard.services.evaluation.pipeline.stages.ray_stage import start_ray
-from rollyard.services.evaluation.pipeline.stages.running_stages import RunningStages
+from rollyard.launchers.evaluation.eval_folder import EvalFolder
+from rollyard.launchers.evaluation.pipeline.control.control_requests import ControlRequests
+from rollyard.launchers.evaluation.pipeline.plan import EvalPlan
+from rollyard.launchers.evaluation.pipeline.stages.ray_stage import start_ray
+from rollyard.launchers.evaluation.pipeline.stages.running_stages import RunningStages
 from rollyard.services.runtime.ray_launcher import check_cluster
 from tests.support.processes import processes_with
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from rollyard.services.training.run.ray_trainer import run_on_ray
+from rollyard.training.run.ray_trainer import run_on_ray
 from tests.support.processes import alive
 from tests.support.waiting import eventually
 

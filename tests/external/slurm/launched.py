@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.slurm.chain.attempts import Attempt
-from rollyard.services.launchers.slurm.chain.record import ChainEvent, ChainRecord
-from rollyard.services.launchers.slurm.client.slurm_client import QueuedJob, SlurmClient
-from rollyard.services.launchers.slurm.client.submitter import jobs_of
-from rollyard.services.launchers.slurm.job_files import log_file, read_submission
-from rollyard.services.launchers.slurm.job_types import JobSpec, JobState, SubmittedJob
-from rollyard.services.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.launchers.slurm.chain.attempts import Attempt
+from rollyard.launchers.slurm.chain.record import ChainEvent, ChainRecord
+from rollyard.launchers.slurm.client.slurm_client import QueuedJob, SlurmClient
+from rollyard.launchers.slurm.client.submitter import jobs_of
+from rollyard.launchers.slurm.job_files import log_file, read_submission
+from rollyard.launchers.slurm.job_types import JobSpec, JobState, SubmittedJob
+from rollyard.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.records.io.search_path import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.processes import parent_of
 from tests.support.waiting import deadline_s, eventually

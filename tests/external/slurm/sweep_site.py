@@ -12,9 +12,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.slurm.launch.launch_folder import LaunchFolder
-from rollyard.services.launchers.slurm.launch.launch_records import Launch
+from rollyard.launchers.slurm.launch.launch_folder import LaunchFolder
+from rollyard.launchers.slurm.launch.launch_records import Launch
+from rollyard.records.io.search_path import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.commands import BIN, Finished, command_environ
 from tests.support.evaluations import command_line
@@ -23,7 +23,7 @@ from tests.support.stacks import keys_of, read_rows
 from tests.support.waiting import deadline_s, eventually
 
 VLLM = INSTALLED / "tests/support/answering_vllm.py"
-RUNNER = "rollyard.services.launchers.slurm.job_runner"
+RUNNER = "rollyard.launchers.slurm.job_runner"
 CONFIG = """\
 defaults: {default}
 generation: {{temperature: 0.6}}

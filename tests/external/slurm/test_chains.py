@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from rollyard.services.launchers.slurm.chain.markers import DONE
-from rollyard.services.launchers.slurm.job_types import JobState
+from rollyard.launchers.slurm.chain.markers import DONE
+from rollyard.launchers.slurm.job_types import JobState
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.launched import Launched, Launcher
 from tests.support.processes import alive, parent_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.launchers.slurm.job_types import JobState
+from rollyard.launchers.slurm.job_types import JobState
 from tests.external.slurm.launched import Launched, Launcher
 
 PYXIS = """#!/bin/bash

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 
-from rollyard.services.launchers.slurm.job_types import JobState
+from rollyard.launchers.slurm.job_types import JobState
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.launched import Launcher
 from tests.support.processes import parent_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.services.launchers.slurm.job_types import JobState
+from rollyard.launchers.slurm.job_types import JobState
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.launched import Launcher
 from tests.support.waiting import eventually

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.errors import RunError
-from rollyard.services.launchers.slurm.client.slurm_client import SlurmClient, SlurmTimeoutError, array_base
-from rollyard.services.launchers.slurm.job_files import Submission, read_submission, sbatch_arguments, write_submission
-from rollyard.services.launchers.slurm.job_types import JobState
-from rollyard.services.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.launchers.slurm.client.slurm_client import SlurmClient, SlurmTimeoutError, array_base
+from rollyard.launchers.slurm.job_files import Submission, read_submission, sbatch_arguments, write_submission
+from rollyard.launchers.slurm.job_types import JobState
+from rollyard.launchers.slurm.slurm_scheduler import SlurmScheduler
+from rollyard.records.errors import RunError
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.launched import Launcher
 from tests.support.waiting import eventually

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.launchers.slurm.launch.launch_folder import LaunchFolder
-from rollyard.services.launchers.slurm.launch.launch_records import Launch
-from rollyard.services.launchers.slurm.launch.submissions import Submissions
+from rollyard.launchers.slurm.launch.launch_folder import LaunchFolder
+from rollyard.launchers.slurm.launch.launch_records import Launch
+from rollyard.launchers.slurm.launch.submissions import Submissions
 from rollyard.services.rollouts.shared.shared_paths import SharedPaths
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.sweep_site import COMBINATIONS, SweepSite

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.launchers.slurm.job_types import JobState
+from rollyard.launchers.slurm.job_types import JobState
 from tests.external.slurm.launched import RAY, Launcher
 from tests.support.processes import processes_with
 from tests.support.waiting import eventually

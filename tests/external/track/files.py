@@ -9,10 +9,10 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.rollouts.manifest_records import Manifest
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.types import Json
 from tests.support.commands import Finished, command, command_environ
 from tests.support.preloaded import Preloaded
 from tests.support.waiting import deadline_s

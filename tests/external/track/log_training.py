@@ -6,8 +6,8 @@ import logging
 import sys
 from pathlib import Path
 
-from rollyard.services.training.metrics.metrics_log import MetricsLog
-from rollyard.services.training.metrics.sinks import sinks_of
+from rollyard.training.metrics.metrics_log import MetricsLog
+from rollyard.training.metrics.sinks import sinks_of
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rollyard.interop.openrlhf import agent_executor
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 from tests.external.trainers.wheel_sources import module_of
 from tests.unit.interop.scripted_session import answer, playing, task
 

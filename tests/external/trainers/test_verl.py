@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from rollyard.interop import verl
-from rollyard.services.errors import RunError
+from rollyard.records.errors import RunError
 from tests.external.trainers.wheel_sources import module_of
 from tests.unit.interop.scripted_session import answer, playing, task
 

@@ -9,8 +9,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.prompt_formats import create_params
-from rollyard.services.types import Json
 
 UPDATES = 40
 _BATCH = 8

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rollyard.services.training.stack.training_stack import TrainingStack
+from rollyard.training.stack.training_stack import TrainingStack
 from tests.external.training.engine_stacks import FORCED_CALLS, TOKEN, ServedStack, engine_config, served
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.tiny_model import build

@@ -10,16 +10,16 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.run_types import Keys
+from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import StackClients
-from rollyard.services.run_types import Keys
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.training.stack.training_stack import TrainingStack
-from rollyard.services.types import Json
+from rollyard.training.stack.training_stack import TrainingStack
 from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import Engine
 from tests.support.background_loop import background_loop

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from rollyard.services.training.algorithms import Algorithm
-from rollyard.services.training.groups.advantages import Group
+from rollyard.training.algorithms import Algorithm
+from rollyard.training.groups.advantages import Group
 
 
 def reference_loss(

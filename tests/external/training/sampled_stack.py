@@ -14,17 +14,17 @@ import torch
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM
 
-from rollyard.services.training.batch import Batch
-from rollyard.services.training.endings import EndingRules
-from rollyard.services.training.groups.advantages import groups_of
-from rollyard.services.training.groups.member import member_of_row
-from rollyard.services.training.run.policy_trainer import Save
-from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.training.sequences.training_sequence import SequenceRules
-from rollyard.services.training.weights.version_folders import VersionFolders
-from rollyard.services.training.weights.weight_publisher import PublishedWeights
+from rollyard.training.batch import Batch
+from rollyard.training.endings import EndingRules
+from rollyard.training.groups.advantages import groups_of
+from rollyard.training.groups.member import member_of_row
+from rollyard.training.run.policy_trainer import Save
+from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.sequences.training_sequence import SequenceRules
+from rollyard.training.weights.version_folders import VersionFolders
+from rollyard.training.weights.weight_publisher import PublishedWeights
 from tests.external.vllm.tiny_model import VOCABULARY
-from tests.unit.services.training.recorded_turns import row, turn
+from tests.unit.training.recorded_turns import row, turn
 
 GROUPS, MEMBERS, TOKENS = 3, 4, 6
 

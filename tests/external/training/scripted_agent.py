@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.backoff import Restarts
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollouts.collection import StackClients
-from rollyard.services.training.stack.training_stack import TrainingStack
-from rollyard.services.types import Json
-from tests.unit.services.training.recorded_turns import row, turn
+from rollyard.training.stack.training_stack import TrainingStack
+from tests.unit.training.recorded_turns import row, turn
 
 Answer = Callable[[Json, int], Awaitable[Json]]
 AT_ONCE = Restarts(first_pause_s=0.0, longest_pause_s=0.0)

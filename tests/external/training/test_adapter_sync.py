@@ -15,14 +15,14 @@ from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM
 
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.training.train_config import LoraSettings, WeightSettings
-from rollyard.services.training.trl.grpo_settings import lora_config
-from rollyard.services.training.trl.save_policy import write_policy
-from rollyard.services.training.trl.sequence_log_probs import sequence_log_probs
-from rollyard.services.training.weights.parity import ParityProbe
-from rollyard.services.training.weights.policy_client import PolicyClient, WeightKind
-from rollyard.services.training.weights.version_folders import VersionFolders
-from rollyard.services.training.weights.weight_publisher import WeightPublisher
+from rollyard.training.train_config import LoraSettings, WeightSettings
+from rollyard.training.trl.grpo_settings import lora_config
+from rollyard.training.trl.save_policy import write_policy
+from rollyard.training.trl.sequence_log_probs import sequence_log_probs
+from rollyard.training.weights.parity import ParityProbe
+from rollyard.training.weights.policy_client import PolicyClient, WeightKind
+from rollyard.training.weights.version_folders import VersionFolders
+from rollyard.training.weights.weight_publisher import WeightPublisher
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN
 from tests.external.training.tiny_policy import make_tokenizer

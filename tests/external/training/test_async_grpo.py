@@ -17,22 +17,22 @@ import torch
 from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.errors import Failure, FailureKind, RunError
-from rollyard.services.training.trl.episodes import PlaySettings
-from rollyard.services.training.trl.loop_thread import LoopThread
-from rollyard.services.training.trl.rollout_worker import StackRolloutWorker
-from rollyard.services.training.trl.stack_session import Publish
-from rollyard.services.training.trl.weight_transfer import StackWeightTransfer
-from rollyard.services.training.weights.policy_client import PolicyClient
-from rollyard.services.training.weights.version_folders import VersionFolders
-from rollyard.services.training.weights.weight_publisher import WeightPublisher
-from rollyard.services.types import Json
+from rollyard.training.trl.episodes import PlaySettings
+from rollyard.training.trl.loop_thread import LoopThread
+from rollyard.training.trl.rollout_worker import StackRolloutWorker
+from rollyard.training.trl.stack_session import Publish
+from rollyard.training.trl.weight_transfer import StackWeightTransfer
+from rollyard.training.weights.policy_client import PolicyClient
+from rollyard.training.weights.version_folders import VersionFolders
+from rollyard.training.weights.weight_publisher import WeightPublisher
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, broken, stack_of
 from tests.external.training.tiny_policy import make_model, make_tokenizer
 from tests.support.waiting import deadline_s, eventually
 from tests.support.weight_engine import TOKEN, WeightEngine, trainer_server
-from tests.unit.services.training.recorded_turns import row, turn
+from tests.unit.training.recorded_turns import row, turn
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="You are importing from 'trl.experimental'")

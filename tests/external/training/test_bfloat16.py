@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, TrainerCallback
 
-from rollyard.services.training.algorithms import ALGORITHMS
-from rollyard.services.training.trl.rollout_trainer import RolloutTrainer
+from rollyard.training.algorithms import ALGORITHMS
+from rollyard.training.trl.rollout_trainer import RolloutTrainer
 from tests.external.training.reference import reference_loss
 from tests.external.training.tiny_policy import make_groups, make_model
 from tests.external.training.training_runs import make_update, trained

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from rollyard.services.training.stack.training_stack import TrainingStack
+from rollyard.training.stack.training_stack import TrainingStack
 from tests.support.stacks import AGENT, EXAMPLES, read_rows
 from tests.support.waiting import deadline_s
 

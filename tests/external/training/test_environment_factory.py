@@ -15,8 +15,8 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
 import rollyard
-from rollyard.services.training.trl.stack_environments import StackEnvironments, environment_rows
-from rollyard.services.training.trl.stack_session import StackSession
+from rollyard.training.trl.stack_environments import StackEnvironments, environment_rows
+from rollyard.training.trl.stack_session import StackSession
 from tests.external.training.tiny_policy import make_model, make_tokenizer
 from tests.support.background_loop import background_loop
 from tests.support.stacks import EXAMPLES, SOKOBAN, read_rows

@@ -7,14 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout
-from rollyard.services.errors import Failure, FailureKind, RunError
-from rollyard.services.training.endings import Treatment
-from rollyard.services.training.groups.member import GroupMember
-from rollyard.services.training.trl.episodes import Episodes, PlaySettings
-from rollyard.services.types import Json
+from rollyard.training.endings import Treatment
+from rollyard.training.groups.member import GroupMember
+from rollyard.training.trl.episodes import Episodes, PlaySettings
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, broken, solved, stack_of
-from tests.unit.services.training.recorded_turns import row, turn
+from tests.unit.training.recorded_turns import row, turn
 
 
 async def play(

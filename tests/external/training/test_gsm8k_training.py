@@ -12,9 +12,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.types import Json
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
+from rollyard.training.run_paths import TrainingPaths
 from tests.external.training.boxing_policy import build_boxing_policy
 from tests.external.training.train_command import training_s
 from tests.external.vllm.engine import Engine

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rollyard.services.training.train_config import TrainConfig
+from rollyard.training.train_config import TrainConfig
 from tests.external.training.tiny_policy import make_model
 from tests.external.training.training_runs import make_update, trained
 

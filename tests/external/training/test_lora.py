@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from rollyard.services.training.train_config import LoraSettings
-from rollyard.services.training.trl.grpo_settings import lora_config
+from rollyard.training.train_config import LoraSettings
+from rollyard.training.trl.grpo_settings import lora_config
 from tests.external.training.tiny_policy import make_model
 from tests.external.training.training_runs import make_update, trained
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from rollyard.services.errors import RunError
-from rollyard.services.training.algorithms import ALGORITHMS, Algorithm
-from rollyard.services.training.groups.advantages import Group
-from rollyard.services.training.update import Update, update_of
+from rollyard.records.errors import RunError
+from rollyard.training.algorithms import ALGORITHMS, Algorithm
+from rollyard.training.groups.advantages import Group
+from rollyard.training.update import Update, update_of
 from tests.external.training.reference import log_probs, reference_loss
 from tests.external.training.tiny_policy import make_groups, make_model, make_tokenizer
 from tests.external.training.training_runs import LONG, make_update, trained

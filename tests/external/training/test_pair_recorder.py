@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rollyard.services.training.token_pairs import LOG_RATIO_EDGES, TokenPairs
+from rollyard.training.token_pairs import LOG_RATIO_EDGES, TokenPairs
 from tests.external.training.reference import log_probs
 from tests.external.training.tiny_policy import make_model
 from tests.external.training.training_runs import make_update, trained

@@ -11,14 +11,14 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
-from rollyard.services.errors import RunError
+from rollyard.records.errors import RunError
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.training.train_config import WeightSettings
-from rollyard.services.training.trl.sequence_log_probs import sequence_log_probs
-from rollyard.services.training.weights.parity import ParityProbe
-from rollyard.services.training.weights.policy_client import PolicyClient
-from rollyard.services.training.weights.version_folders import VersionFolders
-from rollyard.services.training.weights.weight_publisher import WeightPublisher
+from rollyard.training.train_config import WeightSettings
+from rollyard.training.trl.sequence_log_probs import sequence_log_probs
+from rollyard.training.weights.parity import ParityProbe
+from rollyard.training.weights.policy_client import PolicyClient
+from rollyard.training.weights.version_folders import VersionFolders
+from rollyard.training.weights.weight_publisher import WeightPublisher
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN
 from tests.support.waiting import deadline_s

@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.training.train_config import WeightSettings
-from rollyard.services.training.trl.sequence_log_probs import sequence_log_probs
-from rollyard.services.training.weights.parity import ParityProbe
-from rollyard.services.training.weights.policy_client import PolicyClient
+from rollyard.training.train_config import WeightSettings
+from rollyard.training.trl.sequence_log_probs import sequence_log_probs
+from rollyard.training.weights.parity import ParityProbe
+from rollyard.training.weights.policy_client import PolicyClient
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN
 from tests.external.training.train_command import training_s

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.training.batch import Batch
-from rollyard.services.training.play.batch_source import StackBatchSource
-from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.training.stack.training_stack import TrainingStack
-from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.weights.policy_client import PolicyClient
+from rollyard.training.batch import Batch
+from rollyard.training.play.batch_source import StackBatchSource
+from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.stack.training_stack import TrainingStack
+from rollyard.training.train_config import TrainConfig
+from rollyard.training.weights.policy_client import PolicyClient
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import FORCED_CALLS
 from tests.support.stacks import AGENT, EXAMPLES

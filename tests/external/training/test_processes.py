@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rollyard.services.training.micro_batches import micro_batches
-from rollyard.services.types import Json
+from rollyard.records.types import Json
+from rollyard.training.micro_batches import micro_batches
 from tests.external.training.sampled_stack import initial_model
 from tests.external.training.tiny_policy import make_model
 from tests.external.training.train_command import training_s

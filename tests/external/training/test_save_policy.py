@@ -13,10 +13,10 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rollyard.services.errors import RunError
-from rollyard.services.training.train_config import LoraSettings
-from rollyard.services.training.trl.grpo_settings import lora_config
-from rollyard.services.training.trl.save_policy import save_policy, write_errors
+from rollyard.records.errors import RunError
+from rollyard.training.train_config import LoraSettings
+from rollyard.training.trl.grpo_settings import lora_config
+from rollyard.training.trl.save_policy import save_policy, write_errors
 from tests.external.training.tiny_policy import make_model, make_tokenizer
 from tests.external.training.training_runs import make_update, trained
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.training.run.settings_check import settings_yaml
-from rollyard.services.training.run.start_checks import check
-from rollyard.services.training.run.train_plan import TrainPlan
-from rollyard.services.training.train_config import TrainConfig
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.training.run.settings_check import settings_yaml
+from rollyard.training.run.start_checks import check
+from rollyard.training.run.train_plan import TrainPlan
+from rollyard.training.train_config import TrainConfig
 from tests.support.stacks import colocated, load_config
-from tests.unit.services.training.run.model_folder import model_folder
+from tests.unit.training.run.model_folder import model_folder
 
 ROWS = INSTALLED / "resources_servers/gsm8k/data/example.jsonl"
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}

@@ -9,11 +9,11 @@ import orjson
 import pytest
 import yaml
 
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.training.run.run_folder import RunFolder
-from rollyard.services.training.run.train import MainProcess, train
-from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.types import Json
+from rollyard.training.run.run_folder import RunFolder
+from rollyard.training.run.train import MainProcess, train
+from rollyard.training.train_config import TrainConfig
 from tests.external.training.conftest import StartStack
 from tests.support.fixtures import make_folder
 from tests.support.stacks import read_rows

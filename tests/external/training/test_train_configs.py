@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.records.io.search_path import INSTALLED
 from tests.support.commands import in_this_process
 from tests.support.doc_pages import commands, page
-from tests.unit.services.training.run.model_folder import model_folder
+from tests.unit.training.run.model_folder import model_folder
 
 ROWS = INSTALLED / "resources_servers"
 LINES = [words for words in commands(page("training.md")) if words[0] == "ng_train"]

@@ -11,14 +11,14 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from rollyard.services.errors import RunError
-from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.groups.advantages import Group
-from rollyard.services.training.groups.member import GroupMember, member_of_failure, member_of_row
-from rollyard.services.training.sequences.training_sequence import SequenceRules
-from rollyard.services.training.trl.trl_columns import ENDING, REWARD, RowRules, trl_columns
+from rollyard.records.errors import RunError
+from rollyard.training.endings import EndingRules, Treatment
+from rollyard.training.groups.advantages import Group
+from rollyard.training.groups.member import GroupMember, member_of_failure, member_of_row
+from rollyard.training.sequences.training_sequence import SequenceRules
+from rollyard.training.trl.trl_columns import ENDING, REWARD, RowRules, trl_columns
 from tests.external.training.tiny_policy import make_groups, make_model, make_tokenizer
-from tests.unit.services.training.recorded_turns import row, turn
+from tests.unit.training.recorded_turns import row, turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 RULES = RowRules(filler_id=9, temperature=1.0)

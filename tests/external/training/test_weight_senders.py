@@ -10,9 +10,9 @@ import peft
 import pytest
 import torch
 
-from rollyard.services.training.train_config import LoraSettings
-from rollyard.services.training.trl.grpo_settings import lora_config
-from rollyard.services.training.trl.weight_senders import IpcSender, NcclSender, model_tensors
+from rollyard.training.train_config import LoraSettings
+from rollyard.training.trl.grpo_settings import lora_config
+from rollyard.training.trl.weight_senders import IpcSender, NcclSender, model_tensors
 from tests.external.training.tiny_policy import make_model
 
 

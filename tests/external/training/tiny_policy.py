@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.groups.advantages import Group, Scale, groups_of
-from rollyard.services.training.groups.member import GroupMember, member_of_failure, member_of_row
-from rollyard.services.training.sequences.training_sequence import SequenceRules
+from rollyard.training.endings import EndingRules, Treatment
+from rollyard.training.groups.advantages import Group, Scale, groups_of
+from rollyard.training.groups.member import GroupMember, member_of_failure, member_of_row
+from rollyard.training.sequences.training_sequence import SequenceRules
 from tests.external.vllm.tiny_model import VOCABULARY, tokenizer
-from tests.unit.services.training.recorded_turns import row, turn
+from tests.unit.training.recorded_turns import row, turn
 
 
 def make_model(seed: int = 0) -> Qwen3ForCausalLM:

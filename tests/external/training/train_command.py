@@ -13,8 +13,8 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.io.own_command import own_command
-from rollyard.services.types import Json
+from rollyard.records.io.own_command import own_command
+from rollyard.records.types import Json
 from tests.support.commands import command_environ
 from tests.support.local_engines import MARK
 from tests.support.processes import alive, processes_with

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from rollyard.services.training.trl.rollout_trainer import RolloutTrainer
+from rollyard.training.trl.rollout_trainer import RolloutTrainer
 from tests.external.training.tiny_policy import make_model
 from tests.external.training.training_runs import make_update, trained
 

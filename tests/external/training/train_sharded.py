@@ -17,10 +17,10 @@ import torch
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
-from rollyard.services.training.train_config import LoraSettings
-from rollyard.services.training.trl.grpo_settings import lora_config
-from rollyard.services.training.trl.rollout_trainer import RolloutTrainer
-from rollyard.services.training.trl.save_policy import save_policy
+from rollyard.training.train_config import LoraSettings
+from rollyard.training.trl.grpo_settings import lora_config
+from rollyard.training.trl.rollout_trainer import RolloutTrainer
+from rollyard.training.trl.save_policy import save_policy
 from tests.external.training.tiny_policy import make_model
 from tests.external.training.training_runs import make_update, trained
 

@@ -20,16 +20,16 @@ from typing import Any
 import torch
 from anyio.from_thread import start_blocking_portal
 
-from rollyard.services.io import jsonl
-from rollyard.services.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED, exit_status
-from rollyard.services.training.run import checkpoints
-from rollyard.services.training.run.policy_trainer import PolicyTrainer, TrainerHooks
-from rollyard.services.training.run.run_folder import RunFolder
-from rollyard.services.training.run.run_training import run_other_process, run_training
-from rollyard.services.training.run.stack_parts import StackParts
-from rollyard.services.training.run.train import is_main_process
-from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.trl.policy_trainer import TrlPolicyTrainer
+from rollyard.records.io import jsonl
+from rollyard.records.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED, exit_status
+from rollyard.training.run import checkpoints
+from rollyard.training.run.policy_trainer import PolicyTrainer, TrainerHooks
+from rollyard.training.run.run_folder import RunFolder
+from rollyard.training.run.run_training import run_other_process, run_training
+from rollyard.training.run.stack_parts import StackParts
+from rollyard.training.run.train import is_main_process
+from rollyard.training.train_config import TrainConfig
+from rollyard.training.trl.policy_trainer import TrlPolicyTrainer
 from tests.external.training.sampled_stack import Reached, SampledStack
 from tests.external.training.train_command import training_s
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.trl.grpo_settings import grpo_config
-from rollyard.services.training.trl.rollout_trainer import RolloutTrainer
-from rollyard.services.training.update import Update, update_of
+from rollyard.training.train_config import TrainConfig
+from rollyard.training.trl.grpo_settings import grpo_config
+from rollyard.training.trl.rollout_trainer import RolloutTrainer
+from rollyard.training.update import Update, update_of
 from tests.external.training.tiny_policy import make_groups, make_tokenizer
 
 LONG = 1024

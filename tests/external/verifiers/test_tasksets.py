@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.verifiers_environment.app import VerifiersEnvironment
-from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.types import Json
 from tests.support.in_process import Script, agent, calls, environment, in_process_servers, says
 
 TASKSET = "counting_taskset"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from rollyard.records.types import Json
 from rollyard.services.responses.policy_logprobs import temperature_of
-from rollyard.services.types import Json
 from tests.external.vllm.reference import Reference
 from tests.external.vllm.tiny_model import VOCABULARY
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.vllm.constrained import ENDS
 from tests.external.vllm.engine import Engine
 from tests.support.stacks import EXAMPLES

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 from omegaconf import OmegaConf
 
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import Json
 from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import ENVIRONMENT, LONGEST, Engine, start_s
 from tests.support.local_engines import MARK, marked_processes

@@ -10,7 +10,7 @@ import torch
 import xgrammar
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.vllm.tiny_model import VOCABULARY
 
 

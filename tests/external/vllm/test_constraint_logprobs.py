@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.services.responses.policy_logprobs import temperature_of, why_not_policy_logprobs
-from rollyard.services.types import Json
 from tests.external.vllm.constrained import from_record
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.first_turns import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.evaluation.eval_config import EvalConfig
-from rollyard.services.evaluation.pipeline.vllm_command import serve_arguments
+from rollyard.launchers.evaluation.eval_config import EvalConfig
+from rollyard.launchers.evaluation.pipeline.vllm_command import serve_arguments
 from tests.e2e.test_docs import every
 
 # In another process, because importing vLLM emits warnings.

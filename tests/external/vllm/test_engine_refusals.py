@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.errors import FailureKind
 from rollyard.responses_api_models.upstream.response_parsing import upstream_failure
-from rollyard.services.errors import FailureKind
 from rollyard.services.http.transport import HttpResponse
 from tests.external.vllm.engine import LONGEST, Engine
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.vllm.calls import asking
 from tests.external.vllm.engine import Engine, in_flight
 from tests.external.vllm.first_turns import CLOSE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.vllm.first_turns import CLOSE, KINDS, UNCONSTRAINED, FirstTurns
 
 VARYING = ("id", "call_id", "created_at", "token_trace", "system_fingerprint")

@@ -11,10 +11,10 @@ import orjson
 import pytest
 from omegaconf import OmegaConf
 
+from rollyard.analysis.viewer.token_texts import load_tokenizer
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.types import Json
-from rollyard.services.viewer.token_texts import load_tokenizer
 from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import RUNNING, Engine
 from tests.support.commands import command, config, ng_run

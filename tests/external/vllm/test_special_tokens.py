@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.vllm.calls import CALL, asking
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.tiny_model import MARKS, SPECIAL

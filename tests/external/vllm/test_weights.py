@@ -13,7 +13,7 @@ import orjson
 import pytest
 from safetensors.torch import load_file, save_file
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.vllm.calls import CALL, asking
 from tests.external.vllm.engine import Engine, in_flight
 from tests.external.vllm.reference import Reference

@@ -16,11 +16,11 @@ from tests.faults.chaos.invariants import Broken
 from tests.support.waiting import deadline_s
 
 ENTRIES = {
-    "ng_run": "rollyard.services.cli.run",
-    "ng_collect_rollouts": "rollyard.services.cli.collect_rollouts",
-    "ng_status": "rollyard.services.cli.status",
-    "ng_reward_profile": "rollyard.services.cli.reward_profile",
-    "ng_viewer": "rollyard.services.cli.viewer",
+    "ng_run": "rollyard.cli.run",
+    "ng_collect_rollouts": "rollyard.cli.collect_rollouts",
+    "ng_status": "rollyard.cli.status",
+    "ng_reward_profile": "rollyard.cli.reward_profile",
+    "ng_viewer": "rollyard.cli.viewer",
 }
 
 

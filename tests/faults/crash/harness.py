@@ -21,23 +21,23 @@ from pathlib import Path
 import orjson
 import uvloop
 
+from rollyard.cli import collect_rollouts
+from rollyard.cli import status as show_status
+from rollyard.records.run_types import Launch
+from rollyard.records.types import Json
 from rollyard.services.backoff import Restarts
-from rollyard.services.cli import collect_rollouts
-from rollyard.services.cli import status as show_status
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.run_types import Launch
 from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.serve import serve_until_signalled
 from rollyard.services.runtime.stack import Stack, new_keys
-from rollyard.services.types import Json
 from tests.support.stacks import keys_of, read_rows, reproducible_part
 from tests.support.waiting import deadline_s
 
 ENVIRONMENT = "grl_sokoban_resources_server"
 POLICY = "policy_model"
-COLLECT = (sys.executable, "-c", "from rollyard.services.cli.collect_rollouts import main; main()")
-RUN = (sys.executable, "-c", "from rollyard.services.cli.run import main; main()")
+COLLECT = (sys.executable, "-c", "from rollyard.cli.collect_rollouts import main; main()")
+RUN = (sys.executable, "-c", "from rollyard.cli.run import main; main()")
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(

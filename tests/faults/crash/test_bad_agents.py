@@ -8,17 +8,17 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.run_types import Directory, Keys
+from rollyard.records.types import Json, State
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.errors import OperatorError
 from rollyard.services.http.client import RUN_HEADER, AddressBook, ServerClient
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport, Receive, Scope, Send
-from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.run_types import Directory, Keys
-from rollyard.services.types import Json, State
 from tests.support.stacks import keys_of, read_rows
 
 from .harness import failures

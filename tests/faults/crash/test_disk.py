@@ -11,12 +11,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.errors import RunError
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.rollout_types import RolloutRow
+from rollyard.records.errors import RunError
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.types import FailureRow, Json
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.types import FailureRow, Json
 from tests.support.stacks import keys_of, read_rows
 
 ODD = "next line \u0085 separators \u2028 \u2029 vertical tab \u000b form feed \u000c nul \u0000 emoji \U0001f600"

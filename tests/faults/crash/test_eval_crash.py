@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.checkpoints import write_checkpoint
 from tests.support.evaluations import EvalProcess, ng_eval
 from tests.support.processes import children_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.resources_servers.gsm8k.prepare import main as prepare
-from rollyard.services.io.search_path import INSTALLED
 from tests.support.commands import command_environ
 from tests.support.processes import alive
 from tests.support.sokoban_page import free_port

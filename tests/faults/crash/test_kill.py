@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from rollyard.records.types import Json
 from rollyard.services.rollouts.collector import Limits
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import Json
 from tests.support.stacks import AGENT, PUZZLES, collect, colocated, load_config
 from tests.support.waiting import until
 

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError, RunError
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.runtime.stack import Stack
 from tests.support.fixtures import unused_url
 from tests.support.local_engines import DEADLINE_S, FAKE, MARK, wait_until_gone

@@ -12,26 +12,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollyard.services.io.jsonl import lenient
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.metrics.comparison import difference
-from rollyard.services.metrics.curriculum import ids_of
-from rollyard.services.metrics.loader.load_run import load
-from rollyard.services.report.document import Report
-from rollyard.services.report.html import html
-from rollyard.services.report.markdown import markdown
-from rollyard.services.report.task_rows import task_rows
+from rollyard.analysis.metrics.comparison import difference
+from rollyard.analysis.metrics.curriculum import ids_of
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.report.document import Report
+from rollyard.analysis.report.html import html
+from rollyard.analysis.report.markdown import markdown
+from rollyard.analysis.report.task_rows import task_rows
+from rollyard.analysis.tracking.reservoir_sample import RolloutSample
+from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics
+from rollyard.analysis.tracking.tail import rows as tail_rows
+from rollyard.analysis.viewer.export import export
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.rollout_list import SORTS, Query
+from rollyard.analysis.viewer.rollout_view import rollout_view
+from rollyard.records.io.jsonl import lenient
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.rollout_keys import Expected
+from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.tracking.reservoir_sample import RolloutSample
-from rollyard.services.tracking.rollout_metrics import RolloutMetrics
-from rollyard.services.tracking.tail import rows as tail_rows
-from rollyard.services.types import Json
-from rollyard.services.viewer.export import export
-from rollyard.services.viewer.library import FileIndex
-from rollyard.services.viewer.rollout_list import SORTS, Query
-from rollyard.services.viewer.rollout_view import rollout_view
 
 HUGE = [2**53, 2**63, 2**64, 10**300, 10**400, -(2**63), 1e308, -1e308, 5e-324]
 DEEP: Any = []

@@ -12,8 +12,8 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from rollyard.records.types import Json
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import Json
 from tests.support.stacks import AGENT, PUZZLES, SOKOBAN, keys_of, load_config, read_rows
 from tests.support.waiting import until
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.cli.viewer import FoundRun
+from rollyard.analysis.viewer.live import EpisodeTails, TailView
+from rollyard.cli.viewer import FoundRun
+from rollyard.records.rollouts.replay import Replay
+from rollyard.records.run_types import HeadFile
+from rollyard.records.types import Json
 from rollyard.services.rollouts.collector import Limits
-from rollyard.services.rollouts.replay import Replay
-from rollyard.services.run_types import HeadFile
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import Json
-from rollyard.services.viewer.live import EpisodeTails, TailView
 from tests.support.stacks import AGENT, PUZZLES, collect, load_config, processes
 from tests.support.waiting import deadline_s
 

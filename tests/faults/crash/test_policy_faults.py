@@ -12,14 +12,14 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import Json
 from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, load_config, read_rows
 from tests.support.waiting import until
 

@@ -13,11 +13,11 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.session import Session
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import Json
 from tests.support.stacks import AGENT, PUZZLES, colocated, load_config, read_rows
 
 from .harness import ENVIRONMENT, POLICY, falls_to_zero, forked, gauge, ready_pid

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from rollyard.records.types import Json
 from rollyard.services.rollouts.shared.shared_paths import SharedPaths
 from rollyard.services.rollouts.shared.shared_records import MergeResult
 from rollyard.services.rollouts.shared.worker_progress import shared_progress
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import Json
 from tests.support.stacks import AGENT, PUZZLES, collect, colocated, load_config, read_rows
 from tests.support.waiting import until
 from tests.unit.services.rollouts.shared.workers import beat, lease_block
 
 from .harness import Forked, command, essences, failures, forked, forked_collect, status
 
-REPORT = (sys.executable, "-c", "from rollyard.services.cli.reward_profile import main; main()")
+REPORT = (sys.executable, "-c", "from rollyard.cli.reward_profile import main; main()")
 TASKS, REPEATS = 60, 4
 SLOW_POLICY = "policy_model.responses_api_models.builtin_model.latency_s=0.05"
 

@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from rollyard.agents.game_agent.app import GameAgent
+from rollyard.records.activity import RunningEpisodes
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
-from rollyard.services.errors import Failure
-from rollyard.services.head.activity import RunningEpisodes
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "_ng_task_index": 7, "_ng_rollout_index": 2}

@@ -13,12 +13,12 @@ from rollyard.agents.base import Agent, AgentSettings
 from rollyard.agents.episode import Episode
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.agents.simple_agent.app import DEFAULT_MAX_STEPS, SimpleAgent
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import FinishReason, Json
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import FinishReason, Json
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "level": 3}

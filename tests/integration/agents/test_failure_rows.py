@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from rollyard.agents.game_agent.app import GameAgent
+from rollyard.records.types import Json
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.types import Json
 from tests.integration.agents.test_agents import ROW, counting
 from tests.support.in_process import InProcessServers, Script, calls, says
 

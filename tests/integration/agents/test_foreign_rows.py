@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollyard.agents.simple_agent.app import SimpleAgent
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.integration.agents.test_agents import ROW, counting
 from tests.support.in_process import Script, says
 

@@ -11,8 +11,8 @@ from fastapi import FastAPI, Request, Response
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.agents.turn_agent.app import TurnAgent
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from tests.support.foreign_servers import TOKEN_KEYS, foreign_environment
 from tests.support.in_process import Script, calls, says
 from tests.support.waiting import deadline_s

@@ -11,8 +11,8 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from rollyard.agents.simple_agent.app import SimpleAgent
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from tests.support.foreign_servers import foreign_environment
 from tests.support.in_process import Script, calls, says
 

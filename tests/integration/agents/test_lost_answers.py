@@ -10,10 +10,10 @@ import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.agents.tool_call_checks import MAX_ARGUMENTS
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.session import Session
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.waiting import until
 

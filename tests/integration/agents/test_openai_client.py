@@ -12,11 +12,11 @@ import pytest
 from openai import AsyncOpenAI
 
 from rollyard.agents.game_agent.app import GameAgent
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.http.client import SESSION_END_HEADER
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json
 from tests.integration.agents.test_agents import Counter
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.openai_client import make_openai_client

@@ -11,15 +11,15 @@ import orjson
 import pytest
 
 from rollyard.agents.game_agent.app import GameAgent
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.partial_records import EPISODE_ID_HEADER, RECORD_HEADER, PartialConversation
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.collector import Collector, Limits
-from rollyard.services.rollouts.partial.records import EPISODE_ID_HEADER, RECORD_HEADER, PartialConversation
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.types import Json
 from tests.integration.agents.test_agents import ROW, counting
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 

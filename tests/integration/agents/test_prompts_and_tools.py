@@ -9,11 +9,11 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from rollyard.agents.game_agent.app import GameAgent
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, ToolResult, Verdict, Verification, tool
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 from tests.support.in_process import Script, agent, calls, environment, in_process_servers, says
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.records.rollouts.rewards import is_measured, with_verdict
+from rollyard.records.types import Json, Verdict
 from rollyard.resources_servers.environment import Environment, EnvironmentSettings, Verification
 from rollyard.services.http.request import RawRequest
-from rollyard.services.rollouts.rewards import is_measured, with_verdict
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json, Verdict
 from tests.support.in_process import Script, agent, environment, in_process_servers, says
 
 STALE: dict[str, Any] = {"finish_reason": "max_steps", "truncated": True, "timings": {"total_s": -1}}

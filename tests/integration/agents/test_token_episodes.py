@@ -14,13 +14,13 @@ from rollyard.agents.base import Agent
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.agents.turn_agent.app import TurnAgent
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Turn, Verdict, Verification, tool
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import TOKEN_FIELDS, Json
 from tests.support.in_process import InProcessServers, agent, environment, in_process_servers
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, TOOL, turn_tokens
 from tests.support.token_engine import TokenEngine

@@ -10,12 +10,12 @@ from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter
 
 from rollyard.agents.turn_agent.app import TurnAgent
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollout_types import TurnRolloutRow
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Turn, Verdict, Verification
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.rollout_types import TurnRolloutRow
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.typed_keys import untyped_keys
 

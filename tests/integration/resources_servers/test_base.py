@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import (
     Environment,
     EnvironmentSettings,
@@ -18,9 +20,7 @@ from rollyard.resources_servers.base import (
 )
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.tools import tools_of
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.session import Session
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, environment, in_process_servers
 from tests.support.stacks import EXAMPLES
 

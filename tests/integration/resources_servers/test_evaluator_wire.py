@@ -9,12 +9,12 @@ import orjson
 import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.gsm8k.app import Gsm8k
-from rollyard.services.errors import OperatorError
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, environment, in_process_servers
 
 EXAMPLES = "resources_servers/gsm8k/data/example.jsonl"

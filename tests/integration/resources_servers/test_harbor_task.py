@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.resources_servers.harbor_task import prepare
 from rollyard.resources_servers.harbor_task.app import HarborTask
 from rollyard.resources_servers.harbor_task.settings import EXAMPLES
-from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.testing import Rollout, calls, play
 from tests.support.shell_boxes import why_no_box
 from tests.support.waiting import until

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Turn, Verdict, Verification, tool
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, environment, in_process_servers, says
 
 REPLY: Json = {"response": {"output": [{"type": "message", "content": "go on"}]}}

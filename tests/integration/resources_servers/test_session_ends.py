@@ -10,14 +10,14 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.errors import Failure
+from rollyard.records.run_types import Directory
+from rollyard.records.types import Json
 from rollyard.resources_servers import session_cleanup, sessions
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
-from rollyard.services.errors import Failure
 from rollyard.services.http.client import SESSION_HEADER
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.run_types import Directory
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, environment, in_process_servers
 from tests.support.waiting import until
 

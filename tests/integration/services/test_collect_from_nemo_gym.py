@@ -12,19 +12,19 @@ import pytest
 from fastapi.responses import JSONResponse
 
 import rollyard
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics
+from rollyard.cli.find_run import find_run
 from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError, RunError
+from rollyard.records.rollouts.rewards import is_masked_line
+from rollyard.records.types import Json
 from rollyard.resources_servers.aggregate_metrics import aggregate
-from rollyard.services.cli.find_run import find_run
 from rollyard.services.interop.nemo_gym.head import NemoGymHead
 from rollyard.services.interop.nemo_gym.snapshot import fetch_nemo_gym_snapshot
-from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.rollouts.collection import CollectionPlan
-from rollyard.services.rollouts.rewards import is_masked_line
-from rollyard.services.tracking.rollout_metrics import RolloutMetrics
-from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.run.evaluator import evaluation_metrics
-from rollyard.services.types import Json
+from rollyard.training.endings import EndingRules, Treatment
+from rollyard.training.run.evaluator import evaluation_metrics
 from tests.support.fixtures import http_transport
 from tests.support.nemo_gym_stack import NemoGymStack, graded, nemo_gym_stack
 from tests.support.stacks import keys_of, read_rows

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.cli import run as ng_run
+from rollyard.cli import run as ng_run
+from rollyard.records.errors import Failure, OperatorError, RunError
+from rollyard.records.run_types import Registration
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.head.registry import ServerRegistry
-from rollyard.services.run_types import Registration
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
 from rollyard.services.runtime.distributed.join import ListenAddress, join_run
 from rollyard.services.runtime.distributed.server_selection import select_servers

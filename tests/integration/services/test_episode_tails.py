@@ -11,13 +11,13 @@ import pytest
 from fastapi import FastAPI
 
 from rollyard.agents.game_agent.app import GameAgent
+from rollyard.analysis.viewer.live import EpisodeTails, TailView
+from rollyard.cli.viewer import FoundRun
+from rollyard.records.rollouts.partial_records import EPISODE_ID_HEADER
+from rollyard.records.run_types import HeadFile, ServerInstance
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
-from rollyard.services.cli.viewer import FoundRun
 from rollyard.services.http.transport import HttpResponse, Transport
-from rollyard.services.rollouts.partial.records import EPISODE_ID_HEADER
-from rollyard.services.run_types import HeadFile, ServerInstance
-from rollyard.services.types import Json
-from rollyard.services.viewer.live import EpisodeTails, TailView
 from tests.support.in_process import KEYS, InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.waiting import deadline_s, until
 

@@ -15,15 +15,15 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
+from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.run_types import ServerInstance
+from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.errors import Failure, FailureKind, RunError
 from rollyard.services.http.session import Session
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.run_types import ServerInstance
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import Json
 from tests.support.foreign_folders import SCRIPTED_MODEL, entry, make_root, program_entry
 from tests.support.processes import alive, processes_with
 from tests.support.stacks import colocated, processes

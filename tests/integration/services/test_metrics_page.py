@@ -13,10 +13,10 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from rollyard.services.head.activity import Collection
+from rollyard.records.activity import Collection
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import DatasetStatus
 from rollyard.services.head.client import RegistryClient
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.types import DatasetStatus
 from tests.support.stacks import SOKOBAN, collect, colocated, load_config
 
 GRAFANA = INSTALLED / "docs/grafana"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.run_types import Heartbeat, Registration
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook
-from rollyard.services.run_types import Heartbeat, Registration
 from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.run_dir import RunFolder

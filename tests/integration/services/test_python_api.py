@@ -16,8 +16,8 @@ import pytest
 import uvloop
 
 import rollyard
+from rollyard.cli.find_run import find_run
 from rollyard.errors import OperatorError, RunError
-from rollyard.services.cli.find_run import find_run
 from rollyard.services.runtime.run_dir import running_heads
 from tests.support.fixtures import make_folder
 

@@ -11,19 +11,19 @@ import orjson
 import pytest
 from fastapi import FastAPI
 
-from rollyard.services.cli.viewer import FoundRun
-from rollyard.services.errors import Failure, FailureKind, RunError
-from rollyard.services.head.activity import Collection, RunningEpisode, RunningEpisodes, StageActivity
+from rollyard.analysis.viewer.live import live_router
+from rollyard.cli.viewer import FoundRun
+from rollyard.records.activity import Collection, RunningEpisode, RunningEpisodes, StageActivity
+from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.records.run_types import HeadFile, ServerInstance
+from rollyard.records.types import FailureRow
 from rollyard.services.head.agent_episodes import AgentActivity, fetch_activity
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.run_types import HeadFile, ServerInstance
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.types import FailureRow
-from rollyard.services.viewer.live import live_router
 from tests.support.stacks import AGENT, EXAMPLES, colocated, load_config
 from tests.support.waiting import deadline_s
 

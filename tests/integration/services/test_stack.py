@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import RollyardError
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.errors import RollyardError
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.run_dir import HOME, running_heads
 from rollyard.services.runtime.stack import Stack

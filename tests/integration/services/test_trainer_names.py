@@ -26,9 +26,9 @@ from rollyard.interop.nemo_gym import (
     path_entry,
 )
 from rollyard.interop.nemo_gym.__main__ import main as print_path_entry
+from rollyard.records.types import Json
 from rollyard.services.interop.nemo_gym.trainer.running_config import get_global_config_dict
 from rollyard.services.runtime.run_dir import running_heads
-from rollyard.services.types import Json
 from tests.support.fixtures import make_folder
 from tests.support.nemo_rl_rules import loss_multiplier, message_log, verl_message_log
 from tests.support.processes import alive

@@ -15,12 +15,12 @@ import pytest_asyncio
 import rollyard
 from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError, RunError
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.status_file import read_status
 from rollyard.services.rollouts.shared import opening
 from rollyard.services.rollouts.shared.partial_merge import merge_shards
 from rollyard.services.rollouts.shared.shared_paths import SharedPaths
 from rollyard.services.rollouts.shared.worker_progress import shared_progress
-from rollyard.services.rollouts.status_file import read_status
 from rollyard.services.runtime.running_stack import RunningStack
 from tests.support.stacks import keys_of, read_rows, reproducible_part
 from tests.support.waiting import until

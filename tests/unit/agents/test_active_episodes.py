@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState, is_stuck
-from rollyard.services.head.activity import Stage
+from rollyard.records.activity import Stage
 
 
 @pytest.mark.parametrize("index", ["7", True, 1.5, None, [7], {}])

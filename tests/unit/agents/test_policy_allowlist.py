@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.agents.base import AgentSettings
 from rollyard.agents.policy_allowlist import AllowedUrl, parsed_url
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 
 REFS = {"resources_server": {"name": "e"}, "model_server": {"name": "m"}}

@@ -11,7 +11,7 @@ from benchmarks.graders import Triple, hendrycks
 from benchmarks.verdict_page import BEGIN, END, write
 from benchmarks.verdict_rates import TRIPLES, read
 from benchmarks.verdict_scores import GRADERS, Found, wilson
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 
 
 def make_triple(name: str, *, right: bool, response: str = "\\boxed{8}") -> Triple:

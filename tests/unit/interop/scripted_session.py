@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from rollyard.interop.episode_player import EpisodePlayer
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.training.sequences.training_sequence import SequenceRules
-from rollyard.services.training.trl.episodes import PlaySettings
-from rollyard.services.training.trl.loop_thread import LoopThread
-from rollyard.services.types import Json
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
+from rollyard.training.sequences.training_sequence import SequenceRules
+from rollyard.training.trl.episodes import PlaySettings
+from rollyard.training.trl.loop_thread import LoopThread
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, stack_of
-from tests.unit.services.training.recorded_turns import row, turn
+from tests.unit.training.recorded_turns import row, turn
 
 
 class ScriptedSession:

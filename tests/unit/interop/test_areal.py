@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from rollyard.interop.areal import Rejected, StackAgent, play_online
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.types import Json
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.types import Json
 from tests.unit.interop.scripted_session import answer, playing, task
-from tests.unit.services.training.recorded_turns import row
+from tests.unit.training.recorded_turns import row
 
 PROXY = {"base_url": "http://proxy:1", "api_key": "session-key", "http_client": None}
 

@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.interop.episode_player import row_of
 from rollyard.interop.rows import TRAINERS, columns_for, main
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 from tests.support.stacks import EXAMPLES, read_rows
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rollyard.interop.skyrl import StackGenerator
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.types import Json
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.types import Json
 from tests.unit.interop.scripted_session import answer, playing, task
 
 SAMPLING = {"temperature": 0.5, "top_p": 1.0, "top_k": -1, "max_generate_length": 64, "logprobs": 1}

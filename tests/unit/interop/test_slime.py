@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rollyard.interop.slime import SlimeRollouts
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 from tests.unit.interop.scripted_session import answer, playing, task
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": 32}

@@ -11,13 +11,13 @@ from tests.selection import Suite, Tree, reasons, suites
 
 FILES = {
     "services/http/client.py": "from rollyard.services.http.connection import Connection\n",
-    "services/http/connection.py": "from rollyard.services.io.jsonl import read\n",
-    "services/io/jsonl.py": "",
-    "services/types.py": "",
-    "services/cli/viewer.py": "from rollyard.services.viewer.page import show\n",
-    "services/viewer/__init__.py": "",
-    "services/viewer/page.py": "",
-    "services/viewer/static/list.js": "",
+    "services/http/connection.py": "from rollyard.records.io.jsonl import read\n",
+    "records/io/jsonl.py": "",
+    "records/types.py": "",
+    "cli/viewer.py": "from rollyard.analysis.viewer.page import show\n",
+    "analysis/viewer/__init__.py": "",
+    "analysis/viewer/page.py": "",
+    "analysis/viewer/static/list.js": "",
     "resources_servers/coin/app.py": "from rollyard.resources_servers.coin.toss import toss\n",
     "resources_servers/coin/toss.py": "",
     "configs/night.yaml": "",
@@ -59,8 +59,8 @@ def selected(tree: Tree, *changed: str) -> set[str]:
         ("docs/coins.md", "test-ray"),  # named by its tests
         ("configs/night.yaml", "test-ray"),  # named on that page
         ("requirements/all.lock", "test-ray"),
-        ("services/viewer/page.py", "test-browser"),  # behind the command that its tests start
-        ("services/viewer/static/list.js", "test-browser"),
+        ("analysis/viewer/page.py", "test-browser"),  # behind the command that its tests start
+        ("analysis/viewer/static/list.js", "test-browser"),
         ("requirements/browser.lock", "test-browser"),
     ],
 )
@@ -68,12 +68,12 @@ def test_a_change_of_what_a_suite_depends_on_selects_it_alone(tree: Tree, change
     assert selected(tree, changed) == {suite}
 
 
-@pytest.mark.parametrize("changed", ["services/types.py", "tests/conftest.py", ".ci/run", "tests/selection.py"])
+@pytest.mark.parametrize("changed", ["records/types.py", "tests/conftest.py", ".ci/run", "tests/selection.py"])
 def test_records_fixtures_of_all_tests_and_the_selection_itself_select_every_suite(tree: Tree, changed: str) -> None:
     assert selected(tree, changed) == {"test-ray", "test-browser"}
 
 
-@pytest.mark.parametrize("changed", ["services/io/jsonl.py", "docs/using.md", "tests/unit/test_other.py", "Makefile"])
+@pytest.mark.parametrize("changed", ["records/io/jsonl.py", "docs/using.md", "tests/unit/test_other.py", "Makefile"])
 def test_other_changes_select_none(tree: Tree, changed: str) -> None:
     assert selected(tree, changed) == set()
 

@@ -12,11 +12,11 @@ import orjson
 import pytest
 
 from rollyard.agents.game_agent.app import GameAgent
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.records.types import Json
 from rollyard.resources_servers import lifespan
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve
-from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.services.server.app import Context
-from rollyard.services.types import Json
 from tests.support.in_process import KEYS, InProcessServers, Script, agent, environment, in_process_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Play."}}

@@ -14,8 +14,8 @@ import pytest
 
 from rollyard import Environment, ToolResult, Turn, Verdict, Verification, serve, tool
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.records.errors import Failure, OperatorError
 from rollyard.resources_servers.returned import verdict_json
-from rollyard.services.errors import Failure, OperatorError
 from rollyard.testing import calls, play
 
 

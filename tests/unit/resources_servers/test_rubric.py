@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification
 from rollyard.resources_servers.rubric import Part, Rubric, Score
-from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.types import Json
 from tests.support.in_process import Script, agent, environment, in_process_servers, says
 
 TASK: Json = {"gold": "42"}

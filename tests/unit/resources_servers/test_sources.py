@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import (
     DataLocations,
     Hub,
@@ -21,12 +25,8 @@ from rollyard.resources_servers.dataset_sources import (
     write_rows,
 )
 from rollyard.services.datasets.splits import ALL, SplitSelection
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.rollouts.rollout_files import check_output
-from rollyard.services.types import Json
 from tests.support.fake_stores import store
-from tests.unit.services.datasets.test_columns import save_to_disk
+from tests.unit.records.datasets.test_columns import save_to_disk
 
 LINES = b'{"n": 1}\n\n{"n": 2, "text": "\xe2\x80\xa8"}\n'
 

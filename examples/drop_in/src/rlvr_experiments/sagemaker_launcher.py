@@ -2,7 +2,7 @@
 
 import sys
 
-from rollyard.services.launchers.sagemaker.container.__main__ import main
+from rollyard.launchers.sagemaker.container.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,6 +1,6 @@
 """Submits a training job to SageMaker: the original script's path to `ng_submit`, with the same arguments."""
 
-from rollyard.services.cli.submit import main
+from rollyard.cli.submit import main
 
 if __name__ == "__main__":
     main()

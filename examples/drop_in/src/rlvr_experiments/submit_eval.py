@@ -2,7 +2,7 @@
 
 import sys
 
-from rollyard.services.cli.submit import main
+from rollyard.cli.submit import main
 
 if __name__ == "__main__":
     main(["eval", *sys.argv[1:]])

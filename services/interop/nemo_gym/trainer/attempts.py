@@ -10,13 +10,13 @@ from collections.abc import Collection
 
 import orjson
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.interop.nemo_gym.trainer.result import failed_result, to_result
 from rollyard.services.interop.nemo_gym.trainer.settings import CollectionSettings
 from rollyard.services.rollouts.output_row import parse_row
-from rollyard.services.types import Json
 
 log = logging.getLogger("rollyard")
 

@@ -9,7 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from rollyard.services.errors import Failure, RunError
+from rollyard.records.errors import Failure, RunError
+from rollyard.records.run_types import HeadFile
+from rollyard.records.types import Json
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.identify_head import identify_head
@@ -18,9 +20,7 @@ from rollyard.services.interop.nemo_gym.trainer.attempts import Attempts
 from rollyard.services.interop.nemo_gym.trainer.names import BaseServerConfig
 from rollyard.services.interop.nemo_gym.trainer.settings import CollectionSettings
 from rollyard.services.interop.stack_clients import clients_of
-from rollyard.services.run_types import HeadFile
 from rollyard.services.runtime.run_dir import running_heads
-from rollyard.services.types import Json
 
 Result = tuple[Json, Json]
 """The row as it was passed, and its result."""

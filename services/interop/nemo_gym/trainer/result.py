@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rollyard.services.errors import Failure, FailureKind, RunError
+from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.records.rollouts.rewards import MASKED, mask_of
+from rollyard.records.types import Json
 from rollyard.services.interop.nemo_gym.trainer.token_rules import is_trainable, placeholder, remove_after_violation
-from rollyard.services.rollouts.rewards import MASKED, mask_of
-from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.types import Json
+from rollyard.training.endings import EndingRules, Treatment
 
 UNSUMMED = "unsummed_reward_components"
 """Key of reward components whose sum is not the reward. NeMo RL ends the step if `reward_components` are such."""

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from rollyard.records.errors import Failure, RunError
+from rollyard.records.run_types import ServerInstance
 from rollyard.services.config.server_folders import search_roots
-from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.run_snapshot import fetch_instances
 from rollyard.services.interop.nemo_gym.path_entry import path_entry
 from rollyard.services.interop.nemo_gym.trainer.names import GlobalConfigDictParserConfig
 from rollyard.services.interop.nemo_gym.trainer.trainer_config import TrainerConfig, trainer_config
-from rollyard.services.run_types import ServerInstance
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
-from rollyard.services.training.trl.loop_thread import LoopThread
+from rollyard.training.trl.loop_thread import LoopThread
 
 READY_TIMEOUT_S = 1800.0
 """An engine may load its model while the servers start."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rollyard.records.errors import RunError
 from rollyard.services.config.server_folders import ALIASES, FAMILIES
-from rollyard.services.errors import RunError
 from rollyard.services.runtime.run_dir import running_heads
 
 _THEIRS = {name: alias for alias, name in ALIASES.items()}

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json, Record
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.training.endings import EndingRules
-from rollyard.services.types import Json, Record
+from rollyard.training.endings import EndingRules
 
 KEY = "rollout_collection"
 

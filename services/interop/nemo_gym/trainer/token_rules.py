@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, TypeGuard
 
-from rollyard.services.types import TOKEN_FIELDS, Json
+from rollyard.records.types import TOKEN_FIELDS, Json
 
 PLACEHOLDER_TOKEN = 0
 """Every vocabulary has it. It has no loss, because the result is masked."""

@@ -10,17 +10,17 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.yaml_files import find_config, read_yaml
-from rollyard.services.errors import OperatorError
 from rollyard.services.interop.nemo_gym.trainer.names import (
     HEAD_SERVER_KEY_NAME,
     BaseServerConfig,
     GlobalConfigDictParserConfig,
 )
 from rollyard.services.interop.nemo_gym.trainer.settings import CollectionSettings
-from rollyard.services.types import Json
 
 PATHS_KEY = "config_paths"
 DEFAULT_HEAD_PORT = 11000

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from rollyard.services.findings.find import findings_of
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.metrics.loader.load_run import load
-from rollyard.services.report.document import Report
-from rollyard.services.report.html import html
+from rollyard.analysis.findings.find import findings_of
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.report.document import Report
+from rollyard.analysis.report.html import html
+from rollyard.records.io.search_path import INSTALLED
 from tests.external.browser.attacks import ATTACKS
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.pdf_pages import page_count

@@ -15,11 +15,11 @@ import orjson
 import pytest
 
 from rollyard.agents.base import Agent
+from rollyard.records.run_types import Directory
+from rollyard.records.types import Json
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.transport import HttpTransport, LocalTransport
-from rollyard.services.run_types import Directory
 from rollyard.services.server.app import Context
-from rollyard.services.types import Json
 from tests.modules import ROOT
 from tests.support.in_process import KEYS, InProcessServers, Script, agent
 from tests.support.scripted_engine import listening

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.nemo_gym.agents.conftest import FullScript, Gym
 from tests.support.in_process import calls, says
 

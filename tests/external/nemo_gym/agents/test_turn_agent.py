@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rollyard.agents.turn_agent.app import TurnAgent
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.external.nemo_gym.agents.conftest import FullScript, Gym
 from tests.support.in_process import says
 

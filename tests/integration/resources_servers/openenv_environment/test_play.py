@@ -13,9 +13,9 @@ from aiohttp import WSMsgType, web
 
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.agents.turn_agent.app import TurnAgent
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.openenv_environment.app import OpenEnvEnvironment
-from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.served import openenv, served
 

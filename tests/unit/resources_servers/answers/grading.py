@@ -11,14 +11,14 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.resources_servers.answers.equality import Comparison, compare_without_algebra
 from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader, Grade
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.environment import Verification
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.server.app import Server
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, in_process_servers
 
 DATA = INSTALLED.parent / "shared" / "data"

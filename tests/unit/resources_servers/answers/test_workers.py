@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.resources_servers.answers.equality import Comparison
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
-from rollyard.services.errors import Failure, FailureKind
 from tests.support.waiting import until
 
 LONG = ("3!", "99999999!+y")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.resources_servers.grl_sokoban.analyze_rewards import main
-from rollyard.services.io.search_path import INSTALLED
 from tests.support.rollout_files import random_rows, write, write_manifest
 
 SOKOBAN = INSTALLED / "resources_servers/grl_sokoban"

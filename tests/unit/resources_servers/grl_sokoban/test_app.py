@@ -10,10 +10,10 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, SokobanSettings, read_move
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec
 from rollyard.resources_servers.grl_sokoban.task import prepared
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, environment, in_process_servers
 from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.grl_sokoban.reference import trajectories

@@ -10,11 +10,11 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.grl_sokoban.evaluation import sample_rollouts
 from rollyard.resources_servers.grl_sokoban.evaluation.run_evaluation import overrides, settings
 from rollyard.services.config.overrides import parse_overrides
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 from tests.support.rollout_files import row, write
 
 from .reference import ROOT

@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from rollyard.agents.game_agent.app import GameAgent
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, SokobanSettings
-from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.waiting import deadline_s
 

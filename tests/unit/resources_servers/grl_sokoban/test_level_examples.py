@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.grl_sokoban import generate_level_examples, generate_test_examples
 from rollyard.resources_servers.grl_sokoban.game import Room, canonical_board
 from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled, tuples
@@ -21,9 +23,7 @@ from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.symmetry import distinct
 from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
 from rollyard.resources_servers.grl_sokoban.train_test_split import Split, puzzle_of_board, split_of
-from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.types import Json
 from tests.support.stacks import read_rows
 
 from .reference import DATA, ROOT

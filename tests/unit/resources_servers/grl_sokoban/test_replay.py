@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.grl_sokoban.game import Game, Room
 from rollyard.resources_servers.grl_sokoban.observation import coordinates
 from rollyard.resources_servers.grl_sokoban.replay import replay
 from rollyard.resources_servers.grl_sokoban.rollout_moves import boards_in
-from rollyard.services.types import Json
 from tests.support.stacks import PUZZLES, collect, colocated, load_config, read_rows
 from tests.unit.resources_servers.grl_sokoban.reference import trajectories
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.grl_sokoban.game import Game, Room
 from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, generate
 from rollyard.resources_servers.grl_sokoban.reward_shaping import Shaping, ShapingSettings
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import solve
-from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 
 ROOMS = [generate(RoomSpec(seed, (6, 6), 2)) for seed in (5, 6, 7, 8)]

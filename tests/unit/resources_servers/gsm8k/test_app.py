@@ -8,11 +8,11 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.prepare import main
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
 

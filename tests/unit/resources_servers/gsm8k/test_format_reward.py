@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import server
-from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.types import Json
 from tests.unit.resources_servers.answers.grading import in_process_server
 
 ROW: Json = {"question": "How many?", "expected_answer": "18", "form": "chat"}

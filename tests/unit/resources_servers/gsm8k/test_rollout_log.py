@@ -6,8 +6,8 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.rollout_log import write_rollout_log
-from rollyard.services.types import Json
 
 
 def rollout(task: int, repeat: int, **fields: object) -> Json:

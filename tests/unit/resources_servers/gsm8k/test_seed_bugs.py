@@ -8,6 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.errors import Failure, OperatorError, RunError
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.evaluate import main as evaluate
@@ -15,20 +17,18 @@ from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
 from rollyard.resources_servers.gsm8k.reducers import reduce_rollouts
 from rollyard.resources_servers.gsm8k.train import train_config
 from rollyard.resources_servers.gsm8k.train_options import training_parser
-from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.training.endings import Treatment
-from rollyard.services.training.groups.advantages import groups_of
-from rollyard.services.training.metrics.staleness import staleness_of
-from rollyard.services.training.metrics.step_metrics import step_metrics
-from rollyard.services.training.play.task_order import TaskOrder
-from rollyard.services.training.run.checkpoints import Checkpoints
-from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.weights.policy_client import PolicyClient
+from rollyard.training.endings import Treatment
+from rollyard.training.groups.advantages import groups_of
+from rollyard.training.metrics.staleness import staleness_of
+from rollyard.training.metrics.step_metrics import step_metrics
+from rollyard.training.play.task_order import TaskOrder
+from rollyard.training.run.checkpoints import Checkpoints
+from rollyard.training.train_config import TrainConfig
+from rollyard.training.weights.policy_client import PolicyClient
 from tests.unit.resources_servers.answers.grading import in_process_server, verification_of
-from tests.unit.services.training.metrics.batches import TIMES, batch, failed, played
-from tests.unit.services.training.recorded_turns import turn
+from tests.unit.training.metrics.batches import TIMES, batch, failed, played
+from tests.unit.training.recorded_turns import turn
 
 DROP_IN = INSTALLED / "examples" / "drop_in"
 LUDIC = {"score": "strict", "format_reward": 0.1, "format_penalty": 1.0}

@@ -11,8 +11,8 @@ from threading import Thread
 
 import pytest
 
+from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.gsm8k.served_model import served_model
-from rollyard.services.errors import OperatorError
 from tests.support.sokoban_page import free_port
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.gsm8k.train import train_config
 from rollyard.resources_servers.gsm8k.train_options import loggers_of, training_parser
-from rollyard.services.errors import OperatorError
-from rollyard.services.training.train_config import TrainConfig
+from rollyard.training.train_config import TrainConfig
 
 DEFAULTS = {
     "model": "Qwen/Qwen2.5-0.5B-Instruct",

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.harbor_task.rewards import read_reward
 from rollyard.resources_servers.harbor_task.settings import EXAMPLES, HarborSettings
 from rollyard.resources_servers.harbor_task.task_set import load_tasks
 from rollyard.resources_servers.harbor_task.unsupported import UnsupportedTask
-from rollyard.services.errors import OperatorError
 from tests.unit.resources_servers.harbor_task.folders import load, write_task
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.humaneval.app import HumanEval
 from rollyard.resources_servers.humaneval.prompt_formats import STOPS, create_params, lm_eval_program
 from rollyard.resources_servers.python_answers.environment import ProgramSettings
 from rollyard.services.sandbox.sandbox import Sandbox
-from rollyard.services.types import Json
 from tests.unit.resources_servers.python_answers.grading_programs import failed, humaneval, rows
 
 PROMPT = 'import math\n\ndef helper(x):\n    return x\n\ndef f(x: int) -> int:\n    """One more than x."""\n'

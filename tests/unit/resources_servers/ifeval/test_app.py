@@ -8,10 +8,10 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.ifeval.app import server
 from rollyard.resources_servers.ifeval.prepare import main
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
 

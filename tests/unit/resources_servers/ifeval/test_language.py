@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.resources_servers.ifeval.language import LANGUAGES, language_of
-from rollyard.services.io.search_path import INSTALLED
 from tests.unit.resources_servers.ifeval.following_texts import ENGLISH, SAMPLES, follows
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.resources_servers.ifeval.app import server
 from rollyard.resources_servers.ifeval.prepare import main
 from rollyard.resources_servers.ifeval.rlvr import FUNCTIONS, instruction
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.types import Json
 from tests.unit.resources_servers.answers.grading import in_process_server, rows_of
 from tests.unit.resources_servers.ifeval.following_texts import SAMPLES
 

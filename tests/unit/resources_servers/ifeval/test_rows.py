@@ -7,11 +7,11 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.ifeval.app import server
 from rollyard.resources_servers.ifeval.prepare import main
 from rollyard.resources_servers.ifeval.scoring import instructions
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
 
 FILE = DATA / "ifeval" / "input_data.jsonl"

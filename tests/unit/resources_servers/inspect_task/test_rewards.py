@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.resources_servers.inspect_task.rewards import verdict_of
 from rollyard.resources_servers.inspect_task.settings import InspectSettings
-from rollyard.services.errors import Failure, FailureKind
 
 
 def score(value: Any) -> Any:

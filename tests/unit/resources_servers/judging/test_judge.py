@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.resources_servers.judging import reading
 from rollyard.resources_servers.judging.judge import Judge
 from rollyard.resources_servers.judging.settings import PROMPT, JudgeSettings
 from rollyard.resources_servers.rubric import Score
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 from tests.support.in_process import says
 
 Answer = str | Json | Failure

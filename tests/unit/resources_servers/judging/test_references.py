@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.services.config.references import servers_of
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 from tests.support.stacks import load_config
 
 APP = """

@@ -8,12 +8,12 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.math.app import server
 from rollyard.resources_servers.math.hendrycks import same_string
 from rollyard.resources_servers.math.prepare import main
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.answers.grading import DATA, EnvironmentClient, in_process_server, rows_of
 

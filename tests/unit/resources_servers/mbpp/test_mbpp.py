@@ -8,16 +8,16 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings
 from rollyard.resources_servers.mbpp.prepare import main as prepare
 from rollyard.resources_servers.mbpp.prompt_formats import create_params, modules_used, names_used
 from rollyard.resources_servers.mbpp.time_limits import time_limit_factor
 from rollyard.resources_servers.python_answers.environment import ProgramSettings
-from rollyard.services.errors import OperatorError
 from rollyard.services.sandbox.records import Limits, Outcome, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
-from rollyard.services.types import Json
 from tests.unit.resources_servers.python_answers.grading_programs import example, failed, mbpp, rows
 from tests.unit.resources_servers.python_answers.model_texts import FAILING_CODE
 

@@ -9,12 +9,12 @@ import orjson
 import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.humaneval import app as humaneval_app
 from rollyard.resources_servers.mbpp import app as mbpp_app
-from rollyard.services.errors import OperatorError
 from rollyard.services.sandbox import isolation_modes
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, in_process_servers, says
 from tests.support.waiting import deadline_s
 

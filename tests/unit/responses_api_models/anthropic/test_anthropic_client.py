@@ -14,9 +14,9 @@ from anthropic import (
     RateLimitError,
 )
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
-from rollyard.services.types import Json
 from tests.support.anthropic_client import anthropic_and_engine, anthropic_client_of
 from tests.support.openai_client import STEP
 from tests.support.scripted_engine import Step, chunks, completion, response_events

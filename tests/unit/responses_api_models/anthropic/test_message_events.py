@@ -7,13 +7,13 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.responses_api_models.convert.anthropic_messages import response_to_message
 from rollyard.responses_api_models.convert.stop_sequences import StopSequences
 from rollyard.responses_api_models.streaming.anthropic_events import MessageEvents
 from rollyard.responses_api_models.streaming.sse import data_of
-from rollyard.services.errors import Failure
 from rollyard.services.responses import stream_events
-from rollyard.services.types import Json
 
 USAGE: Json = {"input_tokens": 9, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 3}}
 

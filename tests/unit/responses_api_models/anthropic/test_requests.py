@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.convert.anthropic_messages import response_to_message
 from rollyard.responses_api_models.convert.anthropic_requests import messages_to_responses
 from rollyard.responses_api_models.convert.stop_sequences import StopSequences
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 
 HELLO: Json = {"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
 IMAGE: Json = {"type": "image", "source": {"type": "url", "url": "https://example.com/cat.png"}}

@@ -9,7 +9,7 @@ import json
 import pytest
 from openai.types.responses import Response
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.builtin_environment import (
     CORNERED,
     EASY,

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.builtin_environment import (
     EASY,
     PROMPT,
@@ -115,7 +115,7 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.run_types import Keys
+from rollyard.records.run_types import Keys
 keys = Keys(run_id="run", secret="secret")
 client = ServerClient(HttpTransport(), keys, AddressBook(None))
 model = BuiltinModel(BuiltinModelSettings(), Context("policy_model", keys, client))

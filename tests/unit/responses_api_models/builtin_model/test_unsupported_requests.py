@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
-from rollyard.services.types import Json
 from tests.support.scripted_engine import model_server, post_json
 
 HELLO: Json = {"messages": [{"role": "user", "content": "hi"}]}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import capabilities
 from rollyard.services.http.transport import Receive, Scope, Send
-from rollyard.services.types import Json
 from tests.support.token_clients import TEXT_TURN, open_episode, user_message
 from tests.support.token_engine import Refused, TokenEngine
 

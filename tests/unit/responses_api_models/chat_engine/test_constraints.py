@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.services.responses.policy_logprobs import why_not_policy_logprobs
-from rollyard.services.types import Json
 from tests.support.token_clients import TEXT_TURN, TOOL, open_episode, user_message
 from tests.support.token_engine import TokenEngine
 

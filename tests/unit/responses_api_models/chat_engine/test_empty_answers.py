@@ -9,13 +9,13 @@ import orjson
 import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
-from rollyard.services.errors import Failure
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 from tests.support.endpoint_matrix import LookEnvironment
 from tests.support.in_process import agent, environment, in_process_servers, says
 from tests.support.scripted_engine import COMPLETION, DONE, Step, completion, engine, model_server, post_json

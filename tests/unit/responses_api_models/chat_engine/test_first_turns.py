@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, user_message
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import encode

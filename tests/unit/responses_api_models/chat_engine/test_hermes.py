@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import hermes
-from rollyard.services.types import Json
 
 CALL = '<tool_call>\n{"name": "push", "arguments": {"to": "up"}}\n</tool_call>'
 

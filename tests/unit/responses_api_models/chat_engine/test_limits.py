@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.responses_api_models.vllm_model.app import VllmModelSettings
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 from tests.support.token_clients import TEXT_TURN, open_episode
 from tests.support.token_engine import TokenEngine
 from tests.unit.responses_api_models.chat_engine.test_overflow import PATHS

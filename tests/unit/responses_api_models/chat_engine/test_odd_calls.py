@@ -10,12 +10,12 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.records.types import Json
 from rollyard.responses_api_models.convert.conversion import chat_to_response, response_to_chat
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.responses.tool_calls import sendable_arguments, sendable_name
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json
 from tests.support.endpoint_matrix import LookEnvironment
 from tests.support.in_process import Script, agent, environment, in_process_servers, says
 from tests.support.scripted_engine import COMPLETION, Step, completion, engine, model_server, post_json

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.vllm_model.app import VllmModel
-from rollyard.services.types import Json
 from tests.support.scripted_engine import Step, engine, model_server, post_json
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.services.responses.policy_logprobs import invalid_numbers
-from rollyard.services.types import Json
 from tests.support.token_clients import TEXT_TURN, open_episode
 from tests.support.token_engine import TokenEngine
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.token_clients import (
     CALL_TURN,
     TEXT_TURN,

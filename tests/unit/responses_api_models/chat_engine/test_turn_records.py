@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.sampling import NUMBERS as SAMPLING
-from rollyard.services.types import Json
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, EpisodeClient, open_episode, tool_output, user_message
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode, encode_letters

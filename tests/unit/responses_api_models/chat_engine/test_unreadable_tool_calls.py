@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollyard.records.types import FinishReason, Json
 from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.vllm_model.app import VllmModel
-from rollyard.services.types import FinishReason, Json
 from tests.support.scripted_engine import completion, engine, model_server, post_json
 
 TOOLS = [{"type": "function", "name": "push", "parameters": {"type": "object"}}]

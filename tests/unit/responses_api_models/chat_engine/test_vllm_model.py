@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 from openai.types.responses import Response
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.vllm_model import app
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
-from rollyard.services.types import Json
 from tests.support.scripted_engine import COMPLETION, Step, completion, engine, model_server, post_json
 from tests.support.waiting import deadline_s, until
 

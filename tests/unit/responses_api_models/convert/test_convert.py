@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.convert import conversion
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.types import Json
 from tests.support.scripted_engine import completion
 
 ONE_REASONING = conversion.Dialect(reasoning_fields=("reasoning_content",))

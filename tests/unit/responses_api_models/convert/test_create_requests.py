@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollyard.records.run_types import Keys
+from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.chat_engine.token_backends.completions import _with_texts
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, LocalTransport, Receive, Scope, Send
-from rollyard.services.run_types import Keys
 from rollyard.services.server.app import Context, Server
-from rollyard.services.types import Json
 from tests.support.scripted_engine import COMPLETION, empty_directory, engine, model_server, post_json
 from tests.unit.responses_api_models.chat_engine.test_empty_answers import RESPONSE
 

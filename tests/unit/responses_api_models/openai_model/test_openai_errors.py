@@ -8,10 +8,10 @@ import openai
 import pytest
 from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, RateLimitError
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.server.app import Server
-from rollyard.services.types import Json
 from tests.support.fixtures import unused_url
 from tests.support.openai_client import (
     HELLO,

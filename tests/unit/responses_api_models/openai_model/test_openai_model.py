@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.openai_model import app
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
-from rollyard.services.types import Json
 from tests.support.scripted_engine import COMPLETION, Step, engine, model_server, post_json
 
 RESPONSE: Json = {

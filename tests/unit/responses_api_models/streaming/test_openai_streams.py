@@ -10,10 +10,10 @@ import orjson
 import pytest
 from openai import APIError, AsyncOpenAI, InternalServerError, OpenAI
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.server.app import Server
-from rollyard.services.types import Json
 from tests.support.anthropic_client import anthropic_and_engine
 from tests.support.openai_client import (
     CHAT_TOOLS,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollyard.records.errors import Failure
 from rollyard.responses_api_models.streaming.sse import data_of, error_in, is_event, split_events
-from rollyard.services.errors import Failure
 
 EVENTS = [b": ping\n\n", b'data: {"a": 1}\n\n', b"event: x\r\ndata: 1\r\ndata: 2\r\n\r\n", b"data: [DONE]\n\n"]
 

@@ -11,14 +11,14 @@ import orjson
 import pytest
 from openai import AsyncOpenAI, InternalServerError
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.convert.conversion import chat_to_response
 from rollyard.responses_api_models.streaming.chunks import chat_chunks
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.stream_events import whole
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 from tests.support.openai_client import client_of_server
 from tests.support.scripted_engine import completion
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.responses_api_models.convert.conversion import Dialect, chat_to_response
 from rollyard.responses_api_models.streaming.events import ResponseEvents
 from rollyard.responses_api_models.streaming.sse import data_of
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.problem import to_problem
-from rollyard.services.types import Json
 from tests.support.scripted_engine import chunks, completion
 
 PLAIN = Dialect()

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.http.transport import LocalTransport
 from rollyard.services.server.app import Server
-from rollyard.services.types import Json
 from tests.support.scripted_engine import COMPLETION, Step, engine, model_server
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, EpisodeClient, open_episode, tool_output, user_message
 from tests.support.token_engine import TokenEngine

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, tool_output, user_message
 from tests.support.token_engine import Refused, TokenEngine
 

@@ -7,10 +7,10 @@ import contextlib
 
 import pytest
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.responses_api_models.upstream import replicas as module
 from rollyard.responses_api_models.upstream.endpoint import MAX_COOL_DOWN_S, Endpoint
 from rollyard.responses_api_models.upstream.replicas import Affinity, Replicas
-from rollyard.services.errors import Failure, FailureKind
 
 ONE, TWO, THREE = (f"http://engine{number}/v1" for number in (1, 2, 3))
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.types import Json
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.response_parsing import json_object, retry_after_s
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.transport import HttpTransport, Transport
-from rollyard.services.types import Json
 from tests.support.fixtures import http_transport, unused_url
 from tests.support.scripted_engine import COMPLETION, Step, engine
 from tests.support.waiting import deadline_s, until

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.search_path import INSTALLED
 from tests.support.fixtures import load_text, make_folder, server_yaml
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import OperatorError
 from rollyard.services.config.yaml_files import find_config
-from rollyard.services.errors import OperatorError
 from tests.support.stacks import load_config
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.types import Json
 from tests.support.foreign_folders import entry, make_root
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import IMPORT_ROOT
 from rollyard.services.config import venv
 from rollyard.services.config.venv import REQUIREMENTS, interpreter_for, needs_isolation
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.search_path import IMPORT_ROOT
 from rollyard.services.runtime.preflight import Preflight
 from tests.support.fixtures import KEYS, load_text, make_folder, server_yaml
 from tests.support.stacks import colocated

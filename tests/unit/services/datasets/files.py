@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.datasets.data_files import DataFiles
+from rollyard.records.datasets.data_files import DataFiles
+from rollyard.records.types import Json
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.types import Json
 
 
 def row(text: str, **more: Any) -> Json:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.rollouts.manifest import encode_manifest, new_manifest, resumed_manifest
 from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.errors import OperatorError
-from rollyard.services.rollouts.manifest import encode_manifest, new_manifest, resumed_manifest
 from tests.unit.services.datasets.files import mixture, row, write_rows
 
 B = {"name": "b", "path": "b.jsonl"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.s3 import read_text
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.s3 import read_text
 from tests.support.fake_stores import store
 
 ADDRESS = "s3://bucket/orders/a.txt"

@@ -14,15 +14,15 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.services.datasets.data_files import DataFiles
+from rollyard.records.datasets.data_files import DataFiles
+from rollyard.records.datasets.rows import rows_of
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.rows import rows_of
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 from tests.support.fake_stores import store
+from tests.unit.records.datasets.test_columns import save_to_disk
 from tests.unit.services.datasets.files import mixture, row, rows
-from tests.unit.services.datasets.test_columns import save_to_disk
 
 zstd: Any = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 

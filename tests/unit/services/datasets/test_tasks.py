@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout, TaskFile
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.types import Json
 from tests.unit.services.datasets.files import write_rows
 
 

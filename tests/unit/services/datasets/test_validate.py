@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rollyard.records.types import Json
 from rollyard.services.datasets.validate import validate
-from rollyard.services.types import Json
 from tests.unit.services.datasets.files import row, rows, write_rows
 
 

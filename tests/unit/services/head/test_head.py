@@ -9,16 +9,16 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from rollyard.services.head.activity import Collection
+from rollyard.records.activity import Collection
+from rollyard.records.run_types import Keys, Registration
+from rollyard.records.types import Json
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import SECRET_HEADER
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.run_types import Keys, Registration
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 from tests.support.fixtures import KEYS, load_text, make_client, make_folder, send, server_yaml
 
 NEMO_KEYS = {"process_name", "server_type", "name", "dir_path", "entrypoint", "host", "port", "pid", "config_path"}

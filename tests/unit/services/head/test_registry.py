@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.run_types import Heartbeat, Registration
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.registry import ServerRegistry
-from rollyard.services.run_types import Heartbeat, Registration
 from tests.support.fixtures import load_text, make_folder, server_yaml
 from tests.unit.services.clock import Clock
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.errors import FailureKind
+from rollyard.records.errors import FailureKind
 from rollyard.services.http.callback_budget import CallbackBudget
 from rollyard.services.http.client import RUN_HEADER, RetryPolicy
 from rollyard.services.http.loop_lag import LoopLag

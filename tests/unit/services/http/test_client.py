@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.run_types import Keys
 from rollyard.services.http.client import RUN_HEADER, RetryPolicy
 from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpTransport, LocalTransport
-from rollyard.services.run_types import Keys
 from tests.support.fixtures import (
     KEYS,
     failure_kind_of,

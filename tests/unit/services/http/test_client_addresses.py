@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.run_types import Directory
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.session import Session
-from rollyard.services.run_types import Directory
 from tests.support.asgi_requests import echo
 from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http_transport, listening, make_server, unused_url
 from tests.support.waiting import deadline_s

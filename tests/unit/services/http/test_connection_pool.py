@@ -9,7 +9,7 @@ import zlib
 import pytest
 import uvicorn
 
-from rollyard.services.errors import FailureKind
+from rollyard.records.errors import FailureKind
 from rollyard.services.http.connection_pool import REQUEST_HEADER, target_of
 from rollyard.services.http.transport import OTHER_KEEPALIVE_S, RUN_HEADER, HttpTransport
 from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, peer, send

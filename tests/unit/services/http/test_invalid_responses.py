@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from rollyard.services.errors import FailureKind
+from rollyard.records.errors import FailureKind
 from rollyard.services.http.content_encoding import InvalidResponse, decoders
 from rollyard.services.http.limits import Limits
 from rollyard.services.http.response_reader import ResponseReader

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rollyard.services.errors import FailureKind
+from rollyard.records.errors import FailureKind
 from rollyard.services.http.client import RUN_HEADER
 from rollyard.services.http.limits import Limits
 from rollyard.services.http.listener import ListenerLimits

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from yarl import URL
 
-from rollyard.services.errors import FailureKind
+from rollyard.records.errors import FailureKind
 from rollyard.services.http.proxies import Proxies
 from rollyard.services.http.transport import endpoint_transport
 from tests.support.fixtures import failure_of, http, http_transport, peer, send, unused_url

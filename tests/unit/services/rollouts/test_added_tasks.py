@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.rollouts.manifest import ChangedParameters
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.manifest import ChangedParameters
+from rollyard.records.types import Json
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.types import Json
 
 
 def identity(*rows: int, **more: Any) -> Json:

@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.types import Json
 from rollyard.services.rollouts.adoption import Adopter
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.types import Json
 from tests.support.partial_runs import (
     PARAMS,
     check_complete,

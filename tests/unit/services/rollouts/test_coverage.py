@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.store import RolloutStore
 
 EXPECTED = Expected(tasks=3, repeats=2)

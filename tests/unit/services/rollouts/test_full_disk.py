@@ -10,8 +10,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.errors import RunError
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.errors import RunError
+from rollyard.records.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.store import RolloutStore
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from rollyard.services.rollout_types import RolloutRow
+from rollyard.records.rollout_types import RolloutRow
 from rollyard.services.rollouts.output_row import encode_line, without_keys
 
 KEY = "sk-1234-of-this-row"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import rollyard
-from rollyard.services.findings.sign_reader import read_failed_attempts
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.metrics.run_plan import read_run_plan
+from rollyard.analysis.findings.sign_reader import read_failed_attempts
+from rollyard.analysis.metrics.run_plan import read_run_plan
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.types import FailureRow, Json
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.training.play.step_files import StepFiles
-from rollyard.services.types import FailureRow, Json
+from rollyard.training.play.step_files import StepFiles
 from tests.support.rollout_files import grid, write
 
 TURN: Json = {

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.services.cli.display.progress_bar import numbers
-from rollyard.services.metrics.confidence_intervals import t_975
-from rollyard.services.metrics.estimators import clustered_mean
-from rollyard.services.metrics.running_mean import ClusteredMean
+from rollyard.analysis.metrics.estimators import clustered_mean
+from rollyard.cli.display.progress_bar import numbers
+from rollyard.records.scores.confidence_intervals import t_975
+from rollyard.records.scores.running_mean import ClusteredMean
+from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.types import Json
 from tests.unit.services.clock import Clock
 
 

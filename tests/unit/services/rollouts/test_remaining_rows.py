@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.grl_sokoban.checkpoint_resume_rollouts import main
-from rollyard.services.errors import OperatorError
 from rollyard.services.rollouts.remaining_rows import find_remaining
-from rollyard.services.types import Json
 from tests.support.partial_runs import check_complete, resume, rollout, task, tasks_of, without_keys, write_lines
 
 REPEATS = 3

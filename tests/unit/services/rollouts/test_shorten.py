@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.services.rollouts.partial.shorten import shortened
-from rollyard.services.types import Json
 
 
 def message(text: str, role: str = "assistant", **more: Any) -> Json:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.types import FailureRow
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.types import FailureRow
 
 
 def failed(kind: FailureKind, server: str = "environment") -> FailureRow:

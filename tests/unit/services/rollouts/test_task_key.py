@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.services.rollouts.rollout_keys import prompt_key, task_key
-from rollyard.services.types import Json
+from rollyard.records.rollouts.rollout_keys import prompt_key, task_key
+from rollyard.records.types import Json
 
 ROW: Json = {
     "responses_create_params": {"input": [{"role": "user", "content": "Solve it."}], "temperature": 1.0},

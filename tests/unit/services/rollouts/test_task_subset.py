@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.types import Json
 from rollyard.services.rollouts.task_subset import subset_of_original
-from rollyard.services.types import Json
 from tests.support.partial_runs import AGENT, check_complete, resume, task, tasks_of, write_lines
 
 INPUTS = [task(0), task(1), task(1), task(2)]

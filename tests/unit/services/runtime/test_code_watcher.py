@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.run_types import Registration
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.server_code.code_version import loaded_code
 from rollyard.services.config.server_code.file_digest import file_digest
 from rollyard.services.config.server_folders import FAMILIES
-from rollyard.services.errors import OperatorError
 from rollyard.services.head.registry import ServerRegistry
-from rollyard.services.run_types import Registration
 from rollyard.services.runtime.code_watcher import CodeWatcher
 from tests.support.fixtures import load_text, make_folder, server_yaml
 

@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 
+from rollyard.records.errors import FailureKind
+from rollyard.records.run_types import Keys
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.errors import FailureKind
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.request import RawRequest, RawResponse
-from rollyard.services.run_types import Keys
 from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings

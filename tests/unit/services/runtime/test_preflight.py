@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from rollyard.cli.run import run
+from rollyard.records.errors import RollyardError
 from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
-from rollyard.services.cli.run import run
-from rollyard.services.errors import RollyardError
 from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import make_folder, server_yaml
 
 APP = """
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.optional import require
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.optional import require
 from rollyard.services.server.app import Server
 
 class Mine(Server):

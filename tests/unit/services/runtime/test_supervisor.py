@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import RunError
+from rollyard.records.run_types import Launch, Registration
 from rollyard.services.backoff import Restarts
-from rollyard.services.errors import RunError
 from rollyard.services.head.registry import ServerRegistry
-from rollyard.services.run_types import Launch, Registration
 from rollyard.services.runtime.launcher import LocalProcess, Process
 from rollyard.services.runtime.ray_launcher import RayLauncher
 from rollyard.services.runtime.stack import new_keys

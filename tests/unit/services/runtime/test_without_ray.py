@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 from rollyard.services.runtime.ray_launcher import on_cluster
 
 

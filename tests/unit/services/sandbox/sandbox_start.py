@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from rollyard.services.cli import doctor
-from rollyard.services.cli.diagnostics import sandbox
+from rollyard.cli import doctor
+from rollyard.cli.diagnostics import sandbox
 from rollyard.services.sandbox.records import Layers
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.io.search_path import INSTALLED
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.services.sandbox.inside import libc
 from rollyard.services.sandbox.python_runtime import find_python, loader_of
 from rollyard.services.sandbox.records import Limits
@@ -24,7 +24,7 @@ LATE_IMPORTS = "import colorsys, ctypes, json.tool, encodings.idna, xml.dom.mini
 """Modules that the zygote has not loaded: single ones, one with a shared library, and parts of loaded packages."""
 START = """
 import asyncio, sys
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
 try:

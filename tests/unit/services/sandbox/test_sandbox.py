@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 from rollyard.services.sandbox import command
 from rollyard.services.sandbox.isolation_modes import IsolationMode
 from rollyard.services.sandbox.records import Ending, Limits, Trial

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 from rollyard.services.sandbox.shell.records import BoxEntry, BoxLimits, CommandResult
 from rollyard.services.sandbox.shell.shell_box import BoxDied, BoxRefused, ShellBox, is_visible, plan_for
 from tests.support.waiting import deadline_s, until

@@ -5,9 +5,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.services.server.settings import without_secrets
-from rollyard.services.types import Json
 from tests.support.fixtures import load_text, make_folder, server_yaml
 
 SECRET = "sk-1234-do-not-show"

@@ -9,12 +9,12 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.http.client import RUN_HEADER
 from rollyard.services.http.request import MAX_BODY_BYTES, RawRequest, RawResponse
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 from tests.support.asgi_requests import call_app, echo, problem
 from tests.support.fixtures import KEYS, http_transport, listening, make_server, send
 from tests.support.waiting import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.services.run_types import Keys
+from rollyard.records.run_types import Keys
 from tests.support.asgi_requests import call_app, echo, problem
 from tests.support.fixtures import make_server
 

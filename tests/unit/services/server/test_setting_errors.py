@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr
 
-from rollyard.services.errors import OperatorError
+from rollyard.records.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 
 

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import BaseModel, Field, model_validator
 
-from rollyard.services.cli.arguments import eval_arguments, train_arguments
-from rollyard.services.cli.arguments.command_line import option_name
-from rollyard.services.cli.arguments.eval_arguments import EvalOptions
-from rollyard.services.cli.arguments.train_arguments import TrainOptions
-from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.services.io.script import ScriptParser
+from rollyard.cli.arguments import eval_arguments, train_arguments
+from rollyard.cli.arguments.command_line import option_name
+from rollyard.cli.arguments.eval_arguments import EvalOptions
+from rollyard.cli.arguments.train_arguments import TrainOptions
+from rollyard.cli.options import Options, read_options, run_command
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.records.io.script import ScriptParser
 from rollyard.services.server.settings import is_secret, parse_settings
 
 
@@ -302,7 +302,7 @@ def test_null_is_the_default() -> None:
 
 
 def _own_options(command: str) -> type[Options]:
-    module = importlib.import_module(f"rollyard.services.cli.{command}")
+    module = importlib.import_module(f"rollyard.cli.{command}")
     (model,) = (
         one
         for one in vars(module).values()

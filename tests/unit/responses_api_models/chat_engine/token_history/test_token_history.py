@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.token_history.fingerprint import Fingerprint
 from rollyard.responses_api_models.chat_engine.token_history.history import TokenHistory, last_turn
 from rollyard.responses_api_models.chat_engine.token_history.prefix_mismatch import (
@@ -14,7 +15,6 @@ from rollyard.responses_api_models.chat_engine.token_history.prefix_mismatch imp
     first_difference,
 )
 from rollyard.responses_api_models.convert.conversion import Dialect, chat_to_response, request_to_chat
-from rollyard.services.types import Json
 
 ids = st.lists(st.integers(0, 3), max_size=6)
 texts = (

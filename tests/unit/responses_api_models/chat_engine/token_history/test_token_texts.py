@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.token_history.token_texts import token_texts
-from rollyard.services.types import Json
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, tool_output
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import decode

@@ -8,8 +8,8 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from rollyard.services.rollout_types import Response
-from rollyard.services.types import Json
+from rollyard.records.rollout_types import Response
+from rollyard.records.types import Json
 from tests.support.token_clients import (
     CALL_TURN,
     TEXT_TURN,

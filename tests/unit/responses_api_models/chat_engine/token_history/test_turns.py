@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.convert.conversion import Dialect, request_to_chat
-from rollyard.services.types import TOKEN_FIELDS, Json
 from tests.support import toy_tokenizer
 from tests.support.token_clients import (
     CALL_TURN,

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.errors import Failure
 from rollyard.responses_api_models.chat_engine.weights import checkpoint, checkpoint_fingerprint
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import check, difference, start_checkpoint
 from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature
-from rollyard.services.errors import Failure
 from tests.support.checkpoints import (
     EMBEDDINGS,
     HEAD,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from tests.support.checkpoints import write_checkpoint, write_tied_checkpoint
 from tests.support.token_clients import TEXT_TURN, user_message
 from tests.support.token_engine import TokenEngine

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights import joining_engines
-from rollyard.services.types import Json
 from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
 from tests.support.checkpoints import EMBEDDINGS, write_checkpoint
 from tests.support.waiting import until

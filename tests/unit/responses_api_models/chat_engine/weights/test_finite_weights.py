@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rollyard.records.errors import Failure
 from rollyard.responses_api_models.chat_engine.weights import finite_weights
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import check
-from rollyard.services.errors import Failure
 from tests.support.checkpoints import EMBEDDINGS, overwrite_element, write_checkpoint
 
 WEIGHTS_FILE = "model.safetensors"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
-from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.types import Json
 from tests.support.waiting import until
 from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights import joining_engines
-from rollyard.services.types import Json
 from tests.support.checkpoint_run import active_urls
 from tests.support.waiting import until
 from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server

@@ -10,12 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.control_endpoints import GETS, POSTS
 from rollyard.responses_api_models.chat_engine.weights.training_routes import FORWARDED
 from rollyard.responses_api_models.vllm_model.app import VllmModelSettings
-from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.types import Json
 from tests.support.stacks import colocated, load_config
 from tests.support.waiting import deadline_s, until
 from tests.support.weight_engine import ODD_STREAM, REFUSAL, STARTED, WeightEngine, engine_url, trainer_server

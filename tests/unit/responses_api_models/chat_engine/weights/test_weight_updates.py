@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
 from rollyard.responses_api_models.vllm_model.app import VllmModel
-from rollyard.services.errors import Failure
-from rollyard.services.types import Json
 from tests.support.waiting import until
 from tests.support.weight_engine import REFUSAL, STARTED, WeightEngine, engine_url, trainer_server
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.run_config import RunConfig, ServerSpec
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.types import Json
 from tests.support.fixtures import PLAIN_APP
 from tests.support.foreign_folders import entry, make_root, program_entry
 

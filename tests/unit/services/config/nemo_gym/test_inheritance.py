@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.services.config.nemo_gym.inheritance import expand, missing_values
-from rollyard.services.errors import OperatorError
-from rollyard.services.types import Json
 
 
 def expanded(tree: Json) -> Json:

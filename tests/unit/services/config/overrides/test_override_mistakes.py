@@ -7,15 +7,15 @@ import shlex
 
 import pytest
 
-from rollyard.services.cli.collect_rollouts import CollectOptions
-from rollyard.services.cli.lm_eval import LmEvalOptions
-from rollyard.services.cli.options import Options, read_options
-from rollyard.services.cli.run import RunOptions, run
-from rollyard.services.cli.status import StatusOptions
+from rollyard.cli.collect_rollouts import CollectOptions
+from rollyard.cli.lm_eval import LmEvalOptions
+from rollyard.cli.options import Options, read_options
+from rollyard.cli.run import RunOptions, run
+from rollyard.cli.status import StatusOptions
+from rollyard.records.errors import OperatorError
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.config.overrides.override import shown
-from rollyard.services.errors import OperatorError
 
 PARSER_MESSAGE = re.compile(
     r"token recognition|mismatched input|extraneous input|no viable|missing EQUAL|<EOF>|<class|Exception|Error\b|antlr"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from rollyard.records.errors import OperatorError
 from rollyard.services.config.overrides import apply, parse_overrides
-from rollyard.services.errors import OperatorError
 
 
 def value_of(text: str) -> Any:

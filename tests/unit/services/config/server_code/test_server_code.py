@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.run_types import ServerCode
+from rollyard.records.types import Json
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.server_code.code_version import loaded_code
 from rollyard.services.config.server_folders import FAMILIES
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.run_types import ServerCode
-from rollyard.services.types import Json
 from tests.support.fixtures import PLAIN_APP, make_folder
 
 WITH_LEVELS = PLAIN_APP + "\nLEVELS = 'levels.json'\nPROMPTS = 'prompts'\nGOLD = f'data/{LEVELS}.gold'\n"

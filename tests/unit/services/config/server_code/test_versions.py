@@ -8,14 +8,14 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.config.server_code.code_history import reachable
-from rollyard.services.errors import Failure, OperatorError
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.records.errors import Failure, OperatorError
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.code_history import reachable
+from rollyard.records.run_types import Registration, ServerCode
+from rollyard.records.types import Json
 from rollyard.services.head.registry import ServerRegistry
-from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.run_types import Registration, ServerCode
-from rollyard.services.types import Json
 from tests.support.fixtures import load_text, make_folder, server_yaml
 
 

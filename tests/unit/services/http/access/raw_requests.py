@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from rollyard.services.types import Json
+from rollyard.records.types import Json
 from tests.support.waiting import deadline_s
 
 JSON = "content-type: application/json"

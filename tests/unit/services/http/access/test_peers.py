@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.run_types import AccessRules, Keys
+from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
@@ -32,11 +34,9 @@ from rollyard.services.http.access.socket_owners import (
     listener_owner,
     owner,
 )
-from rollyard.services.run_types import AccessRules, Keys
 from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json
 from tests.support.fixtures import KEYS, http_transport, make_client, make_server
 from tests.unit.services.http.access.raw_requests import request
 

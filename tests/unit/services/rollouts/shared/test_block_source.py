@@ -10,8 +10,9 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.records.rollouts.rollout_keys import Key
+from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout
-from rollyard.services.rollouts.rollout_keys import Key
 from rollyard.services.rollouts.shared.block_finder import WorkerParts
 from rollyard.services.rollouts.shared.block_source import BlockSource
 from rollyard.services.rollouts.shared.earlier_rows import EarlierRows
@@ -21,7 +22,6 @@ from rollyard.services.rollouts.shared.leases import Leases
 from rollyard.services.rollouts.shared.owners import OwnerWatch, this_owner
 from rollyard.services.rollouts.shared.shard_store import ShardStore
 from rollyard.services.rollouts.shared.shared_paths import RoundPaths
-from rollyard.services.types import Json
 from tests.support.waiting import deadline_s, until
 from tests.unit.services.rollouts.shared.workers import (
     MANIFEST,

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.services.errors import RunError
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.errors import RunError
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.status_file import read_status
 from rollyard.services.rollouts.shared import merge
 from rollyard.services.rollouts.shared.blocks import block_size
 from rollyard.services.rollouts.shared.merge import merge_into, publish
@@ -23,7 +24,6 @@ from rollyard.services.rollouts.shared.merge_turn import MergeTurn
 from rollyard.services.rollouts.shared.owners import OwnerWatch
 from rollyard.services.rollouts.shared.shared_paths import RoundPaths
 from rollyard.services.rollouts.shared.shared_records import MergeResult
-from rollyard.services.rollouts.status_file import read_status
 from tests.support.stacks import keys_of, read_rows
 from tests.unit.services.rollouts.shared.workers import (
     MANIFEST,

@@ -5,9 +5,9 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.types import CollectionStatus
 from rollyard.services.rollouts.shared.shared_status import shared_status
-from rollyard.services.types import CollectionStatus
 from tests.unit.services.rollouts.shared.workers import new_round, write_shard
 
 

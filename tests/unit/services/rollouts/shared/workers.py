@@ -7,14 +7,14 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.rollouts.manifest_records import Manifest
-from rollyard.services.rollouts.rollout_keys import Expected, Key
+from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.rollouts.rollout_keys import Expected, Key
+from rollyard.records.types import Json
 from rollyard.services.rollouts.shared.blocks import Blocks
 from rollyard.services.rollouts.shared.exclusive_files import replace_unsynced
 from rollyard.services.rollouts.shared.leases import Leases
 from rollyard.services.rollouts.shared.shared_paths import RoundPaths, SharedPaths
 from rollyard.services.rollouts.shared.shared_records import Heartbeat, Owner
-from rollyard.services.types import Json
 
 MANIFEST = Manifest(identity={"rows": 1}, versions={}, created=0.0, output="out.jsonl")
 

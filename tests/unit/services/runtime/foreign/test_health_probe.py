@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse, HttpTransport
 from rollyard.services.runtime.foreign.health_probe import HealthProbe
 

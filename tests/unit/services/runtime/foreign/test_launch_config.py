@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.foreign.addresses import PORTS, with_ports
 from rollyard.services.runtime.foreign.foreign_servers import check_access
 from rollyard.services.runtime.foreign.launch_config import launch_config
 from rollyard.services.runtime.stack import new_keys
-from rollyard.services.types import Json
 from tests.support.foreign_folders import entry, make_root, program_entry
 
 JUDGE = {"type": "responses_api_models", "name": "judge"}

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.records.errors import OperatorError
 from rollyard.services.config.run_config import ForeignProgram
-from rollyard.services.errors import OperatorError
 from rollyard.services.runtime.foreign.uv_environment import install, requirement_lines
 
 FAKE_UV = """#!/bin/sh

@@ -10,12 +10,12 @@ from types import ModuleType
 import orjson
 import pytest
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.http.problem import problem_response
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.interop.nemo_gym.trainer.attempts import Attempts, RolloutFailed
 from rollyard.services.interop.nemo_gym.trainer.settings import CollectionSettings
-from rollyard.services.types import Json
 from tests.support.fixtures import http_transport, listening, make_client, make_server
 from tests.support.nemo_rl_rules import loss_multiplier, message_log
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.errors import Failure, FailureKind, RunError
+from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.records.types import FinishReason, Json
 from rollyard.services.interop.nemo_gym.trainer.result import UNSUMMED, failed_result, to_result
-from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.types import FinishReason, Json
+from rollyard.training.endings import EndingRules, Treatment
 from tests.support.nemo_rl_rules import loss_multiplier, message_log, verl_message_log
 
 ROW: Json = {"responses_create_params": {"input": "go"}, "agent_ref": {"name": "player"}, "_rowidx": 0}

@@ -1,0 +1,224 @@
+"""Compares two runs task by task."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rollyard.analysis.metrics.estimate import Estimate
+from rollyard.analysis.metrics.estimators import estimate, mean, sign_test
+from rollyard.analysis.metrics.loader.columns import Floats, Ints, displayable
+from rollyard.analysis.metrics.profile import Run
+from rollyard.analysis.metrics.task_pairing import BY_CONTENT, BY_PROMPT, Pairing, Side, pair
+from rollyard.records.io.json_differences import differences
+from rollyard.records.scores.confidence_intervals import share_bounds, unchanged_bound
+from rollyard.records.types import Json, Record
+
+_LARGEST = 10
+
+
+class Change(Record):
+    """A task whose result changed between two runs."""
+
+    task: int
+    """The task's index in the baseline."""
+    task_here: int
+    """The task's index in the other run."""
+    before: float
+    after: float
+
+
+class DatasetDifference(Record):
+    """The difference between two runs on one dataset in a mixture."""
+
+    name: str
+    """The dataset's name in the baseline, from `dataset_name`."""
+    tasks: int
+    reward: Estimate
+    solve_rate: Estimate | None
+
+
+class Difference(Record):
+    """The difference between a run and the baseline on the tasks that both contain. Each task has the same weight."""
+
+    name: str
+    baseline: str
+    paired_by: str
+    """How tasks were paired: by `index` (both runs had the same input), `content` (`_ng_task_key`) or `prompt`; empty
+    if they could not be paired."""
+    tasks: int
+    """Number of tasks in both runs. If it is 0, nothing is compared and `notes` contains the reason."""
+    only_baseline: int
+    only_here: int
+    reward: Estimate | None
+    """Mean of the tasks' differences in mean reward, with its paired interval (the same applies to `solve_rate`). None
+    if datasets have different reward scales; `datasets` then contains the difference on each dataset."""
+    solve_rate: Estimate | None
+    outcome: str
+    """The metric that `better`, `worse`, `gained` and `lost` compare: solve rate, or mean reward if "solved" is
+    undefined."""
+    better: int
+    worse: int
+    equal: int
+    sign_test_p: float | None
+    sign_test_tasks: int
+    """Number of tasks in the sign test. Tasks with different numbers of rollouts in the two runs are excluded, because
+    they would bias it."""
+    gained: list[Change]
+    """The ten tasks that improved most."""
+    lost: list[Change]
+    datasets: list[DatasetDifference]
+    """Empty unless the run is a mixture."""
+    identity: list[str]
+    """The differences between the two runs' manifests, one string per difference."""
+    notes: list[str]
+
+
+def difference(baseline: Run, other: Run) -> Difference:
+    """Compare `other` with `baseline` on the tasks measured in both. Each task has the same weight."""
+    pairing = pair(baseline, other)
+    if pairing.sides is None or pairing.why_not:
+        return _no_difference(baseline, other, pairing)
+    (before, after), here, there = pairing.sides, pairing.here, pairing.there
+    rewards = after.mean[there] - before.mean[here]
+    rates = _rates(before, after, here, there)
+    change, first, second = (rewards, before.mean[here], after.mean[there]) if rates is None else rates
+    task = before.task[here]
+    better, worse = int((change > 0).sum()), int((change < 0).sum())
+    equal_counts = before.measured[here] == after.measured[there]
+    different_scales = any(run.profile.rewards and run.profile.rewards.why_no_mean for run in (baseline, other))
+    tasks = task, after.task[there]
+    return Difference(
+        name=other.profile.name,
+        baseline=baseline.profile.name,
+        paired_by=pairing.by,
+        tasks=len(task),
+        only_baseline=len(before.key) - len(task),
+        only_here=len(after.key) - len(task),
+        reward=None if different_scales else paired(rewards),
+        solve_rate=None if rates is None else paired(rates[0], is_share=True),
+        outcome="mean reward" if rates is None else "solve rate",
+        better=better,
+        worse=worse,
+        equal=len(task) - better - worse,
+        sign_test_p=sign_test(int((change[equal_counts] > 0).sum()), int((change[equal_counts] < 0).sum())),
+        sign_test_tasks=int(equal_counts.sum()),
+        gained=_changes(tasks, first, second, np.lexsort((task, -change))[: min(_LARGEST, better)]),
+        lost=_changes(tasks, first, second, np.lexsort((task, change))[: min(_LARGEST, worse)]),
+        datasets=_datasets(baseline, task, rewards, None if rates is None else rates[0]),
+        identity=changed_settings(baseline.profile.identity or {}, other.profile.identity or {}),
+        notes=_notes(baseline, other, pairing, equal_counts=int(equal_counts.sum())),
+    )
+
+
+def paired(differences: Floats, *, is_share: bool = False) -> Estimate:
+    """Return the mean of the tasks' differences with its 95% paired t interval. `differences` has one value per task.
+
+    If `is_share` is true and all differences are equal, no standard error can be estimated, so the interval is derived
+    from the number of tasks (`confidence_intervals.py`).
+    """
+    center, count = mean(differences), len(differences)
+    if count > 1 and np.ptp(differences) > 0:
+        return estimate(center, math.fsum((differences - center) ** 2) / (count - 1) / count, count)
+    if is_share and center == 0:
+        reach = unchanged_bound(count)
+        return Estimate(mean=center, low=-reach, high=reach)
+    bounds = share_bounds((1 + center) / 2, count) if is_share else None
+    return (
+        Estimate(mean=center)
+        if bounds is None
+        else Estimate(mean=center, low=2 * bounds[0] - 1, high=2 * bounds[1] - 1)
+    )
+
+
+def changed_settings(before: Json, after: Json) -> list[str]:
+    """Return the differences between the identities in two manifests, such as `num_repeats: 8 -> 16`."""
+    lines = []
+    for name, old, new in differences(before, after):
+        short = 12 if name.endswith("sha256") else None
+        lines.append(f"{displayable(name)}: {_display(old)[:short]} -> {_display(new)[:short]}")
+    return lines
+
+
+def _display(value: object) -> str:
+    if isinstance(value, dict):
+        return displayable(f"set ({value['implementation']})") if "implementation" in value else "set"
+    return "not set" if value is None else displayable(str(value))
+
+
+def _rates(before: Side, after: Side, here: Ints, there: Ints) -> tuple[Floats, Floats, Floats] | None:
+    if before.solve_rate is None or after.solve_rate is None:
+        return None
+    first, second = before.solve_rate[here], after.solve_rate[there]
+    return second - first, first, second
+
+
+def _changes(tasks: tuple[Ints, Ints], before: Floats, after: Floats, chosen: Ints) -> list[Change]:
+    return [
+        Change(task=int(tasks[0][i]), task_here=int(tasks[1][i]), before=float(before[i]), after=float(after[i]))
+        for i in chosen.tolist()
+    ]
+
+
+def _datasets(baseline: Run, task: Ints, rewards: Floats, rates: Floats | None) -> list[DatasetDifference]:
+    """Return the difference on each dataset of the baseline; empty unless the baseline has several datasets."""
+    grouped, names = baseline.by_task, baseline.columns.dataset
+    if grouped is None or not baseline.profile.by_dataset:
+        return []
+    codes = names.codes[grouped.starts[np.searchsorted(grouped.task, task)]]
+    found = [
+        DatasetDifference(
+            name="" if code < 0 else names.names[code],
+            tasks=int((codes == code).sum()),
+            reward=paired(rewards[codes == code]),
+            solve_rate=None if rates is None else paired(rates[codes == code], is_share=True),
+        )
+        for code in np.unique(codes).tolist()
+    ]
+    return sorted(found, key=lambda one: one.name)
+
+
+def _notes(baseline: Run, other: Run, pairing: Pairing, *, equal_counts: int) -> list[str]:
+    notes = []
+    if pairing.by in (BY_CONTENT, BY_PROMPT) and pairing.sides is not None:
+        what = "content (_ng_task_key)" if pairing.by == BY_CONTENT else "prompt and tools"
+        first, second = (len(side.key) for side in pairing.sides)
+        notes.append(
+            f"Tasks are paired by {what}. {len(pairing.here):,} tasks are in both runs ({first:,} in "
+            f"{baseline.profile.name}, {second:,} in {other.profile.name}); only these are compared."
+        )
+    if equal_counts < len(pairing.here):
+        coverage = f"it covers the other {equal_counts:,} tasks" if equal_counts else "no task qualifies"
+        notes.append(
+            f"{len(pairing.here) - equal_counts:,} of {len(pairing.here):,} tasks have more rollouts in one run than "
+            f"in the other. The sign test requires equal numbers, so {coverage}."
+        )
+    rules = [run.profile.solved.rule if run.profile.solved else "" for run in (baseline, other)]
+    if rules[0] != rules[1]:
+        notes.append("The two runs define solved differently; pass --pass-threshold ... to use one for both.")
+    return notes
+
+
+def _no_difference(baseline: Run, other: Run, pairing: Pairing) -> Difference:
+    return Difference(
+        name=other.profile.name,
+        baseline=baseline.profile.name,
+        paired_by=pairing.by,
+        tasks=0,
+        only_baseline=0 if baseline.by_task is None else len(baseline.by_task),
+        only_here=0 if other.by_task is None else len(other.by_task),
+        reward=None,
+        solve_rate=None,
+        outcome="",
+        better=0,
+        worse=0,
+        equal=0,
+        sign_test_p=None,
+        sign_test_tasks=0,
+        gained=[],
+        lost=[],
+        datasets=[],
+        identity=changed_settings(baseline.profile.identity or {}, other.profile.identity or {}),
+        notes=[f"Nothing to compare: {pairing.why_not}."],
+    )

@@ -1,0 +1,258 @@
+"""Defines the records of `profile.json`. They are immutable, and all numbers are finite; undefined numbers are null."""
+
+from __future__ import annotations
+
+from rollyard.analysis.metrics.drift_record import Drift
+from rollyard.analysis.metrics.estimate import Estimate, MeanSpread
+from rollyard.analysis.metrics.failure_records import Failures
+from rollyard.records.types import Json, Record
+
+
+class Bounds(Record):
+    """What a mean could be if no rollout were missing. All fields are None if the number of expected rollouts is
+    unknown.
+    """
+
+    missing_as_zero: float | None
+    lowest: float | None
+    """The value if every missing rollout is as bad as the worst measured one (for a success rate: none solved)."""
+    highest: float | None
+    """The value if every missing rollout is as good as the best measured one (for a success rate: all solved)."""
+
+
+class Coverage(Record):
+    """How many of the expected rollouts are measured. Shown with every headline number."""
+
+    measured: int
+    """Number of rollouts with a reward."""
+    expected: int | None
+    """Number of expected rollouts; None if no file contains it."""
+    expected_from: str
+    """Name of the file that contains the expected number; '' if none does, or why no number is expected."""
+    tasks_measured: int
+    """Number of tasks with at least one measured rollout; 0 if rows have no task index."""
+    tasks_expected: int | None
+    tasks_complete: int | None
+    """Number of tasks whose expected rollouts are all measured."""
+    repeats: int | None
+    """Number of expected rollouts per task."""
+
+    @property
+    def missing(self) -> int | None:
+        """Number of expected rollouts that are not measured."""
+        return None if self.expected is None else max(0, self.expected - self.measured)
+
+
+class Solved(Record):
+    rule: str
+    """Description of what counts as solved."""
+    rollouts: int
+    rate: Estimate
+    bounds: Bounds
+
+
+class Bin(Record):
+    """A histogram bar for rewards in [low, high). The last bar includes `high`. For a single value, low = high."""
+
+    low: float
+    high: float
+    rollouts: int
+
+
+class RewardValue(Record):
+    """A distinct reward and the number of rollouts with it."""
+
+    reward: float
+    rollouts: int
+    share: Estimate | None = None
+    """Share of the measured rollouts."""
+
+
+class Rewards(Record):
+    """Statistics of the rewards of the measured rollouts."""
+
+    mean: Estimate
+    why_no_mean: str = ""
+    """Why the mean must not be shown, which is the case if datasets have different reward scales. Empty if it may be
+    shown."""
+    min: float
+    max: float
+    median: float
+    std: float | None
+    """Standard deviation over rollouts, with n - 1 degrees of freedom."""
+    bounds: Bounds
+    distinct: int
+    most_frequent: list[RewardValue]
+    """Up to 20 rewards, most frequent first."""
+    histogram: list[Bin]
+
+
+class ByCalls(Record):
+    """The rollouts with a given number of tool calls. The other fields are those of `Group`."""
+
+    tool_calls: int
+    rollouts: int
+    mean_reward: float
+    solved: int | None
+    share: Estimate | None = None
+    reward: Estimate | None = None
+    rate: Estimate | None = None
+
+
+class ToolCalls(Record):
+    """Statistics of tool calls, which are items of type `function_call`."""
+
+    mean: float
+    min: int
+    max: int
+    correlation: float | None
+    """Pearson's correlation between tool calls and reward; None if either of them is constant."""
+    by_count: list[ByCalls]
+
+
+class SolveBin(Record):
+    """The number of tasks whose solve rate (the solved share of their measured rollouts) is in a given range."""
+
+    label: str
+    low: float
+    high: float
+    """Upper end of the range. It is exclusive unless it equals `low`."""
+    tasks: int
+    share: Estimate | None = None
+    """Share of the tasks."""
+
+
+class PassAtK(Record):
+    """Unbiased pass@k, pass^k and cons@k over the tasks with at least k measured rollouts."""
+
+    k: int
+    tasks: int
+    """Number of tasks with at least k measured rollouts."""
+    tasks_measured: int
+    any: Estimate
+    """pass@k: the probability that at least one of k rollouts solves the task."""
+    every: Estimate
+    """pass^k: the probability that all k rollouts solve the task."""
+    consensus: Estimate | None = None
+    """cons@k: the probability that the most common answer of k rollouts is right. None if the environment records no
+    answers (`extracted_answer`), if k is above 128, or if a task has more than 1,000 rollouts."""
+    any_missing_failed: float | None
+    """pass@k over all expected tasks, with missing rollouts counted as failed; None if nothing is missing."""
+    every_missing_failed: float | None
+
+
+class ZeroVariance(Record):
+    """Tasks whose rollouts all have the same reward, so their group-relative advantages and gradients are zero."""
+
+    tasks: int
+    of: int
+    """Number of tasks with at least two measured rollouts."""
+    all_solved: int | None
+    none_solved: int | None
+    share: Estimate | None = None
+    """Share of these tasks; None if no task has two rollouts."""
+
+
+class Tasks(Record):
+    """How many tasks and repeats were measured, and what they scored."""
+
+    tasks: int
+    fewest_repeats: int
+    most_repeats: int
+    never_solved: int | None
+    always_solved: int | None
+    never_solved_first: list[int]
+    """The first 20 tasks that were never solved, ordered by index."""
+    solve_rates: list[SolveBin]
+    pass_at: list[PassAtK]
+    zero_variance: ZeroVariance
+
+
+class Group(Record):
+    """A group of rollouts that have the same agent, finish reason or code version."""
+
+    name: str
+    rollouts: int
+    solved: int | None
+    mean_reward: float
+    share: Estimate | None = None
+    """Share of the measured rollouts."""
+    reward: Estimate | None = None
+    """`mean_reward` with its interval."""
+    rate: Estimate | None = None
+    """Share of these rollouts that are solved; None if "solved" is undefined."""
+
+
+class DatasetFigures(Record):
+    """The metrics of one dataset in a mixture."""
+
+    name: str
+    """The dataset's name, from `dataset_name`; empty for rows without one."""
+    rollouts: int
+    tasks: int
+    """Number of tasks; 0 if rows have no task index."""
+    solved: int | None
+    solved_rule: str
+    rate: Estimate | None
+    """Success rate; None if "solved" is undefined."""
+    mean_reward: float
+    reward: Estimate
+    min: float
+    max: float
+    pass_at: list[PassAtK]
+
+
+class Tokens(Record):
+    """Token counts, from `usage`."""
+
+    input: MeanSpread | None
+    output: MeanSpread | None
+    reasoning: MeanSpread | None
+    per_solved: float | None
+    """Total input and output tokens divided by the number of solved rollouts, over the rollouts that record tokens."""
+
+
+class Stage(Record):
+    """The time that episodes spent in one stage, from `timings`."""
+
+    stage: str
+    seconds: MeanSpread
+    share: float | None
+    """Share of the total time of all rollouts that record a `total`. The shares of the stages and the rest add up to 1.
+    If the stages of a rollout overlap and exceed its total, their sum replaces the total. None if no rollout records a
+    total; also None for the stage `total` if the stages exceed it."""
+
+
+class Profile(Record):
+    """The metrics of one rollout file."""
+
+    name: str
+    path: str
+    models: list[str]
+    agents: list[str]
+    notes: list[str]
+    """Remarks about the file, as complete sentences."""
+    coverage: Coverage
+    solved: Solved | None
+    """None if "solved" is undefined or nothing is measured."""
+    rewards: Rewards | None
+    """None if nothing is measured. The same applies to the next three fields."""
+    tool_calls: ToolCalls | None
+    turns: MeanSpread | None
+    tasks: Tasks | None
+    """Also None if rows have no task index."""
+    ends: list[Group]
+    """Why episodes ended, by `finish_reason`."""
+    by_agent: list[Group]
+    """Empty unless there are several agents."""
+    by_dataset: list[DatasetFigures]
+    """Empty unless there are several datasets."""
+    by_code: list[Group]
+    """Results by version of the servers' code; empty unless a code change was accepted during the run."""
+    tokens: Tokens
+    stages: list[Stage]
+    drift: Drift | None
+    """None if no tokens were recorded."""
+    failures: Failures
+    identity: Json | None
+    """The run's identity, from the manifest."""

@@ -1,0 +1,134 @@
+"""Reads the expected rollouts and the failed attempts from a rollout file's sidecar files."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from rollyard.analysis.metrics.loader.columns import Ints, displayable
+from rollyard.records.datasets.data_files import DataFile, lines_of
+from rollyard.records.io.json_values import mapping, text_of, whole_number
+from rollyard.records.io.jsonl import ParsedLine, hand_over, iter_jsonl
+from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollouts.code_history import notes_of
+from rollyard.records.types import Json
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """Failed attempts in chronological order."""
+
+    task: Ints
+    repeat: Ints
+    kind: list[str]
+    server: list[str]
+
+
+SELECTION = "a selection of the rollouts"
+"""Source of the plan of rollouts that an expression selects, for which no number is expected."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The number of rollouts that a collection should contain, and its failed attempts."""
+
+    rollouts: int | None = None
+    tasks: int | None = None
+    repeats: int | None = None
+    source: str = ""
+    """Name of the file that contains these numbers, or SELECTION."""
+    identity: Json | None = None
+    exact: bool = False
+    """Whether the numbers come from the manifest. If so, tasks and repeats are numbered from 0 without gaps."""
+    attempts: Attempts = field(default_factory=lambda: Attempts(np.empty(0, np.int64), np.empty(0, np.int64), [], []))
+    notes: list[str] = field(default_factory=list)
+
+
+def read_run_plan(output: Path, *, inputs: DataFile | None = None, materialized: Path | None = None) -> RunPlan:
+    """Read the plan from the sidecar files of `output`: from its manifest, or else from its materialized inputs or its
+    status.
+
+    `inputs` is the dataset (one row per task); `materialized` has one row per rollout, as NeMo Gym writes it. If the
+    user passes either of them, it takes precedence over the sidecar files. Raises OperatorError if it cannot be read.
+    """
+    paths, notes = RolloutPaths(output), list[str]()
+    manifest = _mapping(paths.manifest, notes)
+    identity = manifest.get("identity") if isinstance(manifest.get("identity"), dict) else None
+    notes += notes_of(manifest.get("code"))
+    attempts = _attempts(paths.failures, notes)
+    rows, repeats = _integer(identity, "rows"), _integer(identity, "num_repeats")
+    plan: dict[str, Any] = {}
+    if materialized is not None:
+        plan = {"rollouts": count_lines(materialized), "source": materialized.name}
+    elif inputs is not None:
+        tasks = count_lines(inputs)
+        plan = {"tasks": tasks, "repeats": repeats, "rollouts": tasks * repeats if repeats else None}
+        plan["source"] = Path(str(inputs)).name
+    elif rows is not None and repeats is not None:
+        plan = {"rollouts": rows * repeats, "tasks": rows, "repeats": repeats, "source": paths.manifest.name}
+        plan["exact"] = True
+    elif paths.materialized.exists():
+        plan = {"rollouts": count_lines(paths.materialized), "source": paths.materialized.name}
+    elif (expected := _integer(_mapping(paths.status, notes), "expected")) is not None:
+        plan = {"rollouts": expected, "source": paths.status.name}
+    return RunPlan(**plan, identity=identity, attempts=attempts, notes=notes)
+
+
+def manifest_model(output: Path) -> str:
+    """Return the last part of the model's name in the manifest of `output`; empty if it has none."""
+    identity = mapping(_mapping(RolloutPaths(output).manifest, []).get("identity"))
+    model = mapping(identity.get("responses_create_params")).get("model")
+    return Path(model).name if isinstance(model, str) else ""
+
+
+def count_lines(file: DataFile) -> int:
+    """Count the non-empty lines, or the rows of a table. Raises OperatorError if the file cannot be read."""
+    return sum(1 for line in lines_of(file) if not line.isspace())
+
+
+def _mapping(path: Path, notes: list[str]) -> Json:
+    """Read a JSON object. Return {} if the file is missing or does not contain one; add a note if it cannot be read."""
+    try:
+        value = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, orjson.JSONDecodeError) as error:
+        notes.append(f"{path.name} is ignored because it cannot be read: {error}.")
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _integer(mapping: Json | None, key: str) -> int | None:
+    return whole_number((mapping or {}).get(key), least=0)
+
+
+def _attempts(path: Path, notes: list[str]) -> Attempts:
+    """Read the failed attempts. Invalid lines only add a note, because they must not prevent a report on the measured
+    rollouts.
+    """
+    task, repeat, kind, server, bad = array("q"), array("q"), list[str](), list[str](), 0
+    interned: dict[str, str] = {}
+    try:
+        for found in iter_jsonl(path, hand_over):
+            row = found.value if isinstance(found, ParsedLine) else {}
+            index, number = whole_number(row.get("_ng_task_index")), whole_number(row.get("_ng_rollout_index"))
+            if index is None or number is None:
+                bad += 1
+                continue
+            task.append(index)
+            repeat.append(number)
+            for texts, name in ((kind, "failure_kind"), (server, "server")):
+                text = text_of(row.get(name)) or "unknown"
+                texts.append(interned.get(text) or interned.setdefault(text, displayable(text)))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        notes.append(f"Failures are not counted because {path.name} cannot be read: {error.strerror}.")
+    if bad:
+        notes.append(f"{path.name} has {bad} lines that are not valid failure rows; they are not counted.")
+    return Attempts(np.asarray(task, np.int64), np.asarray(repeat, np.int64), kind, server)

@@ -1,0 +1,239 @@
+"""Turns paired comparisons of runs into sections for Markdown and HTML."""
+
+from __future__ import annotations
+
+from rollyard.analysis.charts.axis import Axis
+from rollyard.analysis.charts.chart import Chart, chart
+from rollyard.analysis.charts.intervals import Interval, intervals
+from rollyard.analysis.metrics.paired.metric import Metric
+from rollyard.analysis.metrics.paired.power import POWER
+from rollyard.analysis.metrics.paired.records import ChangedTasks, PairedDifference, RunComparisons, RunPair
+from rollyard.analysis.report.formatting import NOTHING, measured, number, percent, points, reward, signed
+from rollyard.analysis.report.section import Section, Table
+
+_TASKS = 10
+"""Maximum number of changed tasks in a table; comparison.json contains up to 10,000."""
+
+METHOD = (
+    "Every task has the same weight: a metric is computed for each task from its rollouts, and the runs are compared "
+    "by the differences of their common tasks (Miller 2024, arXiv:2411.00640, section 4).",
+    "If each task has one binary outcome in each run (one rollout, or pass@k and cons@k of k rollouts): McNemar's "
+    "exact test, with its mid-p variant (Fagerland et al. 2013), and Tango's score interval (1998).",
+    "Otherwise: the bootstrap over tasks, each with all its rollouts in both runs. The interval is BCa (Efron 1987), "
+    "because few tasks change and their differences are skewed; it is extended to the paired t interval, which is "
+    "wider with few tasks, and for metrics in 0..1 to its adjustment by Agresti & Min (2005), because few tasks may "
+    "include none of the rare large changes. The p-value is the larger one of the bootstrap and the paired t test.",
+    "If all tasks changed equally, there is no variance: the interval is the exact bound from the number of tasks, or "
+    "Wilson's, and the p-value is that of the sign test.",
+    "Minimum detectable effect: the smallest true difference that a test at level alpha finds with a probability of "
+    f"{POWER:.0%}, for the measured variance of the tasks' differences (Guenther 1981).",
+)
+
+
+def document(found: RunComparisons) -> tuple[str, list[Section]]:
+    """Return the title and the sections: one per candidate, then the methods."""
+    names = ", ".join(pair.candidate.name for pair in found.pairs)
+    sections = [_pair(pair, found) for pair in found.pairs]
+    return f"{names} against {found.pairs[0].baseline.name}", [*sections, _method(found)]
+
+
+def value(metric: str, amount: float | None) -> str:
+    """Format a value of a metric."""
+    if Metric(metric).is_share:
+        return percent(amount)
+    return number(amount) if Metric(metric).is_cost else reward(amount)
+
+
+def change(metric: str, amount: float | None) -> str:
+    """Format a difference of a metric, with its sign: `+3.10 points` for shares."""
+    if amount is None:
+        return NOTHING
+    if Metric(metric).is_share:
+        return f"{points(amount)} points"
+    return f"{'+' if amount >= 0 else ''}{number(amount)}" if Metric(metric).is_cost else signed(amount)
+
+
+def reach(one: PairedDifference) -> str:
+    """Format the interval of a difference."""
+    if one.interval is None:
+        return NOTHING
+    low, high = (change(one.metric, bound).removesuffix(" points") for bound in (one.interval.low, one.interval.high))
+    return f"{low} to {high}"
+
+
+def chance(p: float | None) -> str:
+    """Format a p-value."""
+    return NOTHING if p is None else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def p_equals(p: float) -> str:
+    """Return `p = 0.03` or `p < 0.0001`."""
+    text = chance(p)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
+def tasks_listed(changed: ChangedTasks, metric: str, most: int) -> str:
+    """List the first tasks with their values before and after, which are omitted if all changes are between 0 and 1."""
+    tasks = changed.tasks
+    binary = all({one.baseline, one.candidate} == {0.0, 1.0} for one in tasks)
+    shown = [
+        str(one.task) if binary else f"{one.task} ({value(metric, one.baseline)} -> {value(metric, one.candidate)})"
+        for one in tasks[:most]
+    ]
+    return ", ".join(shown) + (f", and {changed.total - most:,} more" if changed.total > most else "")
+
+
+def label(one: PairedDifference) -> str:
+    return one.metric if one.dataset is None else f"{one.dataset or '(no dataset)'}: {one.metric}"
+
+
+def verdict(one: PairedDifference, alpha: float) -> str:
+    """Return a sentence on whether the difference is more than noise."""
+    p = one.p if one.p_holm is None else one.p_holm
+    if p is None or one.interval is None:
+        return "There is too little data to tell."
+    direction = "higher" if one.difference > 0 else "lower"
+    if p < alpha:
+        return f"The candidate is {direction}; the difference is more than noise ({p_equals(p)})."
+    if one.difference == 0:
+        return "There is no difference."
+    floor = (
+        ""
+        if one.detectable_effect is None
+        else f" With these tasks, a difference below {change(one.metric, one.detectable_effect).lstrip('+')} is likely "
+        "to be missed."
+    )
+    return f"The difference may be noise ({p_equals(p)}).{floor}"
+
+
+def _pair(pair: RunPair, found: RunComparisons) -> Section:
+    title = f"{pair.candidate.name} against {pair.baseline.name}"
+    text = [
+        f"{one.name}: {measured(one.coverage)}, {one.tasks:,} tasks, {one.path}."
+        for one in (pair.baseline, pair.candidate)
+    ]
+    text += pair.notes
+    if not pair.tasks:
+        return Section(title, text)
+    text.append(_common(pair))
+    text += [f"{label(one)}: {verdict(one, found.alpha)}" for one in pair.differences if one.dataset is None]
+    if pair.settings:
+        text.append("Different settings: " + "; ".join(pair.settings) + ".")
+    tables = [_differences(pair, found), *_mcnemar(pair)]
+    if pair.costs:
+        tables.append(_costs(pair))
+    for name, changed in (("Tasks gained", pair.gained), ("Tasks lost", pair.lost)):
+        if changed.total:
+            tables.append(_changed(f"{name}, by {pair.changed_by}", pair, changed))
+    return Section(title, text, tables, _charts(pair, found.alpha))
+
+
+def _common(pair: RunPair) -> str:
+    text = f"{pair.tasks:,} tasks are in both runs; {pair.gained.total:,} are better and {pair.lost.total:,} worse"
+    text += f" by {pair.changed_by}." if pair.changed_by else "."
+    if pair.only_baseline or pair.only_candidate:
+        text += (
+            f" Not compared: {pair.only_baseline:,} tasks only in {pair.baseline.name}, {pair.only_candidate:,} only "
+            f"in {pair.candidate.name}."
+        )
+    return text
+
+
+def _differences(pair: RunPair, found: RunComparisons) -> Table:
+    level = f"{100 * (1 - found.alpha):.6g}% interval"
+    head = ["metric", pair.baseline.name, pair.candidate.name, "difference", level]
+    corrected = any(one.p_holm is not None for one in pair.differences)
+    head += ["p", *(["p (Holm)"] if corrected else []), "tasks", "detectable"]
+    head += ["tasks for effect"] if found.effect is not None else []
+    rows = [
+        (
+            label(one),
+            value(one.metric, one.baseline),
+            value(one.metric, one.candidate),
+            change(one.metric, one.difference),
+            reach(one),
+            chance(one.p),
+            *((chance(one.p_holm),) if corrected else ()),
+            f"{one.tasks:,}",
+            change(one.metric, one.detectable_effect).lstrip("+"),
+            *((NOTHING if one.tasks_needed is None else f"{one.tasks_needed:,}",) if found.effect is not None else ()),
+        )
+        for one in pair.differences
+    ]
+    return Table(tuple(head), rows)
+
+
+def _mcnemar(pair: RunPair) -> list[Table]:
+    rows = [
+        (
+            label(one),
+            *(f"{count:,}" for count in (table.both, table.gained, table.lost, table.neither)),
+            *(chance(table.exact_p), chance(table.mid_p)),
+        )
+        for one in pair.differences
+        if (table := one.mcnemar) is not None
+    ]
+    head = ("metric", "both", "only candidate", "only baseline", "neither", "exact p", "mid-p")
+    return [Table(head, rows, "McNemar's test: number of tasks by outcome")] if rows else []
+
+
+def _costs(pair: RunPair) -> Table:
+    rows = [
+        (
+            one.metric.replace("_", " "),
+            *(value(one.metric, one.baseline), value(one.metric, one.candidate)),
+            *(change(one.metric, one.difference), reach(one), f"{one.tasks:,}"),
+        )
+        for one in pair.costs
+    ]
+    head = ("per rollout", pair.baseline.name, pair.candidate.name, "difference", "interval", "tasks")
+    return Table(head, rows, "Costs, as means over tasks")
+
+
+def _changed(caption: str, pair: RunPair, changed: ChangedTasks) -> Table:
+    shown = changed.tasks[:_TASKS]
+    # Most files have neither keys nor several datasets.
+    named = [name for name in ("key", "dataset") if any(getattr(one, name) for one in shown)]
+    rows = [
+        (
+            *(str(one.task), *(getattr(one, name) or NOTHING for name in named)),
+            *(value(pair.changed_by, one.baseline), value(pair.changed_by, one.candidate)),
+        )
+        for one in shown
+    ]
+    if changed.total > _TASKS:
+        caption += f": {_TASKS} of {changed.total:,}, more in comparison.json"
+    return Table(("task", *named, pair.baseline.name, pair.candidate.name), rows, caption)
+
+
+def _charts(pair: RunPair, alpha: float) -> list[Chart]:
+    shares = [one for one in pair.differences if Metric(one.metric).is_share]
+    if not shares:
+        return []
+    rows = [
+        Interval(
+            f"{label(one)}: {change(one.metric, one.difference)}",
+            one.difference,
+            None if one.interval is None else one.interval.low,
+            None if one.interval is None else one.interval.high,
+            f"{label(one)}: {change(one.metric, one.difference)} ({reach(one)})",
+        )
+        for one in shares
+    ]
+    caption = f"{pair.candidate.name} minus {pair.baseline.name} with {100 * (1 - alpha):.6g}% intervals."
+    axis = Axis("difference, percentage points", points=True)
+    return [chart("paired_differences", "Differences", intervals(caption, rows, axis, zero=True), caption)]
+
+
+def _method(found: RunComparisons) -> Section:
+    text = [
+        *METHOD,
+        f"Alpha {found.alpha:g}; {found.resamples:,} resamples with seed {found.seed}, so that a repetition gives the "
+        "same numbers.",
+    ]
+    if found.tests > 1:
+        text.append(
+            f"p (Holm) is corrected for {found.tests} tests: every metric of every candidate over all tasks. The tests "
+            "within single datasets are corrected as a second group. Intervals are not corrected."
+        )
+    return Section("How the numbers are computed", text, is_folded=True)

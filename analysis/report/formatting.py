@@ -1,0 +1,135 @@
+"""Formats numbers, intervals and coverage for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rollyard.analysis.charts.labels import pluralize
+from rollyard.analysis.metrics.estimate import Estimate
+from rollyard.analysis.metrics.profile_records import Coverage
+
+NOTHING = "–"
+"""Placeholder for undefined values."""
+LONG = 1e9
+"""Rewards of at least this absolute value are written in scientific notation."""
+_NOISE = 1e-12
+"""Means up to this absolute value are rounding errors of rewards that cancel out, so they are written as 0."""
+
+
+def count(value: float | None) -> str:
+    """Format a number without decimals: `3,200`."""
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def percent(share: float | None, digits: int = 2) -> str:
+    """Format a share as a percentage: `13.47%`."""
+    return NOTHING if share is None else f"{share:.{digits}%}"
+
+
+def points(share: float | None) -> str:
+    """Format the difference between two shares in percentage points, without the unit: `+3.10`."""
+    return NOTHING if share is None else f"{round(100 * share, 2) + 0.0:+.2f}"
+
+
+def reward(value: float | None) -> str:
+    """Format a reward with four decimals, as NeMo Gym's report does: `0.9305`. Extreme values: `5e+59`, `2.5e-06`."""
+    return NOTHING if value is None else _four_digits(value, "")
+
+
+def signed(value: float | None) -> str:
+    """Format the difference between two rewards: `+0.0312`."""
+    return NOTHING if value is None else _four_digits(value, "+")
+
+
+def number(value: float | None) -> str:
+    """Format a number with three significant digits, keeping all integer digits: `1,342`, `4.67`, `0.00412`."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value if abs(value) > _NOISE else 0.0:.3g}"
+
+
+def seconds(value: float | None) -> str:
+    """Format a duration: `4.1 ms`, `3.24 s`, `12 min`, `4.2 h`."""
+    if value is None:
+        return NOTHING
+    if value < 1:
+        return f"{number(1000 * value)} ms"
+    if value < 600:
+        return f"{number(value)} s"
+    return f"{value / 60:.0f} min" if value < 36_000 else f"{value / 3600:,.1f} h"
+
+
+def share(part: int | None, total: int) -> str:
+    """Format a count and its share of `total`: `34 (17.0%)`."""
+    if part is None:
+        return NOTHING
+    return f"{part:,} ({part / total:.1%})" if total else f"{part:,}"
+
+
+def interval(found: Estimate | None, form: str) -> str:
+    """Format an interval, such as `61.12% to 66.07%`. `form`: percent, share (a decimal less), points, reward, signed,
+    number or seconds.
+    """
+    if found is None or found.low is None or found.high is None:
+        return NOTHING
+    write = _FORMS[form]
+    return f"{write(found.low)} to {write(found.high)}"
+
+
+def measured(covered: Coverage) -> str:
+    """Return the coverage, such as `487 of 500 measured`. It is shown with every headline number."""
+    if covered.expected is None:
+        return f"{covered.measured:,} measured"
+    return f"{covered.measured:,} of {covered.expected:,} measured"
+
+
+def mark_partial(text: str, covered: Coverage) -> str:
+    """Append an asterisk to a number if rollouts are missing."""
+    return f"{text} *" if covered.missing and text != NOTHING else text
+
+
+def coverage_sentence(covered: Coverage) -> str:
+    """Return a sentence that states how many of the expected rollouts were measured."""
+    if covered.expected is None:
+        of = f" of {pluralize(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""
+        if covered.expected_from:
+            return f"Measured: {pluralize(covered.measured, 'rollout')}{of}, {covered.expected_from}."
+        return (
+            f"Measured: {pluralize(covered.measured, 'rollout')}{of}. The expected number is unknown: there is no "
+            "manifest, no materialized inputs and no status next to the file."
+        )
+    if not covered.missing:
+        return f"All {covered.expected:,} expected rollouts are measured (according to {covered.expected_from})."
+    tasks = ""
+    if covered.tasks_expected is not None and covered.tasks_measured:
+        absent = covered.tasks_expected - covered.tasks_measured
+        complete = f", {covered.tasks_complete:,} of them complete" if covered.tasks_complete is not None else ""
+        tasks = f" {covered.tasks_measured:,} of {covered.tasks_expected:,} tasks have at least one rollout{complete}"
+        tasks += f"; {absent:,} have none and are excluded from all numbers below." if absent > 0 else "."
+    return (
+        f"* Only {measured(covered)}: {covered.missing:,} are missing (according to {covered.expected_from}).{tasks} "
+        "Missing rollouts may differ from the measured ones because hard tasks fail more often."
+    )
+
+
+def _share(value: float | None) -> str:
+    return percent(value, 1)
+
+
+_FORMS: dict[str, Callable[[float | None], str]] = {
+    "percent": percent,
+    "share": _share,
+    "points": points,
+    "reward": reward,
+    "signed": signed,
+    "number": number,
+    "seconds": seconds,
+}
+
+
+def _four_digits(value: float, sign: str) -> str:
+    if abs(value) <= _NOISE:
+        value = 0.0
+    if abs(value) >= LONG:
+        return f"{value:{sign}.6g}"
+    return f"{value:{sign}.4f}" if abs(value) >= 5e-5 or value == 0 else f"{value:{sign}.2g}"

@@ -1,0 +1,126 @@
+"""Prints a short summary of a report to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rollyard.analysis.charts.curves.step_charts import figure_text, figure_title
+from rollyard.analysis.metrics.estimate import Estimate
+from rollyard.analysis.metrics.profile_records import DatasetFigures, Profile
+from rollyard.analysis.metrics.training.series_profile import SeriesProfile
+from rollyard.analysis.report.dataset_sections import at_common_k, over_tasks, shown
+from rollyard.analysis.report.document import Report
+from rollyard.analysis.report.formatting import (
+    NOTHING,
+    interval,
+    mark_partial,
+    measured,
+    percent,
+    points,
+    reward,
+    signed,
+)
+from rollyard.analysis.report.headline import headlines
+from rollyard.records.io.terminal import plain_line
+
+_FINDINGS = 3
+"""Maximum number of findings that are printed; the report contains all of them."""
+
+_CLUSTERS = 5
+"""Maximum number of clusters that are printed."""
+
+
+def summary(report: Report, written: Sequence[Path]) -> None:
+    """Print each run's headline numbers with their coverage, the differences between runs, and the paths of the
+    reports.
+    """
+    if report.series is not None:
+        _series(report.series)
+    for number, profile in enumerate(report.runs):
+        _run(profile)
+        outstanding = report.findings[number] if number < len(report.findings) else None
+        for index, one in enumerate(outstanding.findings[:_FINDINGS] if outstanding else ()):
+            print(f"  {'findings' if index == 0 else '':<22}  {plain_line(one.sentence)}")
+        for index, cluster in enumerate(
+            report.clusters.runs[number].clusters[:_CLUSTERS] if report.clusters.runs else ()
+        ):
+            print(f"  {'clusters' if index == 0 else '':<22}  {plain_line(f'{cluster.count:,} {cluster.name}')}")
+    for found in report.differences:
+        if not found.tasks:
+            print(plain_line(f"{found.name} against {found.baseline}: not compared"))
+            for note in found.notes:
+                print(f"  note          {plain_line(note)}")
+            continue
+        over_tasks = f"{found.tasks:,} tasks"
+        if found.only_baseline or found.only_here:
+            first, second = found.tasks + found.only_baseline, found.tasks + found.only_here
+            over_tasks = f"{found.tasks:,} common tasks (of {first:,} and {second:,})"
+        print(plain_line(f"{found.name} minus {found.baseline}, over {over_tasks}"))
+        if found.solve_rate is not None:
+            reach = interval(found.solve_rate, "points")
+            print(f"  solve rate    {points(found.solve_rate.mean)} points  95% interval {reach}")
+        if found.reward is not None:
+            print(f"  mean reward   {signed(found.reward.mean)}  95% interval {interval(found.reward, 'signed')}")
+        print(f"  tasks         {found.better:,} better, {found.worse:,} worse, {found.equal:,} equal")
+        for note in found.notes:
+            print(f"  note          {plain_line(note)}")
+    for index, path in enumerate(written):
+        print(f"{'report' if index == 0 else '':<15} {path}")
+
+
+def _series(series: SeriesProfile) -> None:
+    steps = series.steps
+    print(f"series of {len(steps):,} steps, from {steps[0].step:,} to {steps[-1].step:,}")
+    for name in series.figures:
+        if name in steps[0].figures and name in steps[-1].figures:
+            first, last = (figure_text(name, one.figures[name]) for one in (steps[0], steps[-1]))
+            print(plain_line(f"  {figure_title(name):<22}  {first} -> {last}"))
+    print(
+        f"  {'tasks':<22}  {series.changes.learned:,} better, {series.changes.forgotten:,} worse than in the first step"
+    )
+    for note in [*series.notes, series.changes.why_not]:
+        if note:
+            print(f"  {'note':<22}  {plain_line(note)}")
+
+
+def _run(profile: Profile) -> None:
+    covered = profile.coverage
+    print(plain_line(f"{profile.name}: {measured(covered)} ({profile.path})"))
+    for one in profile.by_dataset:
+        print(plain_line(f"  {shown(one)}: {_figures(one)}"))
+    for name, value, reach in headlines(profile):
+        if value != NOTHING:
+            about = f"  95% interval {reach}" if reach != NOTHING else ""
+            print(f"  {name:<22}  {mark_partial(value, covered)}{about}")
+    if covered.missing:
+        one_scale = profile.rewards is not None and not profile.rewards.why_no_mean
+        zero = profile.rewards.bounds.missing_as_zero if profile.rewards and one_scale else None
+        rate = profile.solved.bounds if profile.solved else None
+        bounds = [f"mean reward {zero:.4f} with missing as zero"] if zero is not None else []
+        if rate and rate.lowest is not None and rate.highest is not None:
+            bounds.insert(0, f"success rate between {rate.lowest:.2%} and {rate.highest:.2%}")
+        print(f"  * {covered.missing:,} missing: {', '.join(bounds) or 'nothing is measured'}")
+    if profile.rewards and profile.rewards.why_no_mean:
+        print(f"  {'mean reward':<22}  not averaged over all datasets: {plain_line(profile.rewards.why_no_mean)}")
+    if profile.failures.attempts:
+        kinds = ", ".join(f"{kind.kind} {kind.attempts:,}" for kind in profile.failures.kinds[:5])
+        print(f"  {'failed attempts':<22}  {profile.failures.attempts:,} ({plain_line(kinds)})")
+    for note in profile.notes:
+        print(f"  {'note':<22}  {plain_line(note)}")
+
+
+def _figures(one: DatasetFigures) -> str:
+    found = [f"mean reward {reward(one.reward.mean)}{_reach(one.reward, 'reward')}, {one.rollouts:,} rollouts"]
+    if one.rate is not None:
+        found.insert(0, f"success rate {percent(one.rate.mean)}{_reach(one.rate, 'percent')}")
+    if (at := at_common_k(one.pass_at)) is not None and at.k > 1:
+        found.append(f"pass@{at.k} {percent(at.any.mean)}{_reach(at.any, 'percent')} {over_tasks(at)}")
+        if at.consensus is not None:
+            found.append(f"cons@{at.k} {percent(at.consensus.mean)}{_reach(at.consensus, 'percent')} {over_tasks(at)}")
+    return ", ".join(found)
+
+
+def _reach(found: Estimate, form: str) -> str:
+    text = interval(found, form)
+    return "" if text == NOTHING else f" ({text})"

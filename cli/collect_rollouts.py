@@ -1,0 +1,250 @@
+"""ng_collect_rollouts: runs every row of a dataset through its agent and stores the rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import uvloop
+from pydantic import Field
+
+from rollyard.cli.arguments.head_address import HeadServer, head_address
+from rollyard.cli.display.collect_summary import summary, worker_summary
+from rollyard.cli.display.progress_bar import Display, display_for, keep_showing
+from rollyard.cli.find_run import find_run
+from rollyard.cli.options import Options, read_options, run_command
+from rollyard.records.datasets.data_files import DataFiles
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from rollyard.records.run_types import HeadFile
+from rollyard.records.types import State
+from rollyard.services.config.server_folders import search_roots
+from rollyard.services.datasets.mixture import Mixture
+from rollyard.services.datasets.settings import read_mixture
+from rollyard.services.datasets.tasks import TaskFile, Tasks
+from rollyard.services.http.access.hosts import is_loopback
+from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.transport import HttpTransport
+from rollyard.services.interop.nemo_gym.head import NOTE, NemoGymHead
+from rollyard.services.interop.stack_clients import clients_of
+from rollyard.services.rollouts.collection import (
+    CREATE_PARAMS,
+    CollectionPlan,
+    OpenCollection,
+    StackClients,
+    check_agent_limits,
+    check_file_limit,
+    plan_line,
+)
+from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.shared.collection import SharedCollection, open_collection
+from rollyard.services.runtime.process_setup import file_limit_of, raise_file_limit, tune_gc
+
+EXAMPLE = (
+    "ng_collect_rollouts --agent-name grl_sokoban_game_agent "
+    "--input-jsonl-fpath resources_servers/grl_sokoban/data/example.jsonl "
+    "--output-jsonl-fpath results/rollouts.jsonl --num-repeats 4 --responses-create-params.temperature 0.8"
+)
+
+
+class CollectOptions(Options):
+    SUBJECT: ClassVar[str] = "input_jsonl_fpath"
+    NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
+
+    input_jsonl_fpath: str | None = None
+    """Dataset to run: a local file, a file in the installed package, or an s3:// URL. The format is JSON Lines (also
+    compressed: .gz, .bz2, .xz, .zst), Parquet or Arrow."""
+    data: str | dict[str, Any] | None = None
+    """Mixture of datasets to use instead of input_jsonl_fpath: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl,
+    weight: 2}, ...]}."""
+    output_jsonl_fpath: Path
+    """Output file for the rollouts. The failures, manifest and status files are written next to it."""
+    agent_name: str | None = None
+    """Agent for rows without an agent_ref."""
+    limit: int | None = Field(default=None, ge=1)
+    """Use only this many rows from the start of the dataset."""
+    num_repeats: int = Field(default=1, ge=1)
+    """Number of rollouts that each row has in the end; a resumed collection adds those that are missing."""
+    num_repeats_add_seed: bool = False
+    """Send the index of each repeat to the policy as the sampling seed."""
+    num_samples_in_parallel: int = Field(default=32, ge=1)
+    """Maximum number of concurrent episodes."""
+    responses_create_params: dict[str, Any] = Field(default_factory=dict)
+    """Request parameters that override those in the rows, such as --responses-create-params.temperature 0.8."""
+    resume: bool = True
+    """Resume the collection if its output already exists; if false, an existing output is an error. The input may then
+    be some of its original rows."""
+    overwrite: bool = False
+    """Rename existing output files and start over."""
+    accept_changed_code: bool = False
+    """Continue even if the servers' code has changed since the output was started; _ng_code marks the new rows."""
+    max_attempts: int = Field(default=3, ge=1)
+    """Maximum number of attempts per rollout, each in a new session."""
+    rollout_timeout_s: float = Field(default=3600.0, gt=0)
+    """Timeout for one attempt, in seconds."""
+    max_failure_rate: float = Field(default=0.5, ge=0, le=1)
+    """Stop the collection if the fraction of abandoned rollouts exceeds this value."""
+    max_partial_bytes: int = Field(default=128 * 1024, ge=0, le=16 * 1024 * 1024)
+    """Maximum size, in bytes, of the conversation that X_failures.jsonl records for a failed attempt; 0: none."""
+    materialize_inputs: bool = False
+    """Also write X_materialized_inputs.jsonl, which contains the rows as they are sent to the agent."""
+    worker: str | None = None
+    """Name of this job, if several jobs collect the same output together; each collects a share of the rollouts."""
+    lease_s: float = Field(default=60.0, ge=3, allow_inf_nan=False)
+    """With --worker: if a job sends no heartbeat for this many seconds, others take over its unfinished rollouts."""
+    head: str | None = None
+    """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
+    head_server: HeadServer | None = None
+    """The same in NeMo Gym's form: --head-server.host ... --head-server.port ..."""
+    token: str | None = None
+    """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
+
+
+def main() -> None:
+    run_command("ng_collect_rollouts", CollectOptions, EXAMPLE, run)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run every row of a dataset num_repeats times through its agent.
+
+    An interrupted collection can be resumed without losing or repeating rollouts.
+    """
+    options, _ = read_options(CollectOptions, arguments)
+    plan = _plan(options)
+    return uvloop.run(_run(options, _tasks(options), plan))
+
+
+def _plan(options: CollectOptions) -> CollectionPlan:
+    return CollectionPlan(
+        options.output_jsonl_fpath,
+        options.agent_name,
+        options.num_repeats,
+        seeded=options.num_repeats_add_seed,
+        params=options.responses_create_params,
+        resume=options.resume,
+        overwrite=options.overwrite,
+        accept_changed_code=options.accept_changed_code,
+        materialize=options.materialize_inputs,
+        limits=Limits(
+            options.num_samples_in_parallel,
+            options.max_attempts,
+            options.rollout_timeout_s,
+            options.max_failure_rate,
+            partial_bytes=options.max_partial_bytes,
+        ),
+        worker=options.worker,
+        lease_s=options.lease_s,
+        job=os.environ.get("SLURM_JOB_ID", ""),
+    )
+
+
+def _tasks(options: CollectOptions) -> Tasks:
+    files = DataFiles(search_roots(Path.cwd()))
+    if (options.input_jsonl_fpath is None) == (options.data is None):
+        raise OperatorError("pass exactly one of --input-jsonl-fpath rows.jsonl and --data ... (a mixture)")
+    if options.input_jsonl_fpath is not None:
+        file = files.find(options.input_jsonl_fpath) or Path(options.input_jsonl_fpath)
+        return TaskFile(file, agent=options.agent_name, limit=options.limit)
+    assert options.data is not None
+    mixture = Mixture(read_mixture(options.data, files.roots), files, agent=options.agent_name, limit=options.limit)
+    for note in mixture.notes:
+        print(note, file=sys.stderr)
+    return mixture
+
+
+async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> int:
+    check_file_limit(raise_file_limit(), options.num_samples_in_parallel)
+    lag = LoopLag()
+    transport = HttpTransport(lag=lag)
+    try:
+        token = options.token or os.environ.get("ROLLYARD_TOKEN")
+        address = head_address(options.head, options.head_server)
+        head = await find_run(transport, Path.cwd(), address, token, nemo_gym=True)
+        if head.stack == "nemo_gym":
+            _print_note(NOTE.format(url=head.url))
+        stack = clients_of(head, transport, lag)
+        check_agent_limits(await _file_limits(head, transport, stack, tasks.agents), options.num_samples_in_parallel)
+        async with open_collection(plan, tasks, stack, print_line=_print_note) as collection:
+            display = display_for(collection.progress.expected)
+            for note in collection.notes:
+                display.print_line(note)
+            if isinstance(collection, OpenCollection):
+                progress = collection.progress
+                missing = progress.expected - progress.measured
+                if missing:
+                    display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
+            leave = collection.leave if isinstance(collection, SharedCollection) else None
+            watch = partial(_collect, collection.progress, display, leave=leave)
+            state = await collection.run(watch, print_line=display.print_line)
+        refused = collection.refused
+        if plan.worker is None:
+            summary(state, collection.progress, collection.paths, collection.stopped_because, refused)
+        else:
+            worker_summary(state, collection.progress, collection.paths, collection.stopped_because, collection.result)
+    finally:
+        await transport.close()
+    if state == "interrupted":
+        return EXIT_INTERRUPTED
+    return EXIT_DONE if state == "complete" else EXIT_FAILED
+
+
+async def _file_limits(
+    head: HeadFile, transport: HttpTransport, stack: StackClients, agents: Collection[str]
+) -> dict[str, list[int]]:
+    """Return the limits on open files of the processes of each agent, as far as they run on this host."""
+    if not is_loopback(urlsplit(head.url).hostname or ""):
+        return {}
+    directory = await stack.registry.directory()
+    processes = {process.url: process.pid for process in await NemoGymHead(transport, head.url, head.token).processes()}
+    pids = {agent: [processes.get(url) for url in directory.servers.get(agent, ())] for agent in agents}
+    return {agent: [limit for pid in found if (limit := file_limit_of(pid))] for agent, found in pids.items()}
+
+
+def _print_note(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+async def _collect(
+    progress: CollectionProgress, display: Display, collector: Collector, *, leave: Callable[[], None] | None
+) -> State:
+    """Run the collector with a live display. `leave`: called for signals that arrive after the collector has ended.
+
+    After the first Ctrl-C or SIGUSR1, which batch systems send before a time limit, episodes in flight still finish; a
+    second one, or SIGTERM, cancels them.
+    """
+    loop = asyncio.get_running_loop()
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        if interrupted:
+            collector.cancel()
+            return
+        interrupted = True
+        display.print_line(f"finishing the {progress.in_flight} episodes in flight; Ctrl-C again abandons them")
+        collector.drain()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGUSR1, interrupt)
+    loop.add_signal_handler(signal.SIGTERM, collector.cancel)
+    tune_gc()
+    showing = asyncio.create_task(keep_showing(display, progress))
+    try:
+        return await collector.run()
+    finally:
+        showing.cancel()
+        display.show(progress)
+        display.close()
+        for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
+            if leave is None:
+                loop.remove_signal_handler(number)
+            else:
+                loop.add_signal_handler(number, leave)

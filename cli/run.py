@@ -1,0 +1,296 @@
+"""ng_run: starts the head and every server of the configs, stays in the foreground, and stops them on Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import uvloop
+from pydantic import Field
+
+from rollyard.cli.display.run_plan import print_plan
+from rollyard.cli.options import Options, read_options, run_command
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
+from rollyard.records.run_types import AccessRules, Keys
+from rollyard.services.config.load import load
+from rollyard.services.config.run_config import RunConfig, ServerSpec
+from rollyard.services.config.server_folders import search_roots
+from rollyard.services.config.venv import cache_folder
+from rollyard.services.http.access.hosts import KnownHosts, is_loopback
+from rollyard.services.runtime.code_watcher import CodeWatcher
+from rollyard.services.runtime.distributed.derived_keys import shared_keys
+from rollyard.services.runtime.distributed.join import ListenAddress, join_run
+from rollyard.services.runtime.distributed.server_selection import select_servers
+from rollyard.services.runtime.exposure import check_exposure
+from rollyard.services.runtime.foreign.foreign_servers import refuse_programs
+from rollyard.services.runtime.launcher import Launcher, LocalLauncher
+from rollyard.services.runtime.preflight import Preflight
+from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
+from rollyard.services.runtime.ray_launcher import check_cluster, on_cluster
+from rollyard.services.runtime.run_dir import RunFolder
+from rollyard.services.runtime.stack import Stack, new_keys
+from rollyard.services.server.settings import dashed
+
+EXAMPLE = (
+    "ng_run responses_api_models/builtin_model/configs/builtin_model.yaml "
+    "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
+)
+
+
+class RunOptions(Options):
+    """Options of ng_run. All other overrides change the configs themselves."""
+
+    SUBJECT: ClassVar[str] = "config_paths"
+
+    config_paths: tuple[str, ...]
+    """YAML files that define the servers, relative to this folder, one of server_roots, or the installed package."""
+    server_roots: tuple[str, ...] = ()
+    """Additional folders to search for server folders and config files."""
+    colocate: bool = False
+    """Run all servers in one process. This takes less CPU time per turn, but uses only one core, and servers that fail
+    are not restarted."""
+    reload: bool = False
+    """When a server's code changes on disk, check the new code and restart the server, which ends its sessions."""
+    dry_run: bool = False
+    """Check the configs and this host without starting any servers."""
+    head_host: str = "127.0.0.1"
+    """Address on which the head listens. Any address other than loopback requires a token."""
+    head_port: int = Field(default=11000, ge=0, le=65535)
+    """Port of the head. If it is taken, a different one is used and printed."""
+    token: str | None = None
+    """Run token that every request must send (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
+    allow_other_users: bool = False
+    """Without a token: accept requests from all users of this host, not only root and the user who started the run."""
+    allowed_hosts: list[str] = Field(default_factory=list)
+    """Without a token: additional host names to accept, such as that of a proxy in front of the servers."""
+    only: list[str] | None = None
+    """Start only these servers, given by name or by family (agents). Without --head, also start the head, which waits
+    for the others. Requires a token; [] starts only the head."""
+    head: str | None = None
+    """With --only: HOST:PORT of the head that these servers join."""
+    host: str | None = None
+    """With --head: address on which servers listen unless their settings specify one; default: 127.0.0.1."""
+    advertise: str | None = None
+    """With --only: name under which other hosts reach this one; default: its host name if bound to all addresses."""
+    log_folder: Path | None = None
+    """Folder for the servers' logs, to which they are appended; default: logs/ in the folder of the run."""
+    private: bool = False
+    """Other commands use this run only if no other one was started from this folder; ng_eval and ng_train set it."""
+    ready_timeout_s: float = 300.0
+    """Maximum time for all servers to become ready, in seconds."""
+    ray_head_node_address: str | None = None
+    """Run the servers on the Ray cluster at HOST:PORT; with auto, on the cluster that Ray finds."""
+
+
+def main() -> None:
+    run_command("ng_run", RunOptions, EXAMPLE, run)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Start the servers of the configs and keep them running."""
+    options, overrides = read_options(RunOptions, arguments, rest=True)
+    here = Path.cwd()
+    roots = search_roots(here, options.server_roots)
+    config = load(options.config_paths, overrides, roots, os.environ, options=RunOptions.model_fields)
+    token = options.token or os.environ.get("ROLLYARD_TOKEN")
+    check_exposure(config.servers, token, options.head_host)
+    KnownHosts(options.allowed_hosts)
+    _check_reload(options)
+    if options.ray_head_node_address:
+        refuse_programs(config.servers, "--ray-head-node-address ...")
+    if options.colocate and options.ray_head_node_address:
+        raise OperatorError("--colocate cannot be combined with --ray-head-node-address ...")
+    _check_only(options)
+    if options.only is not None:
+        refuse_programs(config.servers, "--only [...]")
+    specs = list(config.servers) if options.only is None else select_servers(config.servers, options.only)
+    return uvloop.run(_check_and_run(options, config, specs, token, here))
+
+
+async def _check_and_run(
+    options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path
+) -> int:
+    """Run the checks, then start the servers. With dry_run, print the servers and any warnings instead."""
+    keys = new_keys(token) if options.only is None else shared_keys(token)
+    preflight = Preflight(specs, keys, os.environ)
+    try:
+        if options.head is None:
+            RunFolder.check(here)
+        if options.ray_head_node_address is not None:
+            # Only the cluster is checked: its hosts may meet requirements that this host does not.
+            await check_cluster(options.ray_head_node_address)
+        else:
+            head = None if options.head is not None else (options.head_host, options.head_port)
+            await preflight.check(cache_folder(os.environ), head=head, colocate=options.colocate)
+        if options.dry_run:
+            print_plan(specs, config.notes, await preflight.advice())
+            return EXIT_DONE
+        if options.head is not None:
+            return await _join(options, config, specs, keys)
+        return await _run(options, config, specs, token, here, preflight)
+    finally:
+        await preflight.close()
+
+
+async def _join(options: RunOptions, config: RunConfig, specs: list[ServerSpec], keys: Keys) -> int:
+    """Run some of the servers of a run whose head is on a different host."""
+    stopped = _until_signalled()
+    raise_file_limit()
+    head = str(options.head)
+    url = (head if "://" in head else f"http://{head}").rstrip("/")
+    address = ListenAddress(url, options.host, options.advertise)
+    _print_line(f"run {keys.run_id}: {', '.join(spec.name for spec in specs)}, joining the head at {url}")
+    timeout_s = options.ready_timeout_s
+    await join_run(
+        config, specs, keys, address, stopped, environ=os.environ, print_line=_print_line, timeout_s=timeout_s
+    )
+    _print_line("stopped")
+    return EXIT_DONE
+
+
+def _until_signalled() -> asyncio.Event:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    return stopped
+
+
+async def _run(
+    options: RunOptions,
+    config: RunConfig,
+    specs: list[ServerSpec],
+    token: str | None,
+    here: Path,
+    preflight: Preflight,
+) -> int:
+    stopped = _until_signalled()
+    raise_file_limit()
+    async with _launcher(options) as (launcher, node_ip):
+        head_host = options.head_host
+        if node_ip is not None and is_loopback(head_host):
+            head_host = node_ip
+        rules = AccessRules(other_users=options.allow_other_users, hosts=tuple(options.allowed_hosts))
+        if options.only is None:
+            keys = new_keys(token or (secrets.token_urlsafe(32) if node_ip else None), rules)
+        else:
+            keys = shared_keys(token)
+        folder = RunFolder.create(here, keys.run_id, options.log_folder and options.log_folder.absolute())
+        stack = Stack(
+            config,
+            keys,
+            folder,
+            print_line=_print_line,
+            launcher=launcher,
+            head_host=head_host,
+            head_port=options.head_port,
+            head_advertise=node_ip or options.advertise,
+            ready_timeout_s=options.ready_timeout_s,
+            environ=os.environ,
+            here=specs,
+            reloads=options.reload,
+            private=options.private,
+        )
+        return await _serve(stack, stopped, here, preflight, _code_watcher(options, stack, specs))
+
+
+def _code_watcher(options: RunOptions, stack: Stack, specs: list[ServerSpec]) -> CodeWatcher:
+    on_ray = options.ray_head_node_address is not None  # other hosts may have other files
+    return CodeWatcher(
+        stack.registry,
+        stack.config.files,
+        [] if on_ray else [spec.name for spec in specs],
+        print_line=_print_line,
+        remedy=f"restart ng_run to use the new code{'' if options.colocate else ', or start it with --reload'}",
+        reload=stack.reload if options.reload else None,
+    )
+
+
+async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Preflight, watcher: CodeWatcher) -> int:
+    config, keys, folder = stack.config, stack.keys, stack.folder
+    _print_line(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
+    if keys.access.other_users and not keys.token:
+        _print_line("every user of this host may call these servers (--allow-other-users)")
+    if stack.has_processes:
+        logs = folder.logs.relative_to(here) if folder.logs.is_relative_to(here) else folder.logs
+        _print_line(f"logs in {logs}/")
+    for note in config.notes:
+        _print_line(f"note: {note}")
+    interrupted = asyncio.create_task(stopped.wait())
+    starting = asyncio.create_task(stack.start())
+    advising = asyncio.create_task(preflight.advice())
+    try:
+        await asyncio.wait({interrupted, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            tune_gc()
+            await asyncio.wait({interrupted, advising}, return_when=asyncio.FIRST_COMPLETED)
+            for advice in advising.result() if advising.done() else ():
+                _print_line(f"note: {advice}")
+            watching = asyncio.create_task(watcher.run())
+            await stopped.wait()
+            watching.cancel()
+            _print_line("stopping ...")
+            return EXIT_DONE
+        return EXIT_INTERRUPTED
+    finally:
+        starting.cancel()
+        interrupted.cancel()
+        advising.cancel()
+        await stack.stop()
+        await asyncio.gather(starting, interrupted, advising, return_exceptions=True)
+        _print_line("stopped")
+
+
+@contextlib.asynccontextmanager
+async def _launcher(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, str | None]]:
+    """Yield the launcher (None: this process) and this host's address (None if other hosts need not reach it)."""
+    cache = cache_folder(os.environ)
+    if options.ray_head_node_address is None:
+        yield (None if options.colocate else LocalLauncher(cache)), None
+        return
+    async with on_cluster(options.ray_head_node_address, cache) as launcher:
+        if launcher.on_network:
+            _print_line(f"Ray cluster of {len(launcher.hosts)} hosts; requests need the run's token (in its head.json)")
+        yield launcher, launcher.node_ip if launcher.on_network else None
+
+
+def _check_reload(options: RunOptions) -> None:
+    if not options.reload:
+        return
+    for option, why in (
+        ("colocate", "keeps all servers in one process, which cannot load code a second time"),
+        ("head", "joins the servers to a run on another host, and only the ng_run of its head reloads"),
+        ("ray_head_node_address", "places servers on other hosts, whose files cannot be watched from here"),
+    ):
+        if getattr(options, option):
+            raise OperatorError(f"--reload does not work with {dashed(option)}, which {why}. Drop one of them")
+
+
+def _check_only(options: RunOptions) -> None:
+    if options.only is None:
+        for name in ("head", "host", "advertise"):
+            if getattr(options, name) is not None:
+                raise OperatorError(f"{dashed(name)} requires --only [...], the servers to start on this host")
+        return
+    if options.ray_head_node_address:
+        raise OperatorError(
+            "--only [...] starts servers on this host and cannot be combined with --ray-head-node-address ..."
+        )
+    if options.head is not None and not options.only:
+        raise OperatorError("--only [] starts only the head, and --head ... joins a running one; pass one of them")
+    if options.head is None and options.host is not None:
+        raise OperatorError(
+            "--host only applies to servers that join with --head ...; the head's own address is set with --head-host"
+        )
+
+
+def _print_line(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,210 @@
+"""Runs lm_eval as a separate process, writes its output to a log and reports its errors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rollyard.launchers.evaluation.lm_eval.benchmarks import Benchmark
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.types import Json
+
+_GRACE_S = 20.0
+"""How long an interrupted lm_eval has to stop its engine."""
+_PERMANENT = re.compile(r"Tasks not found|No module named|unrecognized arguments|marked as unsafe|pip install")
+"""Matches error messages of lm_eval after which a retry would fail again."""
+_ERROR = re.compile(r"(?:^|[\s.])\w*(?:Error|Exception|error): ")
+"""Matches the line that contains the error. Warnings from child processes may follow it."""
+_ACCESS_ARGUMENTS = frozenset(
+    {"base_url", "num_concurrent", "max_retries", "tensor_parallel_size", "gpu_memory_utilization"}
+)
+"""Arguments that affect how the model is accessed and run, but not its scores."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model to evaluate, which is either served by an endpoint or loaded by vLLM from a folder or by name."""
+
+    name: str
+    url: str | None = None
+    """`http://host:port/v1` of a model server; None if vLLM loads `name` in the lm_eval process."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Additional --model_args for lm_eval."""
+    concurrent: int = 64
+    """Maximum number of concurrent requests to an endpoint."""
+    origin: str | None = None
+    """Path or URL of the original checkpoint if `name` is a copy."""
+
+    def command_arguments(self, seed: int) -> list[str]:
+        """Return lm_eval's arguments for the model. The seed is set explicitly, because lm_eval's default is 1234."""
+        model_args = _pairs({**self._arguments(), "seed": self.arguments.get("seed", seed)})
+        if self.url is None:
+            return ["--model", "vllm", "--model_args", model_args, "--batch_size", "auto"]
+        return ["--model", "local-chat-completions", "--model_args", model_args, "--apply_chat_template"]
+
+    def measured(self) -> dict[str, str]:
+        """Return the settings of the model that affect its scores."""
+        settings = {key: str(value) for key, value in self._arguments().items() if key not in _ACCESS_ARGUMENTS}
+        settings.pop("pretrained", None)
+        return {**settings, "model": self.origin or self.name}
+
+    def _arguments(self) -> Json:
+        if self.url is None:
+            arguments: Json = {"pretrained": self.name, "dtype": "bfloat16", "gpu_memory_utilization": 0.8}
+            return arguments | {"max_model_len": 4096, **self.arguments}
+        arguments = {"model": self.name, "base_url": f"{self.url}/chat/completions", "num_concurrent": self.concurrent}
+        return arguments | {"max_retries": 3, "tokenized_requests": False, **self.arguments}
+
+
+@dataclass(frozen=True)
+class Harness:
+    """Runs lm_eval with these settings."""
+
+    command: Sequence[str] = ("lm_eval",)
+    """The command to run. Use a path if lm_eval is installed in a different virtual environment."""
+    seed: int = 42
+    gen_kwargs: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0})
+    max_gen_toks: Mapping[str, int] = field(default_factory=dict)
+    """Task -> maximum number of tokens per answer. The key `default` applies to all other tasks. lm_eval's own default
+    of 256 truncates 10% of the answers."""
+    limit: int | None = None
+    """Evaluate only this many examples of each task."""
+    include_path: Path | None = None
+    """A folder that contains custom tasks."""
+    unsafe_code: bool = False
+    """Allow lm_eval to run code from the model locally (MBPP, HumanEval)."""
+
+    def check(self, benchmarks: Sequence[Benchmark]) -> None:
+        """Raise OperatorError for settings that lm_eval would reject only after minutes."""
+        if wrong := [name for name in ("max_tokens", "max_new_tokens") if name in self.gen_kwargs]:
+            raise OperatorError(
+                f"gen_kwargs contains {wrong[0]}, which the vLLM backend would pass twice; use max_gen_toks instead"
+            )
+        if self.include_path is not None and not self.include_path.is_dir():
+            raise OperatorError(f"include_path {self.include_path} is not a folder")
+        unsafe = sorted({one.task for one in benchmarks if one.unsafe})
+        if unsafe and not self.unsafe_code:
+            raise OperatorError(
+                f"{', '.join(unsafe)}: lm_eval runs the model's code locally without a sandbox. Pass "
+                "--confirm-run-unsafe-code to allow it, or use Rollyard's own mbpp and humaneval environments"
+            )
+        if not self.command or shutil.which(self.command[0]) is None:
+            raise OperatorError(
+                f"{' '.join(self.command[:1])} was not found: run pip install 'rollyard[lm-eval]', or pass the program "
+                "from a different virtual environment with --lm-eval-command /path/to/env/bin/lm_eval"
+            )
+
+    def command_line(self, benchmark: Benchmark, model: Model, output: Path) -> list[str]:
+        generation = self._generation(benchmark)
+        command = [
+            *self.command,
+            *model.command_arguments(self.seed),
+            "--tasks",
+            benchmark.task,
+            "--seed",
+            str(self.seed),
+        ]
+        if generation:
+            command += ["--gen_kwargs", _pairs(generation)]
+        if benchmark.num_fewshot is not None:
+            command += ["--num_fewshot", str(benchmark.num_fewshot)]
+        if self.limit is not None:
+            command += ["--limit", str(self.limit)]
+        if self.include_path is not None:
+            command += ["--include_path", str(self.include_path)]
+        if self.unsafe_code:
+            command.append("--confirm_run_unsafe_code")
+        return [*command, "--output_path", str(output)]
+
+    def measured(self, benchmark: Benchmark, model: Model) -> dict[str, str]:
+        """Return the settings that affect the scores. Earlier results are reused only if these have not changed."""
+        own = {"seed": self.seed, "limit": self.limit, **self._generation(benchmark)}
+        return {**model.measured(), **{key: str(value) for key, value in own.items()}}
+
+    def _generation(self, benchmark: Benchmark) -> Json:
+        limit = self.max_gen_toks.get(benchmark.task, self.max_gen_toks.get("default"))
+        return {**self.gen_kwargs, **({} if limit is None else {"max_gen_toks": limit})}
+
+    def run(
+        self,
+        benchmark: Benchmark,
+        model: Model,
+        output: Path,
+        log: Path,
+        environment: Mapping[str, str],
+        show: Callable[[str], None],
+    ) -> None:
+        """Run lm_eval. Each line of its output is appended to `log` and passed to `show`.
+
+        Raises RunError with lm_eval's error message, or OperatorError if a retry would fail again.
+        """
+        command = self.command_line(benchmark, model, output)
+        environment = {**environment, "PYTHONUNBUFFERED": "1"}
+        if self.unsafe_code:
+            environment["HF_ALLOW_CODE_EVAL"] = "1"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        last, error = "no output", ""
+        # A separate process group, because vLLM's engine is a child of lm_eval and would outlive it.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "rollyard.services.runtime.programs.process_group", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            with log.open("a", encoding="utf-8") as file, process.stdout:
+                file.write(f"$ {shlex.join(command)}\n")
+                for text in process.stdout:
+                    file.write(text)
+                    file.flush()
+                    last = text.strip() or last
+                    error = text.strip() if _ERROR.search(text) else error
+                    show(text.rstrip())
+            status = process.wait()
+        finally:
+            _end(process)
+        if status != 0:
+            why = error or last
+            message = f"lm_eval exited with status {status} on {benchmark.title}: {why} (its log: {log})"
+            raise OperatorError(message) if _PERMANENT.search(why) else RunError(message)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kill the remaining processes of the group: immediately if lm_eval has exited, else after a grace period.
+
+    A second interrupt skips the grace period.
+    """
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)  # forwarded to lm_eval
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def _pairs(arguments: Mapping[str, Any]) -> str:
+    """Format the arguments as `key=value,key=value`. Raises OperatorError if a key or value contains a comma."""
+    for key, value in arguments.items():
+        if "," in str(value) or "," in key:
+            raise OperatorError(f"{key}={value}: lm_eval does not support commas in argument values")
+    return ",".join(f"{key}={value}" for key, value in arguments.items())

@@ -1,0 +1,259 @@
+"""Job: one host of a SageMaker job from its start to its exit status."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rollyard.launchers.sagemaker.container import host_link
+from rollyard.launchers.sagemaker.container.checkpoint_watcher import CheckpointWatcher
+from rollyard.launchers.sagemaker.container.config_rewrite import run_name
+from rollyard.launchers.sagemaker.container.host_link import HeadLink
+from rollyard.launchers.sagemaker.container.job_environment import JobEnvironment, write_failure
+from rollyard.launchers.sagemaker.container.job_inputs import JobInputs
+from rollyard.launchers.sagemaker.container.multipart import S3Uploader
+from rollyard.launchers.sagemaker.container.programs import STOP_GRACE_S, Program
+from rollyard.launchers.sagemaker.container.ray_cluster import RayCluster
+from rollyard.launchers.sagemaker.container.stop_signal import JobStopped, StopSignal
+from rollyard.launchers.sagemaker.container.uploader import RunUploader
+from rollyard.launchers.sagemaker.job_parameters import JobParameters
+from rollyard.launchers.sagemaker.settings import VARIABLE_PREFIX
+from rollyard.records.errors import Failure, OperatorError, RunError
+from rollyard.records.io import s3
+
+EXIT_STOPPED = 143
+FINAL_UPLOAD_S = 6 * 3600.0
+STOPPED_UPLOAD_S = 45.0
+"""With the program's grace period, this stays below SageMaker's 120 s."""
+_POLL_S = 0.2
+_STAMP = re.compile(r"\d{8}-\d{6}$")
+_UNSAFE = re.compile(r"[^\w.-]+")
+
+
+class Job:
+    """The work of this host."""
+
+    def __init__(
+        self,
+        environment: JobEnvironment,
+        parameters: JobParameters,
+        environ: Mapping[str, str],
+        stop: StopSignal,
+        print_line: Callable[[str], None],
+    ) -> None:
+        self._environment = environment
+        self._parameters = parameters
+        self._environ = environ
+        self._stop = stop
+        self._print = print_line
+        self._run_dir = environment.work / "run"
+        """Replaced by the folder with the run's name, which the config may contain."""
+
+    def run(self) -> int:
+        """Do the work; return the exit status, and write the reason of a failure where SageMaker expects it."""
+        try:
+            status, reason = self._run()
+        except JobStopped:
+            status, reason = EXIT_STOPPED, ""
+        except (OperatorError, RunError, Failure, OSError) as error:
+            status, reason = 1, str(error)
+        except Exception as error:
+            traceback.print_exc()
+            status, reason = 1, f"internal error: {type(error).__name__}: {error}"
+        if reason:
+            write_failure(self._environment.root, reason)
+        return status
+
+    def _run(self) -> tuple[int, str]:
+        environment, parameters = self._environment, self._parameters
+        inputs = JobInputs(environment, parameters, self._s3_client, self._print)
+        inputs.fetch_source()
+        self._run_dir = self._run_dir / _run_name(parameters, environment)
+        configs: dict[str, Path] = {}
+        for name in {parameters.config, parameters.eval_config} - {None}:
+            evaluation = name == parameters.eval_config or parameters.upload == "eval_output"
+            configs[str(name)] = inputs.rewritten(str(name), self._run_dir / "output", evaluation=evaluation)
+        for name in ("checkpoints", "traces", "logs", "output"):
+            (self._run_dir / name).mkdir(parents=True, exist_ok=True)
+        link = self._run_dir / "output" / "checkpoints"
+        if parameters.upload == "checkpoints" and not link.is_symlink():
+            # ng_train saves checkpoints below its output_dir: they are uploaded and evaluated as those of the run.
+            link.symlink_to("../checkpoints")
+        if parameters.config is not None:
+            shutil.copyfile(environment.code / parameters.config, self._run_dir / "config.yaml")
+        self._stop.preparing = False
+        uploader = self._start_uploader()
+        try:
+            status, reason = self._work(configs)
+        except (OperatorError, RunError, OSError) as error:
+            status, reason = 1, str(error)
+        if uploader is not None:
+            problem = uploader.finish(STOPPED_UPLOAD_S if self._stop.received else FINAL_UPLOAD_S)
+            if problem and not reason:
+                status, reason = status or 1, f"files of the job are not in S3: {problem}"
+        return status, reason
+
+    def _work(self, configs: Mapping[str, Path]) -> tuple[int, str]:
+        environment, several = self._environment, len(self._environment.hosts) > 1
+        with_ray = self._parameters.ray == "always" or (self._parameters.ray == "auto" and several)
+        if not with_ray:  # every host runs the program
+            return self._run_programs(configs, None)
+        cluster = self._cluster()
+        try:
+            if not environment.is_head:
+                return self._follow_head(cluster)
+            link = HeadLink()
+            status = 1
+            try:
+                cluster.start_head()
+                status, reason = self._run_programs(configs, cluster)
+                return status, reason
+            finally:
+                link.end(status)
+        finally:
+            cluster.stop()
+
+    def _follow_head(self, cluster: RayCluster) -> tuple[int, str]:
+        """Serve the head's Ray until the head ends. This host ends with the same status."""
+        head = self._environment.head
+        link = host_link.connect(head, host_link.PORT, host_link.WAIT_S, lambda: self._stop.received)
+        with link:
+            cluster.join(self._environment.current_host)
+            while not self._stop.received:
+                status = host_link.read_status(link, 1.0)
+                if status is not None:
+                    self._print(f"the head {head} ended with status {status}")
+                    return status, f"the head {head} failed with exit status {status}" if status else ""
+                cluster.check()
+        return EXIT_STOPPED, ""
+
+    def _run_programs(self, configs: Mapping[str, Path], cluster: RayCluster | None) -> tuple[int, str]:
+        parameters = self._parameters
+        gpus = parameters.train_gpus if parameters.eval_config else None
+        extra = {"RAY_ADDRESS": cluster.address} if cluster else {}
+        watcher = self._watcher(configs) if parameters.eval_config else None
+        name = "train" if watcher else "program"
+        program = self._program(name, parameters.command, configs, parameters.config, gpus, extra)
+        try:
+            while program.poll() is None and not self._stop.event.wait(_POLL_S):
+                if cluster is not None:
+                    cluster.check()
+                if watcher is not None:
+                    watcher.check()
+            if self._stop.received:
+                self._print("the job is being stopped")
+                if watcher is not None:
+                    watcher.stop()
+        finally:
+            status = program.end(STOP_GRACE_S) if program.poll() is None else program.close()
+            problem = watcher.finish() if watcher is not None else ""
+        if problem:
+            self._print(problem)
+        if self._stop.received:
+            return EXIT_STOPPED, ""
+        reason = f"{program.command[0]} ended with exit status {status}: {program.last_line()}" if status else ""
+        return status, reason
+
+    def _watcher(self, configs: Mapping[str, Path]) -> CheckpointWatcher:
+        parameters = self._parameters
+
+        def start(command: Sequence[str]) -> Program:
+            return self._program("eval", command, configs, parameters.eval_config, parameters.eval_gpus, {})
+
+        final = parameters.final_eval_command
+        return CheckpointWatcher(
+            lambda: start(parameters.eval_command),
+            (lambda: start(final)) if final else None,
+            lambda: self._stop.received,
+            self._print,
+        )
+
+    def _program(
+        self,
+        name: str,
+        command: Sequence[str],
+        configs: Mapping[str, Path],
+        config: str | None,
+        gpus: str | None,
+        extra: Mapping[str, str],
+    ) -> Program:
+        values = {"{checkpoints}": self._run_dir / "checkpoints", "{run_dir}": self._run_dir}
+        if config is not None:
+            values["{config}"] = configs[config]
+        words = [_filled(word, values) for word in command]
+        if not words:
+            raise OperatorError("the job has no program: pass --entrypoint, or set train_command")
+        if words[0] == "python":
+            words[0] = sys.executable
+        environment = {**self._environment.variables, **self._environ, **extra}
+        environment |= {
+            "RLVR_RUN_DIR": str(self._run_dir),
+            "RLVR_TRACE_PATH": str(self._run_dir / "traces/trace.jsonl"),
+        }
+        if self._parameters.s3 is not None:
+            bucket, prefix = s3.split(self._parameters.s3)
+            environment = {f"{VARIABLE_PREFIX}BUCKET": bucket, f"{VARIABLE_PREFIX}PREFIX": prefix} | environment
+        if (source := self._environment.code / "src").is_dir():
+            environment["PYTHONPATH"] = ":".join(filter(None, (str(source), environment.get("PYTHONPATH"))))
+        if gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpus
+        log = self._run_dir / "logs" / f"{name}.log"
+        code = self._environment.code
+        return Program(name, words, environment=environment, folder=code, log=log, print_line=self._print)
+
+    def _cluster(self) -> RayCluster:
+        parameters, environment = self._parameters, dict(self._environ)
+        gpus = self._environment.num_gpus
+        if parameters.eval_config and parameters.train_gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = parameters.train_gpus
+            gpus = len(parameters.train_gpus.split(","))
+        return RayCluster(
+            head=self._environment.head,
+            hosts=len(self._environment.hosts),
+            num_gpus=gpus,
+            arguments=parameters.ray_args,
+            environment=environment,
+            folder=self._environment.work,
+            log=self._run_dir / "logs" / "ray.log",
+            print_line=self._print,
+            stopped=lambda: self._stop.received,
+        )
+
+    def _start_uploader(self) -> RunUploader | None:
+        environment, parameters = self._environment, self._parameters
+        if parameters.s3 is None:
+            return None
+        address = f"{parameters.s3}/{parameters.upload}/{environment.job}"
+        if not environment.is_head:
+            address = f"{address}/hosts/{environment.current_host}"
+        uploader = S3Uploader(self._s3_client(), s3.split(address)[0])
+        run = RunUploader(self._run_dir, address, uploader, parameters.upload_interval_s, self._print)
+        run.start()
+        return run
+
+    def _s3_client(self) -> Any:
+        return s3.client("a SageMaker job")
+
+
+def _run_name(parameters: JobParameters, environment: JobEnvironment) -> str:
+    """Return `run.name` of the config, else `<config stem>_<stamp>`.
+
+    The stamp is that of the job, so that a restarted job continues in the same folder.
+    """
+    if parameters.config is not None and (name := run_name(environment.code / parameters.config)):
+        return _UNSAFE.sub("_", name).lstrip(".") or "run"
+    stem = _UNSAFE.sub("_", PurePosixPath(parameters.config).stem) if parameters.config else "run"
+    stamp = found[0] if (found := _STAMP.search(environment.job)) else datetime.now().strftime("%Y%m%d-%H%M%S")
+    return f"{stem}_{stamp}"
+
+
+def _filled(word: str, values: Mapping[str, Path]) -> str:
+    for placeholder, value in values.items():
+        word = word.replace(placeholder, str(value))
+    return word

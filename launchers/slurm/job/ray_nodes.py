@@ -1,0 +1,163 @@
+"""RayNodes: a Ray cluster on the nodes of one job, one job step for each node."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rollyard.launchers.slurm.client.slurm_client import SlurmClient
+from rollyard.launchers.slurm.job.containers import on_node
+from rollyard.launchers.slurm.job_files import LOGS
+from rollyard.launchers.slurm.job_types import JobSpec
+from rollyard.records.errors import RunError
+from rollyard.records.io.terminal import plain_line
+from rollyard.services.http.ray_address import ray_authentication
+
+READY_S = 300.0
+_HEAD_TRIES = 3
+"""The head's port is chosen before it listens, so another program may take it."""
+_POLL_S = 0.2
+_STOP_S = 15.0
+_STARTED = "Ray runtime started"
+
+
+def authentication(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which all nodes and the command use the user's Ray token; containers have another home."""
+    return ray_authentication(None, environment) if spec.container_runtime == "none" else {}
+
+
+class RayNodes:
+    """Starts Ray on every node of the job, and stops what it has started. `ray stop` would end other clusters, too."""
+
+    def __init__(self, folder: Path, spec: JobSpec, environment: Mapping[str, str], client: SlurmClient) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._environment = {name: value for name, value in environment.items() if name != "RAY_ADDRESS"}
+        self._environment |= authentication(spec, environment)
+        self._client = client
+        self._steps: list[tuple[str, subprocess.Popen[bytes], Path, int]] = []
+        self._temporary: Path | None = None
+        self.address = ""
+        """HOST:PORT of the cluster."""
+
+    def start(self, stopped: Callable[[], bool], each_time: Callable[[], None]) -> None:
+        """Start the head, then the other nodes, and wait until all have joined. Raises RunError otherwise.
+
+        `stopped`: whether the job is being ended; `each_time` is called while waiting.
+        """
+        nodes = self._client.hosts(self._environment["SLURM_JOB_NODELIST"])
+        cpus = cpus_per_node(self._environment.get("SLURM_JOB_CPUS_PER_NODE", ""), len(nodes))
+        # Ray's sockets are below it, and their paths are limited to 107 characters.
+        self._temporary = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+        head, *others = nodes
+        for last in (False,) * (_HEAD_TRIES - 1) + (True,):
+            address = _resolve(self._client.node_address(head))
+            port = _free_port()
+            self.address = f"{address}:{port}"
+            options = ["--head", f"--port={port}", f"--temp-dir={self._temporary}", "--include-dashboard=false"]
+            self._start_node(head, address, cpus[0], options)
+            try:
+                self._wait(stopped, each_time)
+                break
+            except RunError:
+                if last or stopped():
+                    raise
+                self._stop_steps()
+        for node, count in zip(others, cpus[1:], strict=True):
+            address = _resolve(self._client.node_address(node))
+            self._start_node(node, address, count, [f"--address={self.address}"])
+        self._wait(stopped, each_time)
+
+    def _start_node(self, node: str, address: str, cpus: int | None, options: list[str]) -> None:
+        ray = ["ray"] if self._spec.container_runtime != "none" else _host_ray()
+        command = [*ray, "start", "--block", f"--node-ip-address={address}", f"--num-gpus={self._spec.gpus_per_node}"]
+        command += ["--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0"]
+        command += ["--dashboard-agent-listen-port=0", "--metrics-export-port=0", *options]
+        if cpus is not None:
+            command.append(f"--num-cpus={cpus}")
+        log = self._folder / LOGS / f"ray-{self._environment.get('SLURM_JOB_ID', '')}-{node}.log"
+        with log.open("ab") as file:
+            offset = file.tell()
+            process = subprocess.Popen(
+                on_node(self._spec, node, cpus, command),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._steps.append((node, process, log, offset))
+
+    def _wait(self, stopped: Callable[[], bool], each_time: Callable[[], None]) -> None:
+        deadline = time.monotonic() + READY_S
+        waiting = list(self._steps)
+        while waiting:
+            node, process, log, offset = waiting[0]
+            with log.open("rb") as file:
+                file.seek(offset)
+                text = file.read().decode("utf-8", "replace")
+            if _STARTED in text:
+                waiting.pop(0)
+                continue
+            lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("srun: ")]
+            last = plain_line(" | ".join((lines or text.split("\n"))[-2:])) or "no output"
+            if process.poll() is not None:
+                raise RunError(f"Ray did not start on node {node}: {last} (its log: {log})")
+            if time.monotonic() >= deadline:
+                raise RunError(f"Ray was not up on node {node} after {READY_S:g} s: {last} (its log: {log})")
+            if stopped():
+                raise RunError("the job was ended while Ray started")
+            each_time()
+            time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        """Stop Ray on every node: SLURM ends the processes of a step when srun is told to stop."""
+        self._stop_steps()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _stop_steps(self) -> None:
+        for _, process, _, _ in reversed(self._steps):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for _, process, _, _ in self._steps:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_S)
+            process.kill()
+            process.wait()
+        self._steps.clear()
+
+
+def cpus_per_node(text: str, nodes: int) -> list[int | None]:
+    """Parse SLURM_JOB_CPUS_PER_NODE, such as `16(x2),8`. None for each node if it does not fit their number."""
+    counts: list[int | None] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(count)] * int(times or 1)
+    return counts if len(counts) == nodes else [None] * nodes
+
+
+def _host_ray() -> list[str]:
+    installed = Path(sys.executable).parent / "ray"
+    return [str(installed)] if installed.exists() else ["ray"]
+
+
+def _resolve(host: str) -> str:
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return host
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return int(sock.getsockname()[1])

@@ -1,0 +1,231 @@
+"""Types of the JSON objects of a rollout: dataset row, run request, conversation, tokens, rollout row.
+
+They describe plain dicts and have no run-time cost. Every object may have additional keys, from its environment or from
+another stack. Only `Required` keys are guaranteed. Data from a model or the network is validated where it is read,
+not here. `pydantic.TypeAdapter(RolloutRow).validate_python(row)` validates a row of a file.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, Required
+
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
+
+from rollyard.records.token_types import PrefixMismatchSummary, TokenHistory
+from rollyard.records.types import FinishReason
+
+
+class AgentRef(TypedDict, total=False):
+    """The agent that runs a row's episode."""
+
+    name: Required[str]
+    """Name of the agent's server."""
+    type: str
+    """The server's family, as in NeMo Gym's rows. The name alone identifies the agent."""
+
+
+# --- conversation ---------------------------------------------------------------------------------------------------
+
+
+class ResponseItem(TokenHistory, total=False):
+    """An item of OpenAI's Responses API, of any type; `openai.types.responses` defines each type separately."""
+
+    type: str
+    """`message`, `reasoning`, `function_call`, `function_call_output`, ...; messages may omit it."""
+    id: str | None
+    status: str | None
+    """`completed`, `incomplete` or `in_progress`."""
+    role: str
+    """Role of a message: `user`, `system`, `developer` or `assistant`."""
+    content: str | list[Any] | None
+    """Content of a message or a reasoning item: a string or a list of parts."""
+    summary: list[Any]
+    """Summary in a reasoning item."""
+    encrypted_content: str | None
+    """Encrypted reasoning, from endpoints that do not reveal its text."""
+    call_id: str
+    """Id that a tool call shares with its output."""
+    name: str
+    """Name of the called tool."""
+    arguments: str
+    """Arguments of a tool call as JSON text. It may be invalid, because it is exactly what the model wrote."""
+    output: str | list[Any]
+    """Output of a tool call: a string or a list of parts."""
+
+
+class Usage(TypedDict, total=False):
+    """Token counts of a Response; in a rollout, the sum over all model calls."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, Any]
+    output_tokens: int
+    output_tokens_details: dict[str, Any]
+    """Contains `reasoning_tokens`, the number of tokens in reasoning items."""
+    total_tokens: int
+
+
+class Response(TypedDict, total=False):
+    """An OpenAI Response. In a rollout: the episode's last one, but with the output items of all of them."""
+
+    output: Required[list[ResponseItem]]
+    id: str
+    object: str
+    created_at: float
+    """Creation time in Unix seconds."""
+    status: str | None
+    error: Any
+    incomplete_details: dict[str, Any] | None
+    """Contains `reason`: `max_output_tokens` or `content_filter`."""
+    finish_reason: str
+    """Rollyard extension that reports `unreadable_call`, which the Responses API cannot express."""
+    model: str
+    usage: Usage | None
+    background: bool | None
+    instructions: str | list[Any] | None
+    max_output_tokens: int | None
+    metadata: dict[str, Any] | None
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: dict[str, Any] | None
+    """The requested `effort` and `summary`."""
+    service_tier: str | None
+    temperature: float | None
+    text: dict[str, Any] | None
+    """The requested output format."""
+    tool_choice: str | dict[str, Any]
+    tools: list[Any]
+    top_logprobs: int | None
+    top_p: float | None
+    truncation: str | None
+    user: str | None
+
+
+class CreateParams(TypedDict, total=False):
+    """Request parameters of the Responses API. All other parameters of the API are allowed as well."""
+
+    input: Required[str | list[ResponseItem]]
+    instructions: str | None
+    tools: list[Any] | None
+    """Tools in the Responses format: `type`, `name`, `description`, `parameters`."""
+    metadata: dict[str, Any] | None
+    """`extra_body` contains a JSON object as text, with engine-specific fields such as a seed."""
+    temperature: float | None
+    top_p: float | None
+    max_output_tokens: int | None
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+class _RolloutIndex(TypedDict, total=False):
+    _ng_task_index: int
+    """Zero-based index of the input row, not counting blank lines."""
+    _ng_rollout_index: int
+    """Zero-based index of this repeat of the task."""
+
+
+class DatasetRow(TypedDict):
+    """A line of a dataset. All other keys belong to the environment, which receives the entire row."""
+
+    responses_create_params: NotRequired[CreateParams]
+    """May be absent if the environment adds the input."""
+    agent_ref: NotRequired[AgentRef | None]
+    dataset_name: NotRequired[str]
+    """Name of the mixture's dataset to which the row belongs."""
+
+
+class RunRequest(DatasetRow, _RolloutIndex):
+    """Body of `POST /run`: the row, with its request parameters merged with those of the command.
+
+    The collector always sends `agent_ref` and the two indices; a trainer may omit them.
+    """
+
+
+class EpisodeTimings(TypedDict, total=False):
+    """Wall time of each stage in seconds and numbers of calls, summed over the episode."""
+
+    seed_s: float
+    model_s: float
+    tool_s: float
+    """Absent if the model called no tool."""
+    verify_s: float
+    total_s: float
+    model_calls: int
+    tool_calls: int
+
+
+class TurnSteps(TypedDict, total=False):
+    """What the agent for turn-based environments adds to a rollout."""
+
+    step_rewards: list[float]
+    """The reward for each of the model's turns, 0 for a turn without an action."""
+    total_reward: float
+    """The sum of `step_rewards`."""
+    terminated: bool
+    """Whether the environment reached a terminal state."""
+    info: dict[str, Any]
+    """The info dictionary of the last step."""
+    reset_info: dict[str, Any]
+    """The info dictionary of `/reset`."""
+    final_observation: str | list[dict[str, Any]]
+    """The environment's last observation, which the model never sees."""
+
+
+class PlayedEpisode(TurnSteps):
+    """What an agent adds to the row before the environment verifies it."""
+
+    responses_create_params: CreateParams
+    """The first request to the model, including the items that the environment returned from `/seed_session`."""
+    response: Response
+    token_trail: NotRequired[PrefixMismatchSummary]
+    """Summary of prefix mismatches; present if tokens were recorded."""
+
+
+class RolloutKeys(_RolloutIndex, total=False):
+    """Keys that the collector writes, overwriting existing values. All except `_ng_code` are always present."""
+
+    _ng_attempt_index: int
+    """Number of earlier failed attempts of this rollout, including those of earlier commands."""
+    _ng_task_key: str
+    """Hash of 16 hexadecimal digits, which is equal for duplicate tasks in any file."""
+    agent_ref: AgentRef
+    _ng_code: str
+    """Short digest of the servers' code; absent for the first version of a collection."""
+
+
+class RolloutRow(RolloutKeys, total=False):
+    """A measured rollout in `output_jsonl_fpath`: the keys of the dataset row, the episode and the verdict.
+
+    Only `reward` is guaranteed: other stacks may omit the rest.
+    """
+
+    reward: Required[float]
+    """Finite, between -1e60 and 1e60."""
+    responses_create_params: CreateParams
+    response: Response
+    dataset_name: str
+    success: bool
+    """Whether the task was solved; present if the environment reports it."""
+    extracted_answer: Any
+    """The answer found in the response, None if there is none; present if the environment compares answers."""
+    reward_components: dict[str, float]
+    """The parts of the reward by name; present if the environment reports them."""
+    _ng_verdict_fields: list[dict[str, Any]]
+    """The fields that explain the reward, as VerdictField; present if the environment declares them."""
+    _ng_renamed: dict[str, str]
+    """Maps keys that the task and the verdict have in common to the key that was used instead: `verdict_<key>` for the
+    verdict's value, `row_<key>` for a value of the task that is no score; present if there are any."""
+    finish_reason: FinishReason | str
+    """Why the episode ended; absent in rows of NeMo Gym's agents."""
+    truncated: bool
+    """True if a limit ended the episode, rather than the model or the environment."""
+    timings: EpisodeTimings
+    token_trail: PrefixMismatchSummary
+    mask_sample: bool
+    """NeMo Gym's flag for a rollout that is excluded from all averages."""
+    failure_kind: str
+    """Why the rollout is masked; only in rows from other stacks."""
+
+
+class TurnRolloutRow(RolloutRow, TurnSteps):
+    """A measured rollout of a turn-based environment. Others can use the keys of `TurnSteps` differently."""

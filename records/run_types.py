@@ -1,0 +1,202 @@
+"""Records that the processes of a run exchange: launch, registration, heartbeat, server directory. All are frozen."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rollyard.records.types import Json, Record
+
+StackKind = Literal["rollyard", "nemo_gym"]
+"""Whose head it is. NeMo Gym's has no run id, registers no servers and accepts no reports."""
+
+
+class AccessRules(Record):
+    """Who may call the servers of a run that has no token, in addition to root and the user who started it."""
+
+    other_users: bool = False
+    """Whether any user of the host may call them."""
+    hosts: tuple[str, ...] = ()
+    """Additional host names to accept in requests, such as that of a proxy."""
+
+
+class Keys(Record):
+    """Secrets shared by the processes of one run. Created by the process that starts the run; never shown or served."""
+
+    run_id: str
+    """Sent with every request, so that a server does not handle a request for a different run on the same port."""
+    secret: str = Field(repr=False)
+    """Signs session cookies and authorizes servers to register with the head."""
+    token: str | None = Field(default=None, repr=False)
+    """Bearer token required for every request when a server is bound to a non-loopback address."""
+    access: AccessRules = AccessRules()
+
+
+class Launch(Record):
+    """Everything that a server process needs to start. It is sent through the process's standard input."""
+
+    name: str
+    instance: str
+    """Name that is unique within the run: server name, replica and start count."""
+    family: str
+    implementation: str
+    folder: str
+    """Absolute path of the server's folder."""
+    settings: Json
+    keys: Keys
+    head_url: str
+    parent_pid: int
+    """The server exits when this process dies. 0 if the process runs on a different host."""
+    advertise: str | None = None
+    """Host name under which other hosts reach this host, if it differs from the bound address."""
+    log_folder: str | None = None
+    """The run's log folder. On other hosts, it might not exist."""
+    check_only: bool = False
+    """If true, only create the server, check for problems that would prevent it from starting, and exit."""
+
+
+class ServerCode(Record):
+    """Digests of the code that a server process has loaded, computed in `services/config/server_code`."""
+
+    digest: str
+    """Digest of `files` and `packages`."""
+    files: dict[str, str]
+    """Path relative to its code folder -> short digest of its content."""
+    packages: dict[str, str]
+    """Package declared by the server -> installed version."""
+    folder: str = ""
+    """The server's own folder, as in the paths of `files`; empty in records of older versions."""
+
+
+class CodeSources(Record):
+    """Locations of the files of a `ServerCode` on the server's host."""
+
+    paths: dict[str, str]
+    """File name in `ServerCode.files` -> absolute path."""
+    folders: dict[str, str]
+    """Folders whose code files are all included: prefix of the names in `ServerCode.files` -> absolute path."""
+
+
+class Registration(Record):
+    """Announces where a server process listens, before and after it is ready."""
+
+    name: str
+    instance: str
+    url: str
+    pid: int
+    ready: bool = False
+    phase: str = ""
+    """What the server is doing while it starts."""
+    code: ServerCode | None = None
+    """None if the process does not report its code."""
+    sources: CodeSources | None = None
+
+
+class Heartbeat(Record):
+    """Sent every few seconds by each instance. The head drops an instance that stops sending it."""
+
+    instance: str
+    requests: int
+    in_flight: int
+    sessions: int
+    phase: str = ""
+    """The recovery that the server is performing while it stays ready."""
+
+
+class ServerInstance(Record):
+    """One running instance, in the format of NeMo Gym's `/server_instances` with additional counters."""
+
+    process_name: str
+    """Unique name of the instance."""
+    server_type: str
+    """The server's family, such as `agents`."""
+    name: str
+    """The implementation, as in NeMo Gym's listing. Other servers refer to this one by `server_name`."""
+    server_name: str
+    dir_path: str
+    entrypoint: str
+    host: str | None
+    port: int | None
+    pid: int | None
+    config_path: str
+    url: str | None
+    status: Literal["starting", "success", "timeout", "restarting", "connection_error"]
+    """`success` means ready, as in NeMo Gym. `connection_error`: a server that runs elsewhere, or one of a NeMo Gym
+    stack, does not respond."""
+    start_time: float
+    """Start time in Unix seconds."""
+    uptime_seconds: float
+    ready: bool
+    requests: int
+    requests_per_s: float = 0.0
+    """Mean request rate over the last ten seconds."""
+    in_flight: int
+    sessions: int
+    restarts: int
+    phase: str = ""
+    """The startup phase, the recovery in progress, or why the server does not respond."""
+    origin: str = ""
+    """Where a server runs that is not Rollyard's own: its URL, or the interpreter of its program."""
+    changed_files: list[str] = Field(default_factory=list)
+    """Code files that have changed on disk since the instance loaded them, with names as in `ServerCode.files`."""
+
+
+class Directory(Record):
+    """The servers of a run and the URLs of their instances."""
+
+    run_id: str
+    servers: dict[str, list[str]]
+    """Server name -> base URLs of its ready instances; empty if none is ready."""
+    quiet: dict[str, list[str]] = Field(default_factory=dict)
+    """Server name -> base URLs of instances with late heartbeats, which may be busy. Their sessions continue."""
+    instances: list[str] = Field(default_factory=list)
+    """Names of all registered instances, whatever their state. A name is removed when the process exits."""
+    families: dict[str, str]
+    """Server name -> family."""
+    start_timeouts_s: dict[str, float] = Field(default_factory=dict)
+    """Server name -> its start timeout, if set. Callers wait that long for the server to become ready."""
+    settings: Json
+    """Every server's settings, without addresses and secrets. They are part of a collection's identity."""
+    references: dict[str, list[str]] = Field(default_factory=dict)
+    """Server name -> the servers that its settings refer to."""
+    code: dict[str, str] = Field(default_factory=dict)
+    """Server name -> digest of the code of its instances, if they report it."""
+    changed_files: dict[str, list[str]] = Field(default_factory=dict)
+    """Server name -> code files that have changed on disk since the server loaded them."""
+    reloading: list[str] = Field(default_factory=list)
+    """Servers whose changed code is being checked, or that are restarting with it."""
+    changed_code: dict[str, str] = Field(default_factory=dict)
+    """Server name -> how the code of a rejected instance differs from the code with which the run started."""
+    foreign: dict[str, str] = Field(default_factory=dict)
+    """Base URL of each server that is not Rollyard's own -> the latest instance there. Such servers do not confirm to
+    which run they belong, and keep their URL when they restart, so a session is lost when its instance changes."""
+
+    def has(self, server: str, url: str) -> bool:
+        """Return True if the instance at `url` is registered, even if its heartbeats are late."""
+        return url in self.servers.get(server, ()) or url in self.quiet.get(server, ())
+
+
+class HeadFile(Record):
+    """`head.json` in the run's folder (mode 0600), which other commands use to find the run."""
+
+    run_id: str
+    url: str
+    pid: int
+    host: str = ""
+    """Name of the host that `pid` is on; empty in the files of older versions."""
+    folder: str = ""
+    """Absolute path of the working directory in which the run was started."""
+    token: str | None = Field(default=None, repr=False)
+    private: bool = False
+    """Another command, such as ng_eval, started the run for itself."""
+    stack: StackKind = "rollyard"
+
+
+class RunOrigin(Record):
+    """Who started a run and where. The head returns it only to that user."""
+
+    run_id: str
+    folder: str
+    uid: int
+    pid: int

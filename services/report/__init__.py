@@ -1,6 +1,0 @@
-"""Renders metrics as Markdown, JSON and a single HTML page.
-
-`run_sections` and `run_comparison` turn the records of `services/metrics` into text, tables and charts
-(`services/charts`). `markdown` and `html` render the same sections. Names from rollouts are untrusted and are escaped
-when rendered.
-"""

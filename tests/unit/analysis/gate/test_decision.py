@@ -1,0 +1,245 @@
+"""Verdicts of a gate: rules, missing rollouts, and runs that must not be compared."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.analysis.gate.decision import decide
+from rollyard.analysis.gate.records import Decision, GateVerdict
+from rollyard.analysis.gate.rules import GateRule, read_rules
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.paired.difference import Level
+from rollyard.analysis.metrics.profile import Run
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
+from tests.support.rollout_files import grid, load_run, row, solved, write, write_manifest
+
+TASKS = 200
+
+
+def gate(baseline: Run, candidate: Run, *rules: GateRule, **options: Any) -> GateVerdict:
+    level = Level(options.pop("alpha", 0.05), resamples=2000)
+    return decide(baseline, candidate, rules or (GateRule(max_drop=0.05),), level, version="", **options)
+
+
+def runs(folder: Path, before: Sequence[Json], after: Sequence[Json]) -> tuple[Run, Run]:
+    return load_run(folder, before, "before"), load_run(folder, after, "after")
+
+
+def planned(folder: Path, name: str, rows: Sequence[Json], repeats: int = 1, **more: Any) -> Run:
+    """A run whose manifest states TASKS tasks."""
+    path = write(folder / f"{name}.jsonl", rows)
+    write_manifest(path, TASKS, repeats, **more)
+    return load(path)
+
+
+def outcomes(*changes: tuple[int, int]) -> tuple[list[Json], list[Json]]:
+    """Rows of TASKS tasks that are all solved, except for those in (gained, lost)."""
+    ((gained, lost),) = changes
+    before = [0] * gained + [1] * (TASKS - gained)
+    return grid(before, 1), grid([1] * (TASKS - lost) + [0] * lost, 1)
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "rule", "decision"),
+    [
+        (0, 0, GateRule(max_drop=0.05), Decision.GO),
+        (5, 5, GateRule(max_drop=0.05), Decision.GO),
+        (0, 0, GateRule(max_drop=0.01), Decision.INCONCLUSIVE),
+        (0, 10, GateRule(max_drop=0.05), Decision.INCONCLUSIVE),
+        (0, 40, GateRule(max_drop=0.05), Decision.NO_GO),
+        (40, 0, GateRule(min_gain=0.05), Decision.GO),
+        (10, 0, GateRule(min_gain=0.05), Decision.INCONCLUSIVE),
+        (0, 0, GateRule(min_gain=0.05), Decision.NO_GO),
+        (10, 0, GateRule(min_gain=0.0), Decision.GO),
+    ],
+)
+def test_the_interval_decides(tmp_path: Path, gained: int, lost: int, rule: GateRule, decision: Decision) -> None:
+    found = gate(*runs(tmp_path, *outcomes((gained, lost))), rule)
+    assert found.decision == decision
+    (result,) = found.rules
+    assert result.low is not None and result.high is not None
+    assert result.low <= result.gain <= result.high
+    assert found.decision.exit_status == {"GO": 0, "NO-GO": 1, "INCONCLUSIVE": 3}[found.decision]
+
+
+def test_all_rules_must_be_met_and_the_worst_result_counts(tmp_path: Path) -> None:
+    rules = {
+        Decision.GO: GateRule(max_drop=0.2),
+        Decision.INCONCLUSIVE: GateRule(max_drop=0.05),
+        Decision.NO_GO: GateRule(min_gain=0.1),
+    }
+    pair = runs(tmp_path, *outcomes((0, 10)))
+    order = [Decision.NO_GO, Decision.INCONCLUSIVE, Decision.GO]
+    for chosen in (*itertools.permutations(order, 1), *itertools.permutations(order, 2), order):
+        found = gate(*pair, *(rules[one] for one in chosen))
+        assert [result.decision for result in found.rules] == list(chosen)
+        assert found.decision == min(chosen, key=order.index)
+
+
+def test_lower_is_better_for_tokens(tmp_path: Path) -> None:
+    def rows(calls: int) -> list[Json]:
+        return [row(task, 0, 1.0, calls=calls + task % 3) for task in range(60)]
+
+    short, long = load_run(tmp_path, rows(1), "short"), load_run(tmp_path, rows(4), "long")
+    rule = GateRule(metric="input_tokens", max_drop=100)
+    assert gate(short, long, rule).decision == Decision.NO_GO
+    assert gate(long, short, rule).decision == Decision.GO
+    assert gate(short, long, rule.model_copy(update={"better": "higher"})).decision == Decision.GO
+
+
+def test_an_inconclusive_verdict_tells_how_many_tasks_would_do(tmp_path: Path) -> None:
+    (result,) = gate(*runs(tmp_path, *outcomes((10, 10))), GateRule(max_drop=0.01)).rules
+    assert result.decision == Decision.INCONCLUSIVE
+    assert result.tasks_needed is not None and result.tasks_needed > 1000
+    assert f"about {result.tasks_needed:,} tasks" in result.reason
+
+
+def test_regressed_tasks_are_listed(tmp_path: Path) -> None:
+    found = gate(*runs(tmp_path, *outcomes((1, 2))))
+    assert [one.task for one in found.regressed.tasks] == [TASKS - 2, TASKS - 1]
+    assert [one.task for one in found.improved.tasks] == [0]
+
+
+def test_missing_rollouts_are_refused(tmp_path: Path) -> None:
+    rows = grid([1] * TASKS, 1)
+    complete, partial = planned(tmp_path, "a", rows), planned(tmp_path, "b", rows[:-3])
+    for pair in ((complete, partial), (partial, complete)):
+        with pytest.raises(OperatorError, match=r"3 of 200 .*of b .*solve_rate \(98\.50%"):
+            gate(*pair)
+        with pytest.raises(OperatorError, match=r"min-coverage 0\.99 is needed"):
+            gate(*pair, min_coverage=0.99)
+
+
+def test_accepted_missing_rollouts_count_against_the_candidate(tmp_path: Path) -> None:
+    rows = grid([1] * TASKS, 1)
+    complete, partial = planned(tmp_path, "a", rows), planned(tmp_path, "b", rows[:-8])
+    as_failed = planned(tmp_path, "c", grid([1] * (TASKS - 8) + [0] * 8, 1))
+    (result,) = gate(complete, partial, min_coverage=0.95).rules
+    (expected,) = gate(complete, as_failed).rules
+    assert (result.missing_baseline, result.missing_candidate, result.gain) == (0, 8, 0.0)
+    assert (result.low, result.decision) == (expected.low, Decision.INCONCLUSIVE)
+    assert result.high is not None and expected.high is not None and result.high > expected.high
+
+
+def test_the_baselines_missing_rollouts_count_as_solved(tmp_path: Path) -> None:
+    rows = grid([0] * TASKS, 1)
+    complete, partial = planned(tmp_path, "a", rows), planned(tmp_path, "b", rows[:-8])
+    (result,) = gate(partial, complete, min_coverage=0.95).rules
+    assert (result.missing_baseline, result.missing_candidate) == (8, 0)
+    assert result.decision == Decision.INCONCLUSIVE
+
+
+def test_a_task_that_is_missing_in_both_runs_counts_against_the_candidate(tmp_path: Path) -> None:
+    rows = grid([1] * TASKS, 1)[:-8]
+    found = gate(planned(tmp_path, "a", rows), planned(tmp_path, "b", rows), min_coverage=0.95)
+    assert found.decision == Decision.INCONCLUSIVE
+    (result,) = found.rules
+    assert (result.missing_baseline, result.missing_candidate) == (8, 8)
+
+
+def test_missing_repeats_count_against_the_candidate(tmp_path: Path) -> None:
+    rows = grid([2] * TASKS, 4)
+    complete = planned(tmp_path, "a", rows, 4)
+    kept = [one for one in rows if one["_ng_task_index"] % 4 or one["_ng_rollout_index"] != 3]
+    (result,) = gate(complete, planned(tmp_path, "b", kept, 4), min_coverage=0.9).rules
+    assert result.missing_candidate == 50
+    # 50 of 800 missing rollouts as failed lower the rate by nothing: those repeats were failures before.
+    assert result.low is not None and result.low < 0
+    assert result.high is not None and result.high > 50 / 800
+
+
+def test_rows_without_a_reward_are_missing_even_without_a_manifest(tmp_path: Path) -> None:
+    rows = grid([1] * 20, 2)
+    broken = [*rows[:-1], {**rows[-1], "mask_sample": True}]
+    with pytest.raises(OperatorError, match="1 of 40 expected rollouts"):
+        gate(*runs(tmp_path, rows, broken))
+
+
+def test_different_tasks_are_refused_unless_allowed(tmp_path: Path) -> None:
+    pair = runs(tmp_path, grid([1] * 30, 1), grid([1] * 40, 1))
+    with pytest.raises(OperatorError, match=r"10 tasks of after .*before \(30 "):
+        gate(*pair)
+    assert gate(*pair, allow_different=["tasks"]).tasks == 30
+
+
+def test_runs_without_common_tasks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="in common"):
+        gate(*runs(tmp_path, [solved(0, 0, True)], [solved(1, 0, True)]))
+
+
+def test_different_sampling_is_refused_unless_allowed(tmp_path: Path) -> None:
+    rows = grid([1] * TASKS, 1)
+    sampled = {"temperature": 0.0, "model": "small"}, {"temperature": 0.7, "model": "large"}
+    pair = (
+        planned(tmp_path, "a", rows, responses_create_params=sampled[0]),
+        planned(tmp_path, "b", rows, responses_create_params=sampled[1]),
+    )
+    with pytest.raises(OperatorError, match=r"responses_create_params\.temperature: 0\.0 .*, 0\.7 "):
+        gate(*pair)
+    found = gate(*pair, allow_different=["responses_create_params"])
+    assert found.settings == ["responses_create_params.temperature: 0.0 -> 0.7"]
+
+
+def test_without_a_manifest_the_parameters_of_the_rows_are_compared(tmp_path: Path) -> None:
+    def rows(temperature: float) -> list[Json]:
+        request = {"temperature": temperature}
+        return [
+            {**one, "responses_create_params": {**one["responses_create_params"], **request}}
+            for one in grid([1] * TASKS, 1)
+        ]
+
+    with pytest.raises(OperatorError, match="temperature"):
+        gate(*runs(tmp_path, rows(0.0), rows(1.0)))
+    assert gate(*runs(tmp_path, rows(0.0), rows(0.0))).decision == Decision.GO
+
+
+def test_the_model_may_be_different(tmp_path: Path) -> None:
+    rows = grid([1] * TASKS, 1)
+    small, large = ({"policy_model": {"model": name, "implementation": "x"}} for name in ("small", "large"))
+    pair = planned(tmp_path, "a", rows, settings=small), planned(tmp_path, "b", rows, settings=large)
+    assert gate(*pair).settings == []
+
+
+def test_a_rule_can_be_limited_to_a_dataset(tmp_path: Path) -> None:
+    def mixed(lost: int) -> list[Json]:
+        rows = grid([1] * (TASKS - lost) + [0] * lost, 1)
+        return [{**one, "dataset_name": "ab"[one["_ng_task_index"] >= TASKS // 2]} for one in rows]
+
+    first, second = (GateRule(dataset=name, max_drop=0.05) for name in "ab")
+    found = gate(*runs(tmp_path, mixed(0), mixed(30)), first, second)
+    assert [result.decision for result in found.rules] == [Decision.GO, Decision.NO_GO]
+    with pytest.raises(OperatorError, match="dataset 'c'"):
+        gate(*runs(tmp_path, mixed(0), mixed(0)), GateRule(dataset="c", max_drop=0.1))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("rules: [{metric: reward, max_drop: 0.1, min_gain: 0.1}]", "either max_drop or min_gain"),
+        ("rules: [{metric: reward}]", "either max_drop or min_gain"),
+        ("rules: [{metrik: reward, max_drop: 0.1}]", "metrik"),
+        ("rules: []", "rules"),
+        ("- 1", "no mapping"),
+        ("rules: [", "cannot be read"),
+        ("rules: [{max_drop: .nan}]", "max_drop"),
+    ],
+)
+def test_invalid_rules_are_refused(tmp_path: Path, text: str, problem: str) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text(text)
+    with pytest.raises(OperatorError, match=problem):
+        read_rules(file)
+
+
+def test_missing_rollouts_of_which_only_the_number_is_known_are_refused(tmp_path: Path) -> None:
+    complete = grid([1] * 50, 1)
+    path = write(tmp_path / "b.jsonl", complete[:40])
+    write(tmp_path / "b_materialized_inputs.jsonl", [{}] * 50)
+    with pytest.raises(OperatorError, match="10 of 50 expected rollouts"):
+        gate(load_run(tmp_path, complete[:40], "a"), load(path))

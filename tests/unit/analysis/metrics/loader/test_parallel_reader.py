@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollyard.analysis.metrics.loader.columns import FLOATS, INTS, MAX_CATEGORIES, Columns
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.loader.parallel_reader import read
+from rollyard.analysis.metrics.loader.rollout_parser import RolloutParser
+from rollyard.records.errors import OperatorError, RunError
+from tests.support.reading_pools import read_in_threads
+from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures
+
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def equal_columns(first: Columns, second: Columns) -> bool:
+    numbers = all(np.array_equal(getattr(first, n), getattr(second, n), equal_nan=True) for n in (*INTS, *FLOATS))
+    names = [[columns.end.names[code] for code in columns.end.codes] for columns in (first, second)]
+    return numbers and names[0] == names[1] and first.stages.keys() == second.stages.keys()
+
+
+@pytest.mark.parametrize("part", [57, 400, 3000])
+def test_the_part_size_does_not_change_the_result(tmp_path: Path, part: int) -> None:
+    path = write(tmp_path / "x.jsonl", random_rows(2, 5))
+    seen: list[int] = []
+    found = read(path, part=part, progress=seen.append)
+    assert equal_columns(found.columns, read(path).columns)
+    assert sum(seen) == path.stat().st_size
+
+
+def test_the_number_of_processes_does_not_change_the_result(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", random_rows(4, 5))
+    assert equal_columns(read(path, workers=2, part=5000).columns, read(path).columns)
+
+
+def test_an_invalid_line_is_named_when_several_processes_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_in_threads(monkeypatch)
+    path = write(tmp_path / "x.jsonl", random_rows(4, 5))
+    path.write_bytes(path.read_bytes() + b"{nothing\n")
+    with pytest.raises(RunError, match=r"line 21\b.*JSON"):
+        read(path, workers=2, part=5000)
+
+
+def test_the_order_of_the_rollouts_does_not_change_the_profile(tmp_path: Path) -> None:
+    rows = random_rows(6, 4)
+    first, second = load_run(tmp_path, rows), load_run(tmp_path, rows[::-1])
+    assert first.profile == second.profile
+
+
+@pytest.mark.parametrize("tail", [b'{"reward": 1, "_ng_ta', b"\x00\x00\x00", b'{"a": "\xff'])
+def test_a_truncated_last_line_is_not_counted_but_noted(tmp_path: Path, tail: bytes) -> None:
+    path = write(tmp_path / "x.jsonl", grid([1, 2], 2), tail=tail)
+    profile = load(path).profile
+    assert profile.coverage.measured == 4
+    assert any(f"({len(tail)} bytes)" in note for note in profile.notes)
+
+
+def test_a_complete_last_line_without_a_newline_counts(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", grid([1], 2), tail=orjson.dumps(solved(1, 0, True)))
+    found = read(path)
+    assert (len(found.columns), found.torn) == (3, 0)
+
+
+@pytest.mark.parametrize("text", ["\u2028", "\u0085", "\r", "\x0b\x0c"])
+def test_only_a_newline_ends_a_line(tmp_path: Path, text: str) -> None:
+    line = json.dumps({**solved(0, 0, True), "text": text}, ensure_ascii=False)
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(line.encode() + b"\n\n  \n" + orjson.dumps(solved(0, 1, True)) + b"\n")
+    assert len(read(path).columns) == 2
+
+
+def test_an_empty_file_has_an_empty_profile(tmp_path: Path) -> None:
+    profile = load_run(tmp_path, []).profile
+    assert profile.coverage.measured == 0
+    assert (profile.rewards, profile.tasks, profile.solved, profile.ends, profile.stages) == (None, None, None, [], [])
+
+
+def test_a_missing_file_is_an_operator_error(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=rf"x\.jsonl.*{os.strerror(errno.ENOENT)}"):
+        read(tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{half", "line 3 is not JSON"),
+        (b"[1, 2]", "line 3 is a list"),
+        (b'{"reward": 1}', "line 3 .* _ng_task_index"),
+        (b'{"reward": 1, "_ng_task_index": "7"}', "line 3 has _ng_task_index '7'"),
+        (b'{"reward": 1, "_ng_task_index": true}', "line 3 has _ng_task_index 'True'"),
+        (b'{"reward": 1, "_ng_task_index": 1, "_ng_rollout_index": -1}', "line 3 has _ng_rollout_index '-1'"),
+    ],
+)
+def test_a_line_that_is_not_a_rollout_is_named(tmp_path: Path, line: bytes, message: str) -> None:
+    path = write(tmp_path / "x.jsonl", grid([1], 1))
+    path.write_bytes(path.read_bytes() + b"\n" + line + b"\n" + orjson.dumps(solved(1, 0, True)) + b"\n")
+    with pytest.raises(RunError, match=message):
+        read(path)
+
+
+def test_a_duplicate_rollout_is_an_error_that_names_both_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [*grid([1, 1], 2), solved(0, 1, True)])
+    with pytest.raises(RunError, match=r"lines 2 and 5 .*task 0, repeat 1"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("failed", "kind"),
+    [
+        ({"reward": None}, "no_reward"),
+        ({"reward": True}, "no_reward"),
+        ({"reward": "1.0"}, "no_reward"),
+        ({"reward": None, "failure_kind": "timeout", "response": None}, "timeout"),
+        ({"reward": 0.0, "mask_sample": True}, "masked"),
+        ({"reward": 0.0, "judge_failsafe": True}, "masked"),
+        ({"reward": 0.0, "instance_config": {"mask_sample": True}}, "masked"),
+        ({"reward": 0.0, "failure_kind": "judge_failed"}, "judge_failed"),
+        ({"reward": 0.0, "_ng_failure_class": "sandbox"}, "sandbox"),
+    ],
+)
+def test_a_row_without_a_valid_reward_is_a_failure(tmp_path: Path, failed: dict[str, Any], kind: str) -> None:
+    rows = [*grid([1], 2), {**row(0, 2, None), **failed}]
+    profile = load_run(tmp_path, rows).profile
+    assert profile.coverage.measured == 2
+    assert [(found.kind, found.attempts, found.lost) for found in profile.failures.kinds] == [(kind, 1, 1)]
+
+
+def test_rewards_of_older_rows_that_are_sums_of_tenths_are_read_as_such(tmp_path: Path) -> None:
+    rows = [row(0, 0, sum([0.1] * 7)), row(0, 1, 0.7), row(0, 2, 1 / 3)]
+    assert load_run(tmp_path, rows).columns.reward.tolist() == [0.7, 0.7, 1 / 3]
+
+
+def test_rewards_of_nan_and_infinity_are_failures(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    rows = [row(0, 0, float("nan")), row(0, 1, float("inf")), row(0, 2, 0.5)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    profile = load(path).profile
+    assert (profile.coverage.measured, profile.failures.lost) == (1, 2)
+
+
+def test_a_failed_row_of_a_rollout_that_succeeded_later_is_not_a_duplicate(tmp_path: Path) -> None:
+    profile = load_run(tmp_path, [row(0, 0, None), row(0, 0, 1.0)]).profile
+    assert (profile.coverage.measured, profile.failures.mended, profile.failures.lost) == (1, 1, 0)
+
+
+def test_rows_of_nemo_gym_are_read_without_rollyards_extra_keys(tmp_path: Path) -> None:
+    profile = load_run(tmp_path, [row(0, 0, 1.0, calls=2), row(0, 1, 0.0, calls=0)]).profile
+    assert (
+        profile.turns is not None and profile.turns.mean == 2.0
+    )  # two calls and a message: 3 turns; a message only: 1 turn
+    assert profile.solved is not None and profile.solved.rollouts == 1
+    assert profile.coverage.expected is None
+    assert (profile.ends, profile.stages, profile.drift) == ([], [], None)
+
+
+def test_rows_of_an_older_nemo_gym_without_a_task_index_have_no_numbers_per_task(tmp_path: Path) -> None:
+    rows = [{k: v for k, v in row.items() if not k.startswith("_ng")} for row in grid([1, 2], 2)]
+    profile = load_run(tmp_path, rows).profile
+    assert profile.tasks is None
+    assert profile.solved is not None and profile.solved.rate.mean == 0.75
+    assert any("_ng_task_index" in note for note in profile.notes)
+
+
+def test_distinct_texts_are_limited_in_number_and_length(tmp_path: Path) -> None:
+    rows = [row(task, 0, 0.0, finish_reason=f"{task} {'x' * 500}") for task in range(MAX_CATEGORIES + 50)]
+    profile = load_run(tmp_path, rows).profile
+    assert len(profile.ends) == MAX_CATEGORIES + 1
+    assert profile.ends[0].name == "(others)" and profile.ends[0].rollouts == 50
+    assert all(len(end.name) <= 100 for end in profile.ends)
+
+
+def test_stages_that_only_some_rows_have_stay_aligned_with_their_rows(tmp_path: Path) -> None:
+    rows = [row(0, i, 0.0, timings={"seed_s": 1.0} if i % 2 else {"model_s": float(i)}) for i in range(6)]
+    columns = read(write(tmp_path / "x.jsonl", rows), part=400).columns
+    np.testing.assert_array_equal(columns.stages["seed"], [np.nan, 1, np.nan, 1, np.nan, 1])
+    np.testing.assert_array_equal(columns.stages["model"], [0, np.nan, 2, np.nan, 4, np.nan])
+
+
+def test_invalid_failure_rows_are_noted_and_do_not_hide_valid_ones(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", grid([1], 2))
+    write_failures(path, [(0, 2, "timeout")])
+    failures_file = tmp_path / "x_failures.jsonl"
+    failures_file.write_bytes(b'[]\n{"_ng_task_index": 1}\n' + failures_file.read_bytes() + b"{torn")
+    profile = load(path).profile
+    assert profile.failures.attempts == 1
+    assert any("3 lines" in note for note in profile.notes)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["reward", "success", "response", "timings", "token_trail", "agent_ref", "finish_reason", "mask_sample"]
+        ),
+        any_json,
+    ),
+    st.lists(any_json, max_size=4),
+)
+@settings(max_examples=40)
+def test_any_row_is_counted_as_a_rollout_or_a_failure(found: dict[str, Any], output: list[Any]) -> None:
+    parser = RolloutParser()
+    rows: list[Any] = [
+        {**found, "_ng_task_index": 0, "_ng_rollout_index": 0},
+        {**row(0, 1, 1.0), "response": {"output": output, "usage": found}, "timings": found},
+    ]
+    for number, value in enumerate(rows):
+        parser.add(value, 9 * number)
+    columns = parser.columns()
+    assert len(columns) + len(columns.unmeasured.task) == 2
+    assert all(len(seconds) == len(columns) for seconds in columns.stages.values())

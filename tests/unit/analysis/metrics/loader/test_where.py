@@ -1,0 +1,147 @@
+"""Tests reports on the rollouts that meet an expression."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+import rollyard
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.report.formatting import coverage_sentence
+from rollyard.records.errors import OperatorError
+from tests.support.rollout_files import row, write
+
+ROWS = [
+    row(0, 0, 1.0, calls=1, finish_reason="done", scores={"format": 1}),
+    row(0, 1, 0.0, calls=4, finish_reason="length", scores={"format": 0}),
+    row(1, 0, 0.5, calls=2, finish_reason="done", scores={"format": 1}),
+    row(1, 1, None, calls=9, finish_reason="done"),
+]
+
+
+@pytest.fixture
+def rollouts(tmp_path: Path) -> Path:
+    return write(tmp_path / "rollouts.jsonl", ROWS)
+
+
+@pytest.mark.parametrize(
+    ("where", "rewards"),
+    [
+        ("tool_calls > 1", [0.0, 0.5]),
+        ("scores.format == 1", [1.0, 0.5]),
+        ('end == "done" and scores.format == 1 and reward < 1', [0.5]),
+        ("response.usage.input_tokens >= 200", [0.0, 0.5]),
+        ("task == 1", [0.5]),
+    ],
+)
+def test_only_rollouts_that_meet_the_expression_count(rollouts: Path, where: str, rewards: list[float]) -> None:
+    run = load(rollouts, where=where)
+    assert run.columns.reward.tolist() == rewards
+    assert run.profile.coverage.measured == len(rewards)
+
+
+def test_the_report_names_the_expression_and_how_many_rollouts_meet_it(rollouts: Path) -> None:
+    assert load(rollouts, where="tool_calls > 1").profile.notes[0].startswith("Only 2 of 3 measured rollouts ")
+
+
+def test_rollouts_that_an_expression_excludes_are_not_missing(rollouts: Path) -> None:
+    assert load(rollouts, where="tool_calls > 1").profile.coverage.missing is None
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("reward <", "where: reward <: "),
+        ("rewards < 1", "the field rewards"),
+        ("reward > 7", "none of the 3 rollouts"),
+    ],
+)
+def test_an_expression_that_selects_nothing_is_refused_with_its_reason(rollouts: Path, where: str, told: str) -> None:
+    with pytest.raises(OperatorError, match=told):
+        load(rollouts, where=where)
+
+
+def test_a_file_without_a_task_index_can_be_filtered(tmp_path: Path) -> None:
+    rows = [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in ROWS]
+    assert load(write(tmp_path / "plain.jsonl", rows), where="scores.format == 0").columns.reward.tolist() == [0.0]
+
+
+@pytest.mark.parametrize(("where", "rewards"), [("task == 2", [0.5]), ("task < 2 and repeat == 0", [1.0, 0.0])])
+def test_tasks_of_a_file_without_an_index_are_positions_in_the_file_and_the_report_says_so(
+    tmp_path: Path, where: str, rewards: list[float]
+) -> None:
+    rows = [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in ROWS]
+    path = write(tmp_path / "plain.jsonl", rows)
+    run = load(path, where=where)
+    assert run.columns.reward.tolist() == rewards
+    assert [row["reward"] for row in rollyard.read_rollouts(path, where=where)] == rewards
+    assert any("position" in note for note in run.profile.notes)
+
+
+def test_an_expression_on_tasks_that_selects_nothing_without_an_index_says_what_a_task_is(tmp_path: Path) -> None:
+    rows = [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in ROWS]
+    with pytest.raises(OperatorError, match=r" 3 rollouts .*position"):
+        load(write(tmp_path / "plain.jsonl", rows), where="task == 70")
+
+
+def test_a_table_has_any_field_of_the_rows_by_the_names_of_expressions(rollouts: Path) -> None:
+    table = rollyard.read_rollouts(rollouts, where="reward < 1")._columns(["_ng_task_index", "scores.format", "a b"])
+    assert table == {"_ng_task_index": [0, 1], "scores.format": [0, 1], "a b": [None, None]}
+
+
+def test_a_report_on_a_selection_does_not_claim_that_the_manifest_is_missing(rollouts: Path) -> None:
+    rollouts.with_name("rollouts_manifest.json").write_bytes(b'{"identity": {"rows": 2, "num_repeats": 2}}')
+    assert "according to" in coverage_sentence(load(rollouts).profile.coverage)
+    sentence = coverage_sentence(load(rollouts, where="tool_calls > 1").profile.coverage)
+    assert "2 rollouts of 2 tasks" in sentence and "selection" in sentence
+
+
+@pytest.mark.parametrize("where", ["tool_calls > 1", "scores.format == 1 and reward < 1", 'end != "done" or task == 1'])
+def test_read_rollouts_selects_the_same_rollouts_as_a_report(rollouts: Path, where: str) -> None:
+    found = [row["reward"] for row in rollyard.read_rollouts(rollouts, where=where)]
+    assert found == load(rollouts, where=where).columns.reward.tolist()
+    assert len(rollyard.read_rollouts(rollouts, where=where).to_pandas(["reward"])) == len(found)
+
+
+def test_read_rollouts_numbers_tasks_without_an_index_in_the_order_of_the_file(tmp_path: Path) -> None:
+    rows = [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in ROWS]
+    path = write(tmp_path / "plain.jsonl", rows)
+    assert [row["reward"] for row in rollyard.read_rollouts(path, where="task == 2")] == [0.5]
+
+
+def test_read_rollouts_refuses_a_field_that_no_row_has_when_it_has_read_all_of_them(rollouts: Path) -> None:
+    with pytest.raises(OperatorError, match=r"the field rewards"):
+        list(rollyard.read_rollouts(rollouts, where="rewards != 1"))
+
+
+def test_success_is_what_the_report_counts_where_the_environment_reports_none(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [row(0, 0, 1.0), row(0, 1, 0.5), row(1, 0, 0.0)])
+    assert load(path, where="success").columns.reward.tolist() == [1.0]
+    assert [one["reward"] for one in rollyard.read_rollouts(path, where="not success")] == [0.5, 0.0]
+    assert load(path, where="success", pass_threshold=0.5).columns.reward.tolist() == [1.0, 0.5]
+
+
+def test_success_is_undefined_for_rewards_on_another_scale(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [row(0, 0, 1.0), row(0, 1, 7.0)])
+    assert [one["reward"] for one in rollyard.read_rollouts(path, where="success == null")] == [1.0, 7.0]
+
+
+@pytest.mark.parametrize("noise", ["", "\n".join(map(str, range(200)))])
+def test_success_is_known_in_a_compressed_file_too(tmp_path: Path, noise: str) -> None:
+    rows = [row(task, 0, float(task % 2), noise=noise) for task in range(4)]
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(write(tmp_path / "x.jsonl", rows).read_bytes()))
+    assert [one["reward"] for one in rollyard.read_rollouts(path, where="success")] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("level", ["a", "b"])
+def test_what_counts_as_solved_is_decided_from_all_rollouts(tmp_path: Path, level: str) -> None:
+    graded = [row(task, 0, float(task * 5 if task > 4 else task % 2), level="ab"[task > 4]) for task in range(10)]
+    assert load(write(tmp_path / "graded.jsonl", graded), where=f'level == "{level}"').profile.solved is None
+    reported = {"success": True}
+    rows = [row(task, 0, 1.0, level="ab"[task > 4], **(reported if task < 5 else {})) for task in range(10)]
+    solved = load(write(tmp_path / "partial.jsonl", rows), where=f'level == "{level}"').profile.solved
+    assert solved is not None and "environment" in solved.rule
+    assert solved.rate.mean == (level == "a")

@@ -1,0 +1,275 @@
+"""Comparisons of two runs: which test is used, which tasks are paired, and the edge cases."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rollyard.analysis.metrics.paired.difference import Level, difference
+from rollyard.analysis.metrics.paired.metric import Metric
+from rollyard.analysis.metrics.paired.records import PairedDifference, RunPair
+from rollyard.analysis.metrics.paired.run_pair import compare_runs, with_holm
+from rollyard.analysis.report.comparison_report import verdict
+from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
+from tests.support.rollout_files import grid, load_run, random_rows, row, solved
+
+LEVEL = Level(resamples=2000)
+
+
+def compare(folder: Path, before: Sequence[Json], after: Sequence[Json], *names: str, level: Level = LEVEL) -> RunPair:
+    runs = load_run(folder, before, "before"), load_run(folder, after, "after")
+    return compare_runs(*runs, [Metric(name) for name in names], level)
+
+
+def only(found: RunPair) -> PairedDifference:
+    (one,) = found.differences
+    return one
+
+
+def bounds(one: PairedDifference) -> tuple[float, float]:
+    assert one.interval is not None
+    return one.interval.low, one.interval.high
+
+
+def singles(*outcomes: int) -> list[Json]:
+    return grid(outcomes, 1)
+
+
+def all_numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [number for item in value.values() for number in all_numbers(item)]
+    if isinstance(value, list):
+        return [number for item in value for number in all_numbers(item)]
+    return [value] if isinstance(value, float) else []
+
+
+def test_one_binary_rollout_per_task_is_compared_by_mcnemars_test(tmp_path: Path) -> None:
+    found = only(compare(tmp_path, singles(1, 1, 0, 0, 0, 1), singles(1, 0, 1, 1, 0, 0)))
+    assert found.mcnemar is not None
+    assert (found.mcnemar.both, found.mcnemar.gained, found.mcnemar.lost, found.mcnemar.neither) == (1, 2, 2, 1)
+    assert found.p == found.mcnemar.exact_p == 1.0
+
+
+def test_repeats_are_compared_by_the_bootstrap_over_tasks(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    before = [rng.randint(0, 4) for _ in range(60)]
+    after = [min(4, count + rng.choice([0, 0, 1])) for count in before]
+    found = only(compare(tmp_path, grid(before, 4), grid(after, 4), level=Level()))
+    changes = (np.array(after) - np.array(before)) / 4
+    expected = stats.bootstrap((changes,), np.mean, n_resamples=10_000, rng=np.random.default_rng(1))
+    t_low, t_high = stats.t.interval(0.95, 59, changes.mean(), stats.sem(changes))
+    # Agresti and Min: half a task at each end of the range.
+    adjusted = changes.sum() / 62
+    reach = stats.t.ppf(0.975, 59) * math.sqrt((((changes**2).sum() + 1) / 62 - adjusted**2) / 62)
+    low = min(expected.confidence_interval.low, t_low, adjusted - reach)
+    high = max(expected.confidence_interval.high, t_high, adjusted + reach)
+    assert found.mcnemar is None
+    assert bounds(found) == pytest.approx((low, high), abs=0.004)
+    assert found.p is not None and found.p < 0.001
+
+
+def test_tasks_are_paired_by_content_and_never_by_position(tmp_path: Path) -> None:
+    keys = [f"{number:016x}" for number in (5, 6, 7, 8)]
+    before = [{**solved(i, 0, i < 2), "_ng_task_key": key} for i, key in enumerate(keys)]
+    after = [{**solved(i, 0, key == keys[3]), "_ng_task_key": key} for i, key in enumerate(reversed(keys))]
+    found = compare(tmp_path, before, after)
+    assert [(one.task, one.task_in_candidate, one.key) for one in found.gained.tasks] == [(3, 0, keys[3])]
+    assert [(one.task, one.task_in_candidate) for one in found.lost.tasks] == [(0, 3), (1, 2)]
+
+
+def test_rows_of_nemo_gym_are_paired_by_prompt(tmp_path: Path) -> None:
+    after = [{**one, "_ng_task_index": 2 - one["_ng_task_index"]} for one in singles(1, 1, 0)]
+    found = compare(tmp_path, singles(1, 1, 0), after)
+    assert (found.paired_by, only(found).difference) == ("prompt", 0.0)
+
+
+def test_duplicate_tasks_count_as_repeats_of_one_task(tmp_path: Path) -> None:
+    def with_keys(rows: Sequence[Json], keys: str) -> list[Json]:
+        return [{**one, "_ng_task_key": f"{ord(keys[one['_ng_task_index']]):016x}"} for one in rows]
+
+    found = compare(tmp_path, with_keys(singles(1, 0, 1), "aab"), with_keys(singles(1, 1, 1), "aab"))
+    one = only(found)
+    assert (found.tasks, one.baseline, one.candidate, one.better) == (2, 0.75, 1.0, 1)
+    assert "1 duplicate tasks" in " ".join(found.notes)
+
+
+def test_tasks_with_different_numbers_of_repeats_have_the_same_weight(tmp_path: Path) -> None:
+    before = [*grid([4], 4), solved(1, 0, False)]
+    after = [*grid([1], 2), *(solved(1, repeat, True) for repeat in range(3))]
+    found = only(compare(tmp_path, before, after))
+    assert (found.baseline, found.candidate, found.difference) == (0.5, 0.75, 0.25)
+
+
+def test_without_any_change_the_interval_is_the_bound_from_the_number_of_tasks(tmp_path: Path) -> None:
+    repeated = only(compare(tmp_path, grid([1, 2, 3], 4), grid([1, 2, 3], 4)))
+    single = only(compare(tmp_path, singles(*[1, 0] * 25), singles(*[1, 0] * 25)))
+    for one, reach in ((repeated, 1 - 0.025 ** (1 / 3)), (single, 3.8415 / 53.8415)):
+        assert (one.difference, one.p, one.detectable_effect) == (0.0, 1.0, None)
+        assert bounds(one) == pytest.approx((-reach, reach), rel=1e-3)
+
+
+@pytest.mark.parametrize(("tasks", "gained"), [(12, 2), (12, -2), (1, 2)])
+def test_if_all_tasks_changed_equally_the_p_value_is_that_of_the_sign_test(
+    tmp_path: Path, tasks: int, gained: int
+) -> None:
+    """The bootstrap and the t test have no p-value without variance."""
+    found = only(compare(tmp_path, grid([2] * tasks, 4), grid([2 + gained] * tasks, 4)))
+    assert found.p == pytest.approx(stats.binomtest(tasks, tasks).pvalue)
+    assert ("more than noise" in verdict(found, 0.05)) == (tasks == 12)
+
+
+def test_if_every_task_changed_fully_the_interval_ends_at_one(tmp_path: Path) -> None:
+    for repeats in (1, 3):
+        found = only(compare(tmp_path, grid([0] * 12, repeats), grid([repeats] * 12, repeats)))
+        low, high = bounds(found)
+        assert found.difference == high == 1.0
+        assert 0.4 < low < 1.0
+
+
+def test_a_single_task_gives_an_interval_that_contains_no_information(tmp_path: Path) -> None:
+    low, high = bounds(only(compare(tmp_path, singles(0), singles(0))))
+    assert low < -0.75 and high > 0.75
+
+
+def test_a_share_has_no_detectable_difference_above_one(tmp_path: Path) -> None:
+    found = only(compare(tmp_path, grid([1, 2], 4), grid([3, 1], 4)))
+    assert found.metric == "solve_rate" and found.detectable_effect is None
+
+
+def test_constant_rewards_have_no_interval(tmp_path: Path) -> None:
+    rows = [row(task, 0, 3.0) for task in range(5)]
+    found = only(compare(tmp_path, rows, rows))
+    assert (found.metric, found.difference, found.interval) == ("reward", 0.0, None)
+
+
+def test_negative_rewards_are_compared(tmp_path: Path) -> None:
+    before = [row(task, repeat, -1.0 - task) for task in range(8) for repeat in range(2)]
+    after = [row(task, repeat, -2.0 - task - repeat * task / 8) for task in range(8) for repeat in range(2)]
+    found = only(compare(tmp_path, before, after))
+    assert found.difference == pytest.approx(-1 - 3.5 / 16)
+    assert bounds(found)[1] < 0
+
+
+def test_rewards_that_are_equal_to_success_are_not_compared_twice(tmp_path: Path) -> None:
+    assert [one.metric for one in compare(tmp_path, singles(1, 0), singles(0, 0)).differences] == ["solve_rate"]
+    scored = compare(tmp_path, random_rows(10, 2, 1), random_rows(10, 2, 2))
+    assert [one.metric for one in scored.differences] == ["solve_rate", "reward"]
+
+
+def test_every_number_is_finite_whatever_the_runs(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    for number in range(40):
+        tasks, repeats = rng.randint(1, 5), rng.randint(1, 3)
+        rewards = [rng.choice([[0.0], [0.0, 1.0], [-3.0, 0.1, 1e50], [1.0]]) for _ in range(2)]
+        sides = [
+            [row(task, repeat, rng.choice(one)) for task in range(tasks) for repeat in range(rng.randint(1, repeats))]
+            for one in rewards
+        ]
+        found = compare(tmp_path / str(number), sides[0], sides[1], level=Level(effect=0.1, resamples=200))
+        assert all(map(math.isfinite, all_numbers(found.model_dump())))
+
+
+def test_the_order_of_the_rows_does_not_change_a_number(tmp_path: Path) -> None:
+    before, after = random_rows(20, 4, 1), random_rows(20, 4, 2)
+    first = compare(tmp_path, before, after)
+    assert compare(tmp_path, before[::-1], after[::-1]) == first
+
+
+def test_swapping_the_runs_reverses_the_signs(tmp_path: Path) -> None:
+    before, after = singles(1, 1, 0, 0, 1), singles(1, 0, 1, 1, 1)
+    forward, backward = only(compare(tmp_path, before, after)), only(compare(tmp_path, after, before))
+    assert forward.difference == -backward.difference
+    assert bounds(forward) == pytest.approx([-bound for bound in bounds(backward)[::-1]])
+    assert forward.p == backward.p
+
+
+def test_pass_at_k_is_compared_over_the_tasks_with_k_rollouts(tmp_path: Path) -> None:
+    before, after = [*grid([1, 2], 4), solved(2, 0, True)], grid([2, 3, 1], 4)
+    found = only(compare(tmp_path, before, after, "pass@2"))
+    assert found.tasks == 2
+    assert found.baseline == pytest.approx((0.5 + 5 / 6) / 2)
+    assert found.candidate == pytest.approx((5 / 6 + 1) / 2)
+
+
+def test_cons_at_k_is_the_profiles(tmp_path: Path) -> None:
+    rng = random.Random(5)
+
+    def rows() -> list[Json]:
+        answers = [[rng.choice("1123") for _ in range(5)] for _ in range(9)]
+        return [
+            solved(task, repeat, answer == "1", extracted_answer=answer)
+            for task, own in enumerate(answers)
+            for repeat, answer in enumerate(own)
+        ]
+
+    before, after = rows(), rows()
+    found = only(compare(tmp_path, before, after, "cons@3"))
+    for value, own in ((found.baseline, before), (found.candidate, after)):
+        tasks = load_run(tmp_path, own).profile.tasks
+        assert tasks is not None and tasks.pass_at[2].consensus is not None
+        assert value == pytest.approx(tasks.pass_at[2].consensus.mean)
+
+
+def test_any_number_of_the_rows_can_be_compared(tmp_path: Path) -> None:
+    before = [row(task, 0, 0.0, score=task / 4, reward_components={"format": 1}) for task in range(4)]
+    after = [row(task, 0, 0.0, score=task / 2, reward_components={"format": task % 2 == 0}) for task in range(4)]
+    score, form = compare(tmp_path, before, after, "score", "reward_components.format").differences
+    assert (score.baseline, score.candidate) == (0.375, 0.75)
+    assert (form.baseline, form.candidate) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize("metric", ["no_such_key", "cons@2", "solve_rate"])
+def test_a_metric_that_a_run_does_not_define_is_refused(tmp_path: Path, metric: str) -> None:
+    rows = [row(task, 0, float(task)) for task in range(4)]
+    with pytest.raises(OperatorError, match=metric):
+        compare(tmp_path, rows, rows, metric)
+
+
+def test_each_dataset_of_a_mixture_is_compared(tmp_path: Path) -> None:
+    def mixed(*counts: int) -> list[Json]:
+        return [{**one, "dataset_name": "ab"[one["_ng_task_index"] // 2]} for one in grid(counts, 2)]
+
+    found = compare(tmp_path, mixed(0, 1, 1, 2), mixed(1, 1, 0, 0))
+    rates = {one.dataset: (one.difference, one.tasks) for one in found.differences}
+    assert rates == {None: (-0.25, 4), "a": (0.25, 2), "b": (-0.75, 2)}
+
+
+def test_tokens_and_turns_are_shown_but_not_tested(tmp_path: Path) -> None:
+    rows = [row(task, 0, 1.0, calls=2 + task) for task in range(4)]
+    costs = {one.metric: one for one in compare(tmp_path, singles(1, 1, 1, 1), rows).costs}
+    assert (costs["tool_calls"].baseline, costs["tool_calls"].candidate) == (1.0, 3.5)
+    assert all(one.p is None for one in costs.values())
+
+
+def test_several_candidates_are_corrected_by_holm(tmp_path: Path) -> None:
+    base, better = singles(*[0] * 30), singles(*[1] * 7, *[0] * 23)
+    first, second = compare(tmp_path, base, better), compare(tmp_path, base, base)
+    (one, other), tests = with_holm([first, second])
+    assert tests == 2
+    assert only(one).p_holm == pytest.approx(2 * (only(first).p or 0))
+    assert only(other).p_holm == 1.0
+
+
+def test_a_requested_effect_tells_the_number_of_tasks_it_takes(tmp_path: Path) -> None:
+    found = only(compare(tmp_path, singles(1, 0, 1, 0), singles(0, 1, 1, 0), level=Level(effect=0.05)))
+    assert found.tasks_needed is not None and found.tasks_needed > 1000
+
+
+def test_the_interval_misses_rare_large_regressions_as_seldom_as_it_promises() -> None:
+    """50 tasks with four rollouts each; 5% of them regress from 95% to 0%."""
+    random_numbers, trials, too_high = np.random.default_rng(0), 200, 0
+    for _ in range(trials):
+        before = np.where(random_numbers.random(50) < 0.5, 0.95, 0.02)
+        after = np.where(random_numbers.random(50) < 0.05, 0.0, before)
+        rates = [random_numbers.binomial(4, chances) / 4 for chances in (before, after)]
+        found = difference(Metric("solve_rate"), rates[0], rates[1], Level(resamples=200), single=False)
+        too_high += bounds(found)[0] > -0.05 * (0.95 + 0.02) / 2
+    assert too_high / trials < 0.03

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from rollyard.analysis.metrics.comparison import difference
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.profile import Run
+from rollyard.records.types import Json
+from tests.support.rollout_files import grid, load_run, row, solved, write, write_manifest
+
+
+def pair(folder: Path, before: list[int], after: list[int], repeats: int = 4) -> tuple[Run, Run]:
+    return load_run(folder, grid(before, repeats), "before"), load_run(folder, grid(after, repeats), "after")
+
+
+def test_the_difference_of_runs_is_the_mean_difference_of_their_tasks(tmp_path: Path) -> None:
+    found = difference(*pair(tmp_path, [0, 2, 4, 1], [2, 2, 3, 3]))
+    assert found.solve_rate is not None and found.reward is not None
+    assert found.solve_rate.mean == pytest.approx((0.5 + 0 - 0.25 + 0.5) / 4)
+    assert found.reward.mean == found.solve_rate.mean  # their rewards are 1 and 0
+    assert (found.better, found.worse, found.equal) == (2, 1, 1)
+    assert found.sign_test_p == 1.0
+
+
+def test_the_tasks_that_changed_most_are_listed_first(tmp_path: Path) -> None:
+    found = difference(*pair(tmp_path, [0, 2, 4, 1], [2, 2, 3, 4]))
+    assert [(change.task, change.before, change.after) for change in found.gained] == [(3, 0.25, 1.0), (0, 0.0, 0.5)]
+    assert [(change.task, change.before, change.after) for change in found.lost] == [(2, 1.0, 0.75)]
+
+
+def test_pairing_by_task_reveals_a_gain_hidden_by_the_spread_between_tasks(tmp_path: Path) -> None:
+    before, after = pair(tmp_path, [0, 4, 8, 12, 14, 2, 9, 6], [1, 5, 9, 13, 16, 3, 10, 7], repeats=16)
+    found = difference(before, after)
+    assert found.solve_rate is not None and found.solve_rate.low is not None
+    assert found.solve_rate.low > 0
+    assert before.profile.solved is not None and after.profile.solved is not None
+    high, low = before.profile.solved.rate.high, after.profile.solved.rate.low
+    assert high is not None and low is not None
+    assert high > low  # the two runs' own intervals overlap
+
+
+def test_swapping_the_runs_reverses_the_difference(tmp_path: Path) -> None:
+    before, after = pair(tmp_path, [0, 2, 4, 1], [2, 2, 3, 3])
+    forward, backward = difference(before, after), difference(after, before)
+    assert forward.reward is not None and backward.reward is not None
+    assert forward.reward.mean == -backward.reward.mean
+    assert (forward.better, forward.worse) == (backward.worse, backward.better)
+    assert forward.gained[0].before == backward.lost[0].after
+
+
+def test_tasks_that_are_in_only_one_run_are_excluded_and_counted(tmp_path: Path) -> None:
+    before = load_run(tmp_path, [row(task, 0, 0.0) for task in (0, 1, 2)], "before")
+    after = load_run(tmp_path, [row(task, 0, 1.0) for task in (1, 2, 3, 4)], "after")
+    found = difference(before, after)
+    assert (found.tasks, found.only_baseline, found.only_here) == (2, 1, 2)
+
+
+def test_runs_without_a_common_task_are_not_compared(tmp_path: Path) -> None:
+    found = difference(load_run(tmp_path, [row(0, 0, 1.0)], "a"), load_run(tmp_path, [row(1, 0, 1.0)], "b"))
+    assert found.reward is None
+    assert len(found.notes) == 1 and "in common" in found.notes[0]
+
+
+def test_an_empty_run_is_not_compared(tmp_path: Path) -> None:
+    assert difference(load_run(tmp_path, [], "a"), load_run(tmp_path, [row(1, 0, 1.0)], "b")).tasks == 0
+
+
+def test_differences_between_the_manifests_are_listed(tmp_path: Path) -> None:
+    runs = []
+    for name, temperature in (("a", 0.8), ("b", 1.0)):
+        path = write(tmp_path / f"{name}.jsonl", grid([1, 2], 2))
+        write_manifest(path, 2, 2, responses_create_params={"temperature": temperature, "top_p": 1})
+        runs.append(load(path))
+    found = difference(*runs)
+    assert found.identity == ["responses_create_params.temperature: 0.8 -> 1.0"]
+    assert found.notes == []
+
+
+def reorder(rows: list[Json], order: list[int]) -> list[Json]:
+    """The same tasks in a different order: `order[i]` is the new index of task i."""
+    return [{**row, "_ng_task_index": order[row["_ng_task_index"]]} for row in rows]
+
+
+def with_keys(rows: list[Json], base: int = 0) -> list[Json]:
+    """Rows with task keys, as the collector writes them, and equal prompts: only the keys identify tasks."""
+    request = {"responses_create_params": {"input": "Solve the level."}}
+    return [{**row, **request, "_ng_task_key": f"{base + row['_ng_task_index']:016x}"} for row in rows]
+
+
+def test_tasks_are_paired_by_their_content_regardless_of_their_position(tmp_path: Path) -> None:
+    before, after = [0, 2, 4, 1], [2, 2, 3, 3]
+    expected = difference(*pair(tmp_path, before, after))
+    for prepare in (list, lambda rows: with_keys(rows, base=7)):
+        first, second = prepare(grid(before, 4)), reorder(prepare(grid(after, 4)), [3, 0, 1, 2])
+        found = difference(load_run(tmp_path, first, "before"), load_run(tmp_path, second, "after"))
+        assert (found.reward, found.solve_rate, found.sign_test_p) == (
+            expected.reward,
+            expected.solve_rate,
+            expected.sign_test_p,
+        )
+        assert [(change.task, change.task_here) for change in found.lost] == [(2, 1)]
+
+
+def test_only_common_tasks_are_compared_and_counted_in_a_note(tmp_path: Path) -> None:
+    before, after = with_keys(grid([1, 2, 3, 4, 0], 4), base=1), with_keys(grid([4, 4, 4], 4), base=4)
+    found = difference(load_run(tmp_path, before, "a"), load_run(tmp_path, after, "b"))
+    assert (found.paired_by, found.tasks, found.only_baseline, found.only_here) == ("content", 2, 3, 1)
+    assert "2 tasks" in found.notes[0] and "(5 in a, 3 in b)" in found.notes[0]
+    assert found.solve_rate is not None and found.solve_rate.mean == pytest.approx((0 + 1) / 2)
+
+
+@pytest.mark.parametrize("second", ["other", None])
+def test_runs_with_indistinguishable_tasks_are_not_compared(tmp_path: Path, second: str | None) -> None:
+    paths = []
+    for name, counts in (("a", [1, 2, 3]), ("b", [3, 4, 4])):
+        rows = [{**row, "responses_create_params": {"input": "Solve the level."}} for row in grid(counts, 4)]
+        paths.append(write(tmp_path / f"{name}.jsonl", rows))
+    write_manifest(paths[0], 3, 4)
+    if second:
+        write_manifest(paths[1], 3, 4, input_sha256=second)
+    found = difference(load(paths[0]), load(paths[1]))
+    assert (found.tasks, found.reward, found.solve_rate, found.sign_test_p) == (0, None, None, None)
+    assert ("their inputs differ" if second else "no manifest shows") in found.notes[0]
+
+
+def test_runs_on_different_inputs_are_not_compared(tmp_path: Path) -> None:
+    first, second = with_keys(grid([1, 2], 2), base=1), with_keys(grid([1, 2], 2), base=10)
+    found = difference(load_run(tmp_path, first, "a"), load_run(tmp_path, second, "b"))
+    assert (found.tasks, found.reward, found.sign_test_p) == (0, None, None)
+    assert len(found.notes) == 1 and "in common" in found.notes[0]
+
+
+def test_a_task_whose_rollouts_have_different_keys_is_not_paired(tmp_path: Path) -> None:
+    rows = with_keys(grid([1, 2], 2), base=1)
+    mixed = [{**row, "_ng_task_key": f"{number:016x}"} for number, row in enumerate(rows)]
+    assert difference(load_run(tmp_path, rows, "a"), load_run(tmp_path, mixed, "b")).tasks == 0
+
+
+def test_duplicate_tasks_count_as_one_task(tmp_path: Path) -> None:
+    duplicates = [{**row, "_ng_task_key": f"{7:016x}"} for row in with_keys(grid([1, 3], 4))]
+    found = difference(load_run(tmp_path, duplicates, "a"), load_run(tmp_path, with_keys(grid([4], 4), base=7), "b"))
+    assert found.tasks == 1 and found.solve_rate is not None and found.solve_rate.mean == pytest.approx(0.5)
+
+
+def test_the_sign_test_excludes_tasks_with_different_numbers_of_rollouts(tmp_path: Path) -> None:
+    # The same policy, which solves each task with probability 0.9: with one rollout a task looks better than with 16
+    # rollouts far more often than it looks worse.
+    dice, before, after = random.Random(2), list[Json](), list[Json]()
+    for task in range(200):
+        before += [solved(task, repeat, dice.random() < 0.9) for repeat in range(16)]
+        after += [solved(task, repeat, dice.random() < 0.9) for repeat in range(16 if task < 50 else 1)]
+    found = difference(load_run(tmp_path, before, "a"), load_run(tmp_path, after, "b"))
+    assert found.better > 2 * found.worse
+    assert found.sign_test_tasks == 50 and found.sign_test_p is not None and found.sign_test_p > 0.05
+    assert any("150 of 200 tasks" in note for note in found.notes)
+
+
+def test_a_difference_of_zero_on_every_task_is_bounded_by_the_number_of_tasks(tmp_path: Path) -> None:
+    for counts in ([4] * 20, [0] * 20):
+        found = difference(*pair(tmp_path, counts, counts)).solve_rate
+        assert found is not None and found.low is not None
+        assert (1 - -found.low) ** 20 == pytest.approx(0.025) and found.high == -found.low
+    gained = difference(*pair(tmp_path, [0] * 20, [4] * 20)).solve_rate
+    assert gained is not None and gained.low is not None and ((1 + gained.low) / 2) ** 20 == pytest.approx(0.05)
+
+
+def test_rewards_of_a_mixture_are_compared_per_dataset(tmp_path: Path) -> None:
+    def mixed(rooms: float, sums: float) -> list[Json]:
+        return [
+            {**row(task, 0, reward * task), "dataset_name": name, "agent_ref": {"name": name}}
+            for task, (name, reward) in enumerate([("rooms", rooms), ("sums", sums)] * 3)
+        ]
+
+    found = difference(load_run(tmp_path, mixed(5.0, 0.1), "a"), load_run(tmp_path, mixed(7.0, 0.2), "b"))
+    assert (found.tasks, found.reward) == (6, None)
+    assert [(dataset.name, dataset.tasks, round(dataset.reward.mean, 9)) for dataset in found.datasets] == [
+        ("rooms", 3, 4.0),
+        ("sums", 3, 0.3),
+    ]
+
+
+def test_without_success_tasks_are_compared_by_their_rewards(tmp_path: Path) -> None:
+    before = load_run(tmp_path, [row(task, 0, 5.0) for task in range(3)], "before")
+    after = load_run(tmp_path, [row(task, 0, reward) for task, reward in enumerate([7.0, 5.0, 1.0])], "after")
+    found = difference(before, after)
+    assert (found.outcome, found.solve_rate) == ("mean reward", None)
+    assert (found.better, found.worse, found.equal) == (1, 1, 1)

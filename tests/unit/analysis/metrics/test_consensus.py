@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollyard.analysis.metrics.consensus import votes
+from rollyard.analysis.metrics.profile import Run
+from rollyard.records.types import Json
+from tests.support.rollout_files import load_run, solved
+
+
+def cons_at(k: int, answers: Sequence[int], right: Sequence[bool]) -> float:
+    """cons@k by enumerating all subsets."""
+    subsets = list(itertools.combinations(range(len(answers)), k))
+    return sum(is_right(subset, answers, right) for subset in subsets) / len(subsets)
+
+
+def is_right(subset: Sequence[int], answers: Sequence[int], right: Sequence[bool]) -> bool:
+    winner = Counter(answers[index] for index in subset).most_common(1)[0][0]
+    return right[answers.index(winner)]
+
+
+def shares(answers: Sequence[Sequence[int]], right: Sequence[Sequence[bool]]) -> list[list[float]]:
+    measured = np.array([len(one) for one in answers])
+    starts = np.concatenate([[0], np.cumsum(measured)[:-1]])
+    found = votes(np.concatenate(answers), np.concatenate(right).astype(bool), starts, measured)
+    assert found is not None
+    by_task = {task: one.shares[index] for one in found for index, task in enumerate(one.tasks.tolist())}
+    return [by_task[task].tolist() for task in range(len(answers))]
+
+
+def test_cons_at_k_equals_the_enumeration_of_all_subsets() -> None:
+    rng = random.Random(0)
+    answers = [[rng.randint(2, rng.choice([2, 3, 7])) for _ in range(rng.randint(1, 9))] for _ in range(60)]
+    right = [[rng.random() < 0.5 for _ in own] for own in answers]
+    for own, flags, found in zip(answers, right, shares(answers, right), strict=True):
+        assert found == pytest.approx([cons_at(k, own, flags) for k in range(1, len(own) + 1)], abs=1e-11)
+
+
+def test_cons_at_64_of_128_agrees_with_random_subsets() -> None:
+    rng = random.Random(1)
+    answers = [rng.choice([2] * 8 + [3] * 8 + [4, 5, 6]) for _ in range(128)]
+    right = [answer == 2 for answer in answers]
+    ((*found,),) = shares([answers], [right])
+    draws = 4_000
+    hits = sum(is_right(sorted(rng.sample(range(128), 64)), answers, right) for _ in range(draws))
+    error = (found[63] * (1 - found[63]) / draws) ** 0.5
+    assert 0.05 < found[63] < 0.95
+    assert abs(hits / draws - found[63]) < 4 * error
+
+
+def test_cons_at_1_is_the_solve_rate_if_answers_are_consistent_and_cons_at_n_is_the_vote_of_all() -> None:
+    answers = [2, 3, 2, 4, 2, 3]
+    (found,) = shares([answers], [[answer == 2 for answer in answers]])
+    assert (found[0], found[-1]) == (0.5, 1.0)
+
+
+def test_the_answer_that_occurs_first_wins_a_tie() -> None:
+    assert shares([[2, 3], [3, 2]], [[True, False], [False, True]]) == [[0.5, 1.0], [0.5, 0.0]]
+
+
+def test_tasks_with_more_rollouts_than_a_double_can_count_have_no_cons_at_k() -> None:
+    assert votes(np.full(1001, 2), np.ones(1001, bool), np.array([0]), np.array([1001])) is None
+
+
+def rows(answers: Sequence[object], gold: object, **more: object) -> list[Json]:
+    return [solved(0, repeat, one == gold, extracted_answer=one, **more) for repeat, one in enumerate(answers)]
+
+
+def consensus(run: Run) -> list[float | None]:
+    assert run.profile.tasks is not None
+    return [None if at.consensus is None else at.consensus.mean for at in run.profile.tasks.pass_at]
+
+
+def test_the_profile_of_rows_with_extracted_answers_has_cons_at_k(tmp_path: Path) -> None:
+    found = consensus(load_run(tmp_path, rows(["7", "8", "7", None], "7")))
+    assert found == pytest.approx([0.5, 4 / 6, 0.75, 1.0])
+
+
+def test_rollouts_without_an_answer_vote_for_a_common_wrong_answer(tmp_path: Path) -> None:
+    assert consensus(load_run(tmp_path, rows([None, None, "7"], "7")))[-1] == 0.0
+
+
+def test_an_answer_of_zero_is_an_answer(tmp_path: Path) -> None:
+    assert consensus(load_run(tmp_path, rows([0, 0, None], 0)))[-1] == 1.0
+
+
+def test_environments_without_answers_have_no_cons_at_k(tmp_path: Path) -> None:
+    assert consensus(load_run(tmp_path, [solved(0, repeat, True) for repeat in range(3)])) == [None] * 3
+
+
+def test_a_mixture_has_cons_at_k_only_for_its_datasets_with_answers(tmp_path: Path) -> None:
+    played = [solved(1, repeat, True, dataset_name="sokoban") for repeat in range(2)]
+    run = load_run(tmp_path, [*rows(["7", "7"], "7", dataset_name="gsm8k"), *played])
+    assert consensus(run) == [None, None]
+    by_name = {one.name: one.pass_at[-1].consensus for one in run.profile.by_dataset}
+    assert by_name["gsm8k"] is not None and by_name["gsm8k"].mean == 1.0
+    assert by_name["sokoban"] is None

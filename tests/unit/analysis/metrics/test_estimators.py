@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollyard.analysis.metrics.comparison import paired
+from rollyard.analysis.metrics.estimators import clustered_mean, mean, passes, pearson, sign_test
+from rollyard.records.datasets.spread import spread
+from rollyard.records.scores.confidence_intervals import share_bounds, t_975
+
+rewards = st.floats(-100, 100).map(lambda value: round(value, 3))
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """(measured, solved) of a few tasks, small enough to enumerate every subset."""
+    measured = draw(st.lists(st.integers(1, 7), min_size=1, max_size=5))
+    return [(n, draw(st.integers(0, n))) for n in measured]
+
+
+@settings(max_examples=30)
+@given(tasks())
+def test_pass_at_k_is_the_share_of_k_subsets_with_a_solved_rollout(counts: list[tuple[int, int]]) -> None:
+    check_subsets(counts, any_of=True)
+
+
+@settings(max_examples=30)
+@given(tasks())
+def test_pass_hat_k_is_the_share_of_k_subsets_with_only_solved_rollouts(counts: list[tuple[int, int]]) -> None:
+    check_subsets(counts, any_of=False)
+
+
+def check_subsets(counts: list[tuple[int, int]], *, any_of: bool) -> None:
+    measured, solved = np.array(counts).T
+    for result in passes(measured, solved, 7):
+        shares = []
+        for n, c in counts:
+            if n >= result.k:
+                subsets = list(combinations([True] * c + [False] * (n - c), result.k))
+                shares.append(Fraction(sum((any if any_of else all)(subset) for subset in subsets), len(subsets)))
+        estimate = result.any if any_of else result.every
+        assert result.tasks == len(shares)
+        assert estimate.mean == pytest.approx(float(sum(shares) / len(shares)), abs=1e-12)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 512), st.data())
+def test_pass_at_k_is_exact_for_many_repeats(n: int, data: st.DataObject) -> None:
+    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    result = passes(np.array([n]), np.array([c]), k)[-1]
+    assert result.any.mean == pytest.approx(1 - float(Fraction(math.comb(n - c, k), math.comb(n, k))), abs=1e-12)
+    assert result.every.mean == pytest.approx(float(Fraction(math.comb(c, k), math.comb(n, k))), rel=1e-11, abs=1e-300)
+
+
+def test_pass_at_1_has_the_mean_and_interval_of_the_success_rate() -> None:
+    solved = np.array([0, 3, 4, 1])
+    result = passes(np.full(4, 4), solved, 1)[0]
+    values = np.concatenate([np.arange(4) < count for count in solved]).astype(float)
+    rate = clustered_mean(values, np.arange(0, 16, 4), is_share=True)
+    assert result.any == result.every
+    for name in ("mean", "stderr", "low", "high"):
+        assert getattr(result.any, name) == pytest.approx(getattr(rate, name), rel=1e-12)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(rewards, rewards), min_size=2, max_size=40))
+def test_pearson_matches_numpy(pairs: list[tuple[float, float]]) -> None:
+    x, y = np.array(pairs).T
+    correlation = pearson(x, y)
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        assert correlation is None
+    else:
+        assert correlation is not None and -1 <= correlation <= 1
+        assert correlation == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-9)
+
+
+@settings(max_examples=30)
+@given(st.lists(rewards, min_size=1, max_size=60), st.randoms())
+def test_the_mean_is_exact_in_any_order_of_the_rollouts(values: list[float], dice: object) -> None:
+    shuffled = sorted(values)
+    assert mean(np.array(values)) == mean(np.array(shuffled)) == float(sum(map(Fraction, values))) / len(values)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[list[float]]:
+    return draw(st.lists(st.lists(rewards, min_size=1, max_size=6), min_size=2, max_size=8))
+
+
+@settings(max_examples=30)
+@given(clusters())
+def test_the_clustered_error_matches_the_formula_of_miller_2024(groups: list[list[float]]) -> None:
+    values = np.array([value for group in groups for value in group])
+    starts = np.cumsum([0, *(len(group) for group in groups[:-1])])
+    estimate = clustered_mean(values, starts)
+    center = math.fsum(values) / len(values)
+    # Miller 2024: the sum over clusters of all products of two deviations within it.
+    variance = sum((a - center) * (b - center) for group in groups for a, b in product(group, group))
+    count = len(groups)
+    variance = variance / len(values) ** 2 * count / (count - 1)
+    if estimate.stderr is None:
+        assert variance == pytest.approx(0, abs=1e-12)
+    else:
+        assert estimate.stderr == pytest.approx(math.sqrt(max(variance, 0)), rel=1e-6, abs=1e-9)
+        assert estimate.low == pytest.approx(center - t_975(count - 1) * estimate.stderr)
+        assert estimate.high == pytest.approx(center + t_975(count - 1) * estimate.stderr)
+
+
+@settings(max_examples=30)
+@given(st.lists(rewards, min_size=2, max_size=50))
+def test_tasks_with_one_rollout_have_the_standard_error_of_independent_samples(values: list[float]) -> None:
+    array = np.array(values)
+    estimate = clustered_mean(array, np.arange(len(array)))
+    assert (estimate.stderr or 0.0) == pytest.approx(array.std(ddof=1) / math.sqrt(len(array)), rel=1e-9, abs=1e-9)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 6), st.integers(2, 12), st.integers(0, 2**32 - 1))
+def test_equal_repeats_give_the_standard_error_of_the_task_means(repeats: int, count: int, seed: int) -> None:
+    values = np.random.default_rng(seed).normal(size=(count, repeats))
+    estimate = clustered_mean(values.ravel(), np.arange(0, count * repeats, repeats))
+    means = values.mean(axis=1)
+    assert estimate.stderr == pytest.approx(means.std(ddof=1) / math.sqrt(count), rel=1e-9)
+
+
+def test_95_percent_of_intervals_cover_the_true_mean_with_correlated_repeats() -> None:
+    dice = np.random.default_rng(7)
+    covered = naive_covered = 0
+    for _ in range(1000):
+        ease = dice.normal(0.0, 1.0, size=(12, 1))
+        values = ease + dice.normal(0.0, 0.5, size=(12, 8))
+        estimate = clustered_mean(values.ravel(), np.arange(0, 96, 8))
+        assert estimate.low is not None and estimate.high is not None
+        covered += estimate.low <= 0.0 <= estimate.high
+        naive_covered += abs(values.mean()) <= 1.96 * values.std(ddof=1) / math.sqrt(values.size)
+    assert 930 <= covered <= 970
+    assert naive_covered < 700
+
+
+@pytest.mark.parametrize("values", [[1.0], [0.1] * 7, [0.0, 0.0]])
+def test_equal_values_have_no_interval(values: list[float]) -> None:
+    estimate = clustered_mean(np.array(values), np.arange(len(values)))
+    assert estimate.low is estimate.high is estimate.stderr is None
+
+
+def test_the_interval_of_a_share_is_clipped_to_0_and_1() -> None:
+    estimate = clustered_mean(np.array([1.0, 1.0, 0.0]), np.arange(3), is_share=True)
+    assert (estimate.low, estimate.high) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+@pytest.mark.parametrize("tasks", [1, 2, 30, 1319])
+def test_a_share_of_0_or_100_percent_has_a_bound_from_the_number_of_tasks(share: float, tasks: int) -> None:
+    repeats = 8
+    estimate = clustered_mean(np.full(tasks * repeats, share), np.arange(0, tasks * repeats, repeats), is_share=True)
+    assert estimate.stderr is None and estimate.low is not None and estimate.high is not None
+    bound = estimate.high if share == 0 else 1 - estimate.low
+    # If the true share were beyond the bound, so many equal tasks would occur in less than 5% of runs.
+    assert (1 - bound) ** tasks == pytest.approx(0.05)
+    if tasks >= 30:
+        assert bound == pytest.approx(3 / tasks, rel=0.06)  # the rule of three
+    any_of = passes(np.full(tasks, repeats), np.full(tasks, int(share * repeats)), repeats)[-1].any
+    assert (any_of.low, any_of.high) == (estimate.low, estimate.high)
+
+
+def test_95_percent_of_bounds_at_0_cover_the_true_share_with_correlated_repeats() -> None:
+    # 5% of the tasks are always solved, the others never: the worst case for a bound computed from rollouts.
+    dice, truth, tasks, missed, missed_by_rollouts, runs = np.random.default_rng(3), 0.05, 40, 0, 0, 4000
+    for _ in range(runs):
+        if not (dice.random(tasks) < truth).any():
+            missed += share_bounds(0.0, tasks)[1] < truth  # type: ignore[index]
+            missed_by_rollouts += share_bounds(0.0, tasks * 8)[1] < truth  # type: ignore[index]
+    assert missed / runs <= 0.05 < missed_by_rollouts / runs
+
+
+def test_tasks_with_equal_shares_between_0_and_1_have_an_interval() -> None:
+    estimate = clustered_mean(np.tile([1.0, 0.0], 100), np.arange(0, 200, 2), is_share=True)
+    assert estimate.stderr is None
+    assert estimate.low == pytest.approx(0.4038, abs=1e-4) and estimate.high == pytest.approx(0.5962, abs=1e-4)
+    single_task = clustered_mean(np.array([1.0, 0.0]), np.array([0]), is_share=True)
+    assert single_task.low is single_task.high is None
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 5, 10, 11, 12, 20, 199, 100_000])
+def test_the_t_quantile_leaves_2_5_percent_above_it(degrees: int) -> None:
+    # Integrate the density from 0; half of the mass is below 0.
+    x = np.linspace(0.0, t_975(degrees), 200_001)
+    density = np.exp(
+        math.lgamma((degrees + 1) / 2)
+        - math.lgamma(degrees / 2)
+        - 0.5 * math.log(degrees * math.pi)
+        - (degrees + 1) / 2 * np.log1p(x**2 / degrees)
+    )
+    below = 0.5 + float(np.mean(density[1:] + density[:-1])) / 2 * x[-1]
+    assert below == pytest.approx(0.975, abs=3e-7)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 12), st.integers(0, 12))
+def test_the_sign_test_sums_the_probability_of_all_outcomes_at_least_as_extreme(up: int, down: int) -> None:
+    changes = up + down
+    p_value = sign_test(up, down)
+    if not changes:
+        assert p_value is None
+        return
+    extreme = sum(
+        math.comb(changes, heads) for heads in range(changes + 1) if abs(2 * heads - changes) >= abs(up - down)
+    )
+    assert p_value == pytest.approx(extreme / 2**changes)
+
+
+def test_the_sign_test_approximation_continues_the_exact_one() -> None:
+    exact, approximate = sign_test(540, 460), sign_test(540, 461)
+    assert exact is not None and approximate is not None
+    assert approximate == pytest.approx(exact, rel=0.1)
+
+
+@settings(max_examples=30)
+@given(st.lists(rewards, min_size=2, max_size=30))
+def test_the_paired_estimate_is_the_mean_and_error_of_the_differences(values: list[float]) -> None:
+    differences = np.array(values)
+    estimate = paired(differences)
+    assert estimate.mean == pytest.approx(differences.mean(), abs=1e-12)
+    assert (estimate.stderr or 0.0) == pytest.approx(differences.std(ddof=1) / math.sqrt(len(values)), abs=1e-9)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.one_of(rewards, st.just(math.nan)), max_size=30))
+def test_a_spread_ignores_missing_values(values: list[float]) -> None:
+    summary = spread(np.array(values))
+    recorded = [value for value in values if not math.isnan(value)]
+    if not recorded:
+        assert summary is None
+        return
+    assert summary is not None
+    assert (summary.rollouts, summary.min, summary.max) == (len(recorded), min(recorded), max(recorded))
+    assert summary.median == pytest.approx(np.median(recorded))
+    assert summary.p95 == pytest.approx(np.quantile(recorded, 0.95))

@@ -1,0 +1,95 @@
+"""Curves are read from metrics.jsonl while it grows, is cut off, and is rewritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollyard.analysis.metrics.training.metrics_file import MetricsFile
+from rollyard.training.metrics.metrics_log import MetricsLog
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
+
+
+def rewards(file: MetricsFile) -> list[tuple[int, float]]:
+    curve = file.curve("train/reward")
+    return [] if curve is None else list(zip(curve.steps, curve.values, strict=True))
+
+
+def test_a_growing_file_is_followed(path: Path) -> None:
+    log, file = MetricsLog(path), MetricsFile(path)
+    assert not file.advance()
+    for step in (1, 2):
+        log.write(step, {"train/reward": step / 2})
+        assert file.advance() and not file.advance()
+    assert rewards(file) == [(1, 0.5), (2, 1.0)] and file.updated is not None
+
+
+def test_an_incomplete_last_line_is_read_when_it_is_complete(path: Path) -> None:
+    file = MetricsFile(path)
+    path.write_bytes(b'{"step": 1, "train/reward": 0.5}\n{"step": 2, "trai')
+    file.advance()
+    assert rewards(file) == [(1, 0.5)]
+    with path.open("ab") as out:
+        out.write(b'n/reward": 1.0}\n')
+    file.advance()
+    assert rewards(file) == [(1, 0.5), (2, 1.0)]
+
+
+def test_the_steps_of_a_resumed_run_replace_those_of_before(path: Path) -> None:
+    log, file = MetricsLog(path), MetricsFile(path)
+    for step in range(1, 6):
+        log.write(step, {"train/reward": 0.0})
+    file.advance()
+    log.drop_after(2)
+    log.write(3, {"train/reward": 1.0})
+    file.advance()
+    assert rewards(file) == [(1, 0.0), (2, 0.0), (3, 1.0)]
+
+
+def test_a_file_that_is_longer_after_it_was_rewritten_is_read_again(path: Path) -> None:
+    file = MetricsFile(path)
+    path.write_bytes(b'{"step": 1, "train/reward": 0.5}\n')
+    file.advance()
+    path.write_bytes(b'{"step": 7, "train/reward": 0.25, "train/loss": 1}\n{"step": 8, "train/reward": 1}\n')
+    file.advance()
+    assert rewards(file) == [(7, 0.25), (8, 1.0)]
+
+
+def test_a_file_that_disappears_leaves_nothing(path: Path) -> None:
+    file = MetricsFile(path)
+    path.write_bytes(b'{"step": 1, "train/reward": 0.5}\n')
+    file.advance()
+    path.unlink()
+    assert file.advance() and not file.steps and not file.advance()
+
+
+def test_lines_of_one_step_belong_together(path: Path) -> None:
+    log, file = MetricsLog(path), MetricsFile(path)
+    log.write(10, {"train/reward": 0.5, "train/loss": 1.0})
+    log.write(10, {"eval/success_rate": 0.25, "train/loss": 2.0})
+    file.advance()
+    assert file.at(10) == {"train/reward": 0.5, "train/loss": 2.0, "eval/success_rate": 0.25}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"nonsense", b"[1]", b"{}", b'{"step": -1, "train/reward": 1}', b'{"step": "2", "train/reward": 1}'),
+        *(
+            b'{"step": 2, "train/reward": null}',
+            b'{"step": 2, "train/reward": true}',
+            b'{"step": 2, "train/reward": NaN}',
+        ),
+        *(b'{"step": 2, "train/reward": "1"}', b"\xff\xfe", b'{"step": 2.5, "train/reward": 1}', b""),
+    ],
+)
+def test_lines_that_are_no_metrics_are_skipped(path: Path, line: bytes) -> None:
+    file = MetricsFile(path)
+    path.write_bytes(b'{"step": 1, "train/reward": 0.5}\n' + line + b'\n{"step": 3, "train/reward": 1}\n')
+    file.advance()
+    assert rewards(file) == [(1, 0.5), (3, 1.0)]

@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import orjson
+import pytest
+
+from rollyard.analysis.charts.axis import Axis
+from rollyard.analysis.charts.histogram import Bar, histogram
+from rollyard.analysis.metrics.comparison import difference
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.profile import Run
+from rollyard.analysis.report import formatting
+from rollyard.analysis.report.document import Report
+from rollyard.analysis.report.headline import headlines
+from rollyard.analysis.report.html import html
+from rollyard.analysis.report.markdown import escaped, markdown
+from rollyard.analysis.report.task_rows import task_rows
+from rollyard.analysis.report.terminal_summary import summary
+from tests.support.rollout_files import grid, load_run, random_rows, row, write, write_failures, write_manifest
+
+ATTACK = """</title></svg></td><script>alert(1)</script><img src=x onerror=alert(2)>|`*[a](javascript:b)"'&\u202e"""
+
+
+class Page(HTMLParser):
+    """Collects the tags of a page and checks that they close in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.text = ""
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def report(*runs: Run) -> Report:
+    return Report(
+        version="1", runs=[run.profile for run in runs], differences=[difference(runs[0], other) for other in runs[1:]]
+    )
+
+
+@pytest.fixture
+def incomplete(tmp_path: Path) -> Run:
+    path = write(tmp_path / "rollouts.jsonl", random_rows(6, 4)[:20])
+    write_manifest(path, tasks=7, repeats=4)
+    write_failures(path, [(6, 0, "timeout")])
+    return load(path)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Run:
+    rows = [
+        row(0, i, float(i), finish_reason=ATTACK + str(i), agent_ref={"name": ATTACK + str(i)}, timings={ATTACK: 1.0})
+        for i in range(3)
+    ]
+    for rollout in rows:
+        rollout["response"]["model"] = ATTACK
+        rollout["timings"] = {f"{ATTACK[:40]}_s": 1.0, "total_s": 2.0}
+    path = write(tmp_path / "x.jsonl", rows)
+    write_manifest(path, tasks=1, repeats=4, agent_name=ATTACK)
+    write_failures(path, [(0, 3, ATTACK)])
+    return load(path, ATTACK)
+
+
+def test_every_headline_number_states_how_much_is_measured(incomplete: Run) -> None:
+    text = markdown(report(incomplete))
+    table = text.split("## Headline")[1].split("##")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ") and "as measured" not in line]
+    assert len(lines) == len(headlines(incomplete.profile))
+    assert all("20 of 28 measured" in line for line in lines)
+    page = Page(html(report(incomplete)))
+    tiles = sum(tag == "div" and attrs.get("class") == "tile" for tag, attrs in page.tags)
+    assert page.text.count("20 of 28 measured") >= len(lines) + tiles
+
+
+def test_numbers_of_an_incomplete_run_have_an_asterisk_and_bounds(incomplete: Run) -> None:
+    text = markdown(report(incomplete))
+    rate = re.search(r"\| success rate \| [\d.]+% \(\d+ / 20\) \\\* \|", text)
+    assert rate, text
+    assert "| | as measured | missing as zero | lowest | highest |" in text.replace("|  |", "| |")
+    assert " 1 have none" in text
+
+
+def test_a_complete_run_has_neither_asterisk_nor_bounds(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", grid([1, 2], 2))
+    write_manifest(path, 2, 2)
+    text = markdown(report(load(path)))
+    assert r"\*" not in text and "## Bounds" not in text
+    assert "All 4 expected rollouts" in text
+
+
+def test_the_report_has_all_its_sections_in_order(incomplete: Run) -> None:
+    titles = re.findall(r"^## (.+)$", markdown(report(incomplete)), re.MULTILINE)
+    scored = ["Headline", "Bounds", "Failures", "Why episodes ended", "Tasks", "pass@k and pass^k"]
+    assert titles == [*scored, "Rewards", "Tool calls", "Turns and tokens", "Time", "How the numbers are computed"]
+
+
+MEANS = {"share", "share of attempts", "solved", "mean reward", "mean", "pass@k", "pass^k", "difference", "as measured"}
+"""Columns of which the next one is an interval, except in the first column of a table and in the bounds."""
+
+
+def test_every_mean_and_share_in_a_table_is_followed_by_its_interval(tmp_path: Path, incomplete: Run) -> None:
+    other = load_run(tmp_path, random_rows(6, 4, seed=1), "other")
+    heads = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for text in (markdown(report(incomplete)), markdown(report(incomplete, other)))
+        for line, below in pairwise(text.splitlines())
+        if below.startswith("|---") and "missing as zero" not in line
+    ]
+    assert len(heads) > 15
+    bare = [
+        (head, name)
+        for head in heads
+        for name, following in pairwise([*head[1:], ""])
+        if name in MEANS and not following.startswith("95% interval")
+    ]
+    assert bare == []
+
+
+def test_the_intervals_of_groups_contain_their_values_and_are_never_a_point(tmp_path: Path) -> None:
+    profile = load_run(tmp_path, grid([0, 2, 4, 4], 4)).profile
+    assert profile.tool_calls is not None and profile.tasks is not None and profile.rewards is not None
+    shares = [
+        *(value.share for value in profile.rewards.most_frequent),
+        *(estimate for by in profile.tool_calls.by_count for estimate in (by.share, by.rate, by.reward)),
+        *(one.share for one in profile.tasks.solve_rates),
+        profile.tasks.zero_variance.share,
+    ]
+    for found in shares:
+        assert found is not None and found.low is not None and found.high is not None
+        assert found.low <= found.mean <= found.high and found.low < found.high
+
+
+def test_the_report_on_two_runs_begins_with_their_difference_and_folds_the_runs(
+    tmp_path: Path, incomplete: Run
+) -> None:
+    other = load_run(tmp_path, random_rows(6, 4, seed=1), "other")
+    page = html(report(incomplete, other))
+    titles = re.findall(r"<h2>(.+?)</h2>", page)
+    assert titles == [
+        *("other against rollouts", "Side by side", "rollouts", "other", "How the numbers are computed"),
+    ]
+    assert re.findall(r"<details><summary><h2>(.+?)</h2>", page) == titles[2:]
+
+
+def test_with_a_viewer_the_report_on_two_runs_links_to_their_comparison(tmp_path: Path, incomplete: Run) -> None:
+    other = load_run(tmp_path, random_rows(6, 4, seed=1), "other")
+    assert 'href="http://127.0.0.1:8080/#/compare/0/1"' in html(report(incomplete, other), "http://127.0.0.1:8080/")
+
+
+def test_hostile_names_are_escaped_in_the_page(hostile: Run, incomplete: Run) -> None:
+    for document in (report(hostile), report(incomplete, hostile)):
+        text = html(document)
+        page = Page(text)
+        tags = {tag for tag, _ in page.tags}
+        assert not tags & {"script", "img", "a", "iframe", "object", "link", "form", "base"}
+        assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
+        assert "\u202e" not in text
+        assert "<script>alert(1)</script>" in page.text
+
+
+def test_hostile_names_are_escaped_in_the_markdown(hostile: Run) -> None:
+    text = markdown(report(hostile))
+    assert not re.search(r"(?<!\\)<(script|img|/)", text)
+    assert not re.search(r"(?<!\\)\[a(?<!\\)\]\(", text)
+    for line in text.splitlines():
+        if line.startswith("|"):
+            cells = re.split(r"(?<!\\)\|", line)
+            assert len(cells) in (4, 5, 6, 7, 8, 9, 10, 11), line
+
+
+@pytest.mark.parametrize("text", ["a|b", "*a*", "[a](b)", "<b>", "`a`", "\\", "~~a~~", "_a_"])
+def test_every_markup_character_is_escaped(text: str) -> None:
+    assert re.sub(r"\\(.)", r"\1", escaped(text)) == text
+    assert escaped(text) != text
+
+
+def test_underscores_within_words_are_not_escaped() -> None:
+    assert escaped("rollouts_manifest.json: 0.8, grl_sokoban_game_agent") == (
+        "rollouts_manifest.json: 0.8, grl_sokoban_game_agent"
+    )
+
+
+def test_the_page_loads_no_external_resource(incomplete: Run) -> None:
+    text = html(report(incomplete, incomplete))
+    assert not re.search(r"https?://|url\(|@import|src=|href=", text)
+    assert "default-src 'none'" in text
+
+
+def test_every_chart_is_well_formed_and_has_a_description(incomplete: Run) -> None:
+    page = html(report(incomplete, incomplete))
+    drawings = re.findall(r"<figure>(<svg.*?)<figcaption>", page, re.DOTALL)
+    assert len(drawings) >= 6
+    for drawing in drawings:
+        root = ElementTree.fromstring(drawing)
+        assert root.get("role") in ("img", "group")
+        assert len(root.get("aria-label") or "") > 20
+        assert "nan" not in drawing.lower().replace("finance", "")
+
+
+def test_the_json_has_no_nan_and_round_trips(hostile: Run, incomplete: Run) -> None:
+    for run in (hostile, incomplete):
+        data = orjson.dumps(report(run).model_dump())
+        assert b"NaN" not in data and b"Infinity" not in data
+        assert Report.model_validate_json(data) == report(run)
+
+
+def test_a_run_without_measured_rollouts_still_has_a_report(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [])
+    write_manifest(path, 2, 2)
+    write_failures(path, [(0, 0, "timeout")])
+    document = report(load(path))
+    assert "Only 0 of 4 measured" in markdown(document)
+    assert "timeout" in Page(html(document)).text
+
+
+def test_the_height_of_a_bar_is_proportional_to_its_value() -> None:
+    drawn = histogram("t", [Bar(0, 1, 50, "a"), Bar(1, 2, 100, "b"), Bar(2, 3, -25, "c")], Axis("x"), Axis("y"))
+    bars = [element for element in ElementTree.fromstring(drawn).iter("rect") if element.get("class") == "bar"]
+    heights = [float(bar.get("height") or 0) for bar in bars]
+    assert heights[1] == pytest.approx(2 * heights[0], abs=0.2)
+    assert heights[2] == pytest.approx(0.5 * heights[0], abs=0.2)
+
+
+def test_task_rows_have_nemo_gyms_keys_and_the_keys_of_the_dataset(tmp_path: Path) -> None:
+    run = load_run(tmp_path, [*grid([1], 2), row(2, 0, 0.5, success=False)])
+    inputs = write(tmp_path / "tasks.jsonl", [{"level": level} for level in range(3)])
+    rows = [orjson.loads(line) for line in task_rows(run, None, inputs)]
+    assert rows[0] == {
+        "level": 0,
+        "_ng_task_index": 0,
+        "avg_reward": 0.5,
+        "std_reward": pytest.approx(0.5**0.5),
+        "min_reward": 0.0,
+        "max_reward": 1.0,
+        "median_reward": 0.5,
+        "total_samples": 2,
+        "expected_samples": None,
+        "pass_rate": 0.5,
+        "pass_rate_total": 2,
+        "pass_rate_passed": 1,
+        "pass_threshold": None,
+    }
+    assert (rows[1]["level"], rows[1]["_ng_task_index"]) == (2, 2)
+
+
+def test_numbers_per_dataset_precede_numbers_over_a_whole_mixture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {
+            **rollout,
+            "dataset_name": name,
+            "agent_ref": {"name": name},
+            "reward": rollout["reward"] * (10.0 if name == "rooms" else 1),
+        }
+        for number, rollout in enumerate(grid([0, 1, 2, 2, 1, 0], 2))
+        for name in ["rooms" if number < 6 else "sums"]
+    ]
+    report = Report(version="1", runs=[load_run(tmp_path, rows).profile], differences=[])
+    text = markdown(report)
+    assert text.index("## Datasets") < text.index("## Headline")
+    assert "| sums | 6 | 3 | 50.00% (3 / 6) |" in text and "pass@2" in text and "sums, 2" in text
+    for page in (text, html(report)):
+        assert "No mean reward" in page
+        assert "Correlation" not in page
+    assert (
+        "| tool calls | rollouts | share | 95% interval | solved | 95% interval |" in text
+        and "mean reward by number" not in text.lower()
+    )
+    summary(report, [])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1].startswith("rooms: success rate 50.00%") and "not averaged" in lines[-1]
+
+
+def test_every_output_states_how_many_tasks_pass_at_k_covers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        rollout for rollout in grid([1] * 10, 4) if rollout["_ng_task_index"] < 3 or rollout["_ng_rollout_index"] < 2
+    ]
+    report = Report(version="1", runs=[load_run(tmp_path, rows).profile], differences=[])
+    summary(report, [])
+    for page in (markdown(report), html(report), capsys.readouterr().out):
+        assert "(over 10 tasks)" in page and "(over 3 of 10 tasks)" in page
+    assert "3 of 10 have 4 rollouts" in markdown(report)
+
+
+def test_huge_rewards_use_scientific_notation(tmp_path: Path) -> None:
+    rows = [row(task, 0, reward) for task, reward in enumerate([1e60, -1e60, 5e59])]
+    text = markdown(Report(version="1", runs=[load_run(tmp_path, rows).profile], differences=[]))
+    assert "1.66667e+59" in text and "00000000" not in text
+
+
+def test_numbers_hide_rounding_noise_but_not_small_values() -> None:
+    for format_number in (
+        formatting.reward,
+        formatting.signed,
+        formatting.points,
+        formatting.number,
+        formatting.seconds,
+    ):
+        for noise in (2.78e-17, -2.78e-17, -0.0):
+            assert not re.search(r"e-|-", format_number(noise)), format_number.__name__
+    assert formatting.points(-0.000001) == "+0.00"
+    assert [formatting.reward(-7.2e-06), formatting.signed(7.2e-06), formatting.reward(-0.9)] == [
+        "-7.2e-06",
+        "+7.2e-06",
+        "-0.9000",
+    ]
+
+
+def test_rewards_that_differ_only_by_rounding_are_one_value(tmp_path: Path) -> None:
+    values = [0.1 + 0.2, 0.3, 2.78e-17, -2.78e-17]
+    run = load_run(tmp_path, [row(task, 0, value) for task, value in enumerate(values)])
+    assert run.profile.rewards is not None
+    assert [(value.reward, value.rollouts) for value in run.profile.rewards.most_frequent] == [(0.0, 2), (0.3, 2)]
+    assert "0.3000 | 2" in markdown(report(run)) and "e-17" not in html(report(run))

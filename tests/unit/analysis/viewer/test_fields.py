@@ -1,0 +1,192 @@
+"""Any field of a row as column, filter, facet and group, and the fields that explain a reward."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.viewer.field_routes import field_router
+from rollyard.analysis.viewer.fields import requested, verdict_of
+from rollyard.analysis.viewer.library import FileIndex
+from tests.support.rollout_files import row, write, write_failures
+from tests.unit.analysis.viewer.opened_runs import get_json, open_index, viewer_client
+
+ROWS = [
+    row(
+        task,
+        repeat,
+        float(repeat == 0),
+        calls=1 + task,
+        success=repeat == 0,
+        expected_answer=str(task),
+        extracted_answer=None if repeat else str(task),
+        tag="even" if task % 2 == 0 else "odd",
+        judge={"score": repeat / 2, "text": "a, b"},
+    )
+    for task in range(6)
+    for repeat in range(3)
+]
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> FileIndex:
+    path = write(tmp_path_factory.mktemp("fields") / "x.jsonl", ROWS)
+    write_failures(path, [(9, 0, "timeout")])
+    return open_index(path)
+
+
+@pytest.fixture(scope="module")
+def client(opened: FileIndex) -> httpx.AsyncClient:
+    return viewer_client(opened, field_router(opened.find))
+
+
+async def get(client: httpx.AsyncClient, path: str, status: int = 200, **params: Any) -> Any:
+    url = str(httpx.URL(f"/api/runs/0/{path}", params=params))
+    return await get_json(client, url, status)
+
+
+@pytest.mark.parametrize("where", ['tag == "odd" and judge.score > 0', "reward < 1 and tool_calls > 3", "success"])
+async def test_the_list_selects_the_same_rollouts_as_a_report(
+    client: httpx.AsyncClient, opened: FileIndex, where: str
+) -> None:
+    page = await get(client, "rollouts", where=where)
+    expected = load(opened.runs[0].path, where=where).columns
+    assert [(line["task"], line["repeat"]) for line in page["lines"]] == list(
+        zip(expected.task.tolist(), expected.repeat.tolist(), strict=True)
+    )
+    assert page["searched"] == 1
+
+
+async def test_the_list_is_sorted_by_any_field_with_missing_values_last(client: httpx.AsyncClient) -> None:
+    page = await get(client, "rollouts", sort="-judge.score", columns="judge.score")
+    assert [head["path"] for head in page["columns"]] == ["judge.score"]
+    scores = [cells[0] for cells in page["cells"]]
+    assert scores == [1.0] * 6 + [0.5] * 6 + [0.0] * 6 + [None]
+
+
+async def test_the_list_shows_the_prompt_and_the_verdict_unless_columns_are_named(client: httpx.AsyncClient) -> None:
+    page = await get(client, "rollouts", task=3)
+    assert [head["label"] for head in page["columns"]] == ["prompt", "expected answer", "extracted answer"]
+    assert page["cells"] == [["play 3", "3", "3"], ["play 3", "3", None], ["play 3", "3", None]]
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "told"),
+    [
+        ("rollouts", {"where": "reward <"}, "at the end"),
+        ("rollouts", {"sort": "reward + 1"}, "a field"),
+        ("rollouts", {"columns": "(nothing)"}, "a column"),
+        ("facet", {"key": "1"}, "a field"),
+    ],
+)
+async def test_an_invalid_expression_is_refused_in_words(
+    client: httpx.AsyncClient, path: str, params: dict[str, str], told: str
+) -> None:
+    assert told in (await get(client, path, 422, **params))["detail"]
+
+
+async def test_the_check_of_an_expression_names_fields_that_no_row_has(client: httpx.AsyncClient) -> None:
+    assert await get(client, "expression", text="tool_call > 3") == {
+        "error": "",
+        "hint": "no sampled row has the field tool_call; similar: tool_calls",
+    }
+    assert "cannot be read" in (await get(client, "expression", text="reward <"))["error"]
+    assert await get(client, "expression", text="judge.score > 0 and tag in ['odd']") == {"error": "", "hint": ""}
+
+
+async def test_keys_are_those_of_the_rows_without_the_conversation(client: httpx.AsyncClient) -> None:
+    found = {key["path"]: key["kind"] for key in (await get(client, "keys"))["keys"]}
+    assert {"judge.score": "number", "tag": "text", "response.usage.input_tokens": "number"}.items() <= found.items()
+    assert not any(path.startswith(("response.output", "responses_create_params.input")) for path in found)
+
+
+async def test_a_facet_counts_values_and_missing_ones(client: httpx.AsyncClient) -> None:
+    found = await get(client, "facet", key="extracted_answer")
+    assert (found["missing"], found["distinct"], len(found["values"])) == (12, 6, 6)
+    numbers = await get(client, "facet", key="judge.score", where='tag == "odd"')
+    assert (numbers["low"], numbers["median"], numbers["high"]) == (0.0, 0.5, 1.0)
+    assert sum(bar["rollouts"] for bar in numbers["histogram"]) == numbers["rollouts"] == 9
+
+
+def test_values_of_rows_that_are_appended_later_are_read_as_well(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", ROWS[:4])
+    index = open_index(path)
+    run = index.runs[0]
+    before, _ = run.fields.column(run.listing.columns, run.listed, "tag")
+    with path.open("ab") as file:
+        file.write(write(tmp_path / "more.jsonl", ROWS[4:]).read_bytes())
+    while len(run.table) < len(ROWS):
+        index.read_through()
+    after, share = run.fields.column(run.listing.columns, run.listed, "tag")
+    assert (len(before), share) == (4, 1.0)
+    assert after.objects() == [each["tag"] for each in ROWS]
+
+
+async def test_large_integers_are_counted_grouped_selected_and_shown_exactly(tmp_path: Path) -> None:
+    large = 1234567890123456789
+    path = write(tmp_path / "x.jsonl", [row(task, 0, 1.0, seed=large + task % 3) for task in range(30)])
+    async with viewer_client(library := open_index(path), field_router(library.find)) as client:
+        facet = await get(client, "facet", key="seed")
+        page = await get(client, "rollouts", where=f"seed == {large}", columns="seed")
+    assert (facet["distinct"], [value["rollouts"] for value in facet["values"]]) == (3, [10] * 3)
+    assert {value["value"] for value in facet["values"]} == {str(large + number) for number in range(3)}
+    assert (facet["values"][0]["where"], facet["low"]) == (f"seed == {large}", float(large))
+    assert (page["total"], page["cells"]) == (10, [[str(large)]] * 10)
+
+
+def test_commas_in_quoted_keys_separate_no_columns() -> None:
+    assert requested('reward, row["a,b"] ,tag') == ["reward", 'row["a,b"]', "tag"]
+
+
+def test_all_parts_of_a_reward_are_in_the_verdict() -> None:
+    parts = {f"part_{number}": number / 10 for number in range(12)}
+    assert [value.label for value in verdict_of({"reward_components": parts})] == list(parts)
+
+
+def test_large_integers_keep_their_digits_in_a_browser() -> None:
+    assert [value.value for value in verdict_of({"expected_answer": 2**53 + 1, "extracted_answer": 2**53})] == [
+        str(2**53 + 1),
+        2**53,
+    ]
+
+
+def test_parts_of_the_reward_become_separate_values() -> None:
+    found = verdict_of({"reward_components": {"correct": 1.0, "format": 0.1}, "expected_answer": "4"})
+    assert [(value.role, value.path, value.value) for value in found] == [
+        ("expected", "expected_answer", "4"),
+        ("component", "reward_components.correct", 1.0),
+        ("component", "reward_components.format", 0.1),
+    ]
+
+
+async def test_no_key_of_a_row_makes_other_expressions_invalid(tmp_path: Path) -> None:
+    keys = ['a "b"', "a\\", "nul\0", "class", "k" * 5000]
+    opened = open_index(write(tmp_path / "x.jsonl", [row(0, 0, 1.0, **dict.fromkeys(keys, 1))]))
+    async with viewer_client(opened, field_router(opened.find)) as client:
+        assert (await get(client, "expression", text="reward < 1"))["error"] == ""
+        for known in (await get(client, "keys"))["keys"]:
+            assert (await get(client, "expression", text=f"{known['path']} != null")) == {"error": "", "hint": ""}
+            await get(client, "facet", key=known["path"])
+            page = await get(client, "rollouts", sort=f"-{known['path']}", columns=known["path"])
+            assert [column["path"] for column in page["columns"]] == [known["path"]]
+
+
+async def test_a_sort_key_without_a_name_is_an_invalid_request(client: httpx.AsyncClient) -> None:
+    for sort in ("", "-"):
+        assert "sort" in (await get(client, "rollouts", 422, sort=sort))["detail"]
+
+
+@pytest.mark.parametrize("others", [[2.0], ["text", float("nan")], list(range(30))])
+async def test_infinite_numbers_are_values_of_their_own(tmp_path: Path, others: list[Any]) -> None:
+    # Python and NeMo Gym write them as Infinity, which orjson cannot.
+    values = [float("inf"), float("-inf"), float("inf"), *others]
+    path = tmp_path / "inf.jsonl"
+    path.write_text("".join(f"{json.dumps(row(at, 0, 1.0, x=value))}\n" for at, value in enumerate(values)))
+    opened = open_index(path)
+    facet = await get(viewer_client(opened, field_router(opened.find)), "facet", key="x")
+    assert sum(one["rollouts"] for one in facet["histogram"]) in (0, len(others))

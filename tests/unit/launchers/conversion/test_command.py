@@ -1,0 +1,86 @@
+"""The command: options, output and exit status. Conversions with torch are tested in tests/external/conversion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from rollyard.launchers.conversion import convert, main
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
+from tests.unit.launchers.conversion.fake_conversion import CopyingConverter, write_checkpoint
+
+
+def command(*arguments: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rollyard.launchers.conversion", *arguments],
+        cwd=INSTALLED,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_an_existing_conversion_is_found_without_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request = write_checkpoint(tmp_path)
+    path = convert(request, CopyingConverter(), report=lambda line: None)
+    flags = ["--dcp-ckpt-path", f"{request.checkpoint}/", "--dcp-config", str(request.config)]
+    done = command(*flags, environ=request.environ)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, len(lines), lines[-1], done.stderr) == (0, 3, str(path), "")
+    assert main([*flags, "--print-path"], request.environ) == 0
+    quiet = capsys.readouterr()
+    assert (quiet.out, quiet.err.splitlines()) == (f"{path}\n", lines[:2])
+
+
+def test_nothing_but_the_converter_imports_torch() -> None:
+    code = "import sys, rollyard.launchers.conversion; print([m for m in sys.modules if 'torch' in m])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=INSTALLED, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_failure_is_one_line_with_status_1(tmp_path: Path) -> None:
+    """B1: the status of a failed conversion was lost, and the evaluation ran."""
+    request = write_checkpoint(tmp_path)
+    flags = ["--dcp-ckpt-path", str(request.checkpoint), "--dcp-config", str(request.config)]
+    done = command(*flags, environ=request.environ)  # no torch, or .metadata is not a pickle
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "log").rglob("*.tmp.*"))
+
+
+def test_a_wrong_path_is_named_with_its_option(tmp_path: Path) -> None:
+    request = write_checkpoint(tmp_path)
+    flags = ["--dcp-ckpt-path", str(tmp_path / "absent"), "--dcp-config", str(request.config)]
+    with pytest.raises(OperatorError, match=rf"^--dcp-ckpt-path: .*{tmp_path}/absent"):
+        main(flags, request.environ)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--dcp-ckpt-path is required"),
+        (["--dcp-ckpt-path", "d"], "--dcp-config is required"),
+        (["--dcp-ckpt", "d"], "--dcp-ckpt d"),
+        (["--force-conversion", "--force-token", "t"], "not allowed with"),
+    ],
+)
+def test_wrong_options_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(OperatorError, match=message):
+        main(arguments)
+
+
+def test_the_flags_of_nemo_rls_converter_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request = write_checkpoint(tmp_path)
+    place = str(tmp_path / "hf")
+    flags = ["--config", str(request.config), "--dcp-ckpt-path", str(request.checkpoint), "--hf-ckpt-path", place]
+    path = convert(
+        type(request)(request.checkpoint, request.config, request.environ, place), CopyingConverter(), report=print
+    )
+    assert main(flags, request.environ) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(path) == place

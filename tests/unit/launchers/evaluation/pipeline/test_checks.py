@@ -1,0 +1,129 @@
+"""Checks of an evaluation that need no process."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.launchers.evaluation.eval_config import EvalConfig
+from rollyard.launchers.evaluation.pipeline.checks import check
+from rollyard.launchers.evaluation.pipeline.commands import collect_command, run_command
+from rollyard.launchers.evaluation.pipeline.plan import EvalPlan
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.services.config.overrides.command_line import as_override
+
+ODD = "a $(touch x) 'b' \"c\" \\ {d: [e]} \n f=g, é ${h}"
+ROWS = INSTALLED / "resources_servers/gsm8k/data/example.jsonl"
+
+
+@contextmanager
+def endpoint(status: int = 200, *models: str, body: str | None = None) -> Iterator[str]:
+    """An endpoint that lists `models`; the key `right` is accepted."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            right = self.headers["authorization"] == "Bearer right"
+            content = (body or json.dumps({"data": [{"id": name} for name in models]})).encode()
+            self.send_response(status if right else 401)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+async def plan_of(folder: Path, environ: dict[str, str] | None = None, **keys: Any) -> EvalPlan:
+    given = {"environments": ["gsm8k"], "input_jsonl_fpath": str(ROWS), "output_dir": folder / "out", **keys}
+    return await check(EvalConfig.model_validate(given), environ or {}, folder)
+
+
+async def refusal(folder: Path, **keys: Any) -> str:
+    with pytest.raises(OperatorError) as raised:
+        await plan_of(folder, **keys)
+    return str(raised.value)
+
+
+async def test_an_endpoint_must_serve_the_model_and_accept_the_key(tmp_path: Path) -> None:
+    with endpoint(200, "tiny", "other") as url:
+        plan = await plan_of(tmp_path, model="tiny", policy_base_url=url, policy_api_key="right")
+        assert (plan.expected, plan.agent, plan.notes) == (5, "gsm8k_agent", [])
+        error = await refusal(tmp_path, model="tiny1", policy_base_url=url, policy_api_key="right")
+        assert "'tiny'" in error and ": tiny, other" in error
+        error = await refusal(tmp_path, model="tiny", policy_base_url=url, policy_api_key="wrong key")
+        assert "API key" in error and "wrong key" not in error
+
+
+async def test_the_key_may_be_in_the_environment(tmp_path: Path) -> None:
+    with endpoint(200, "tiny") as url:
+        plan = await plan_of(tmp_path, {"policy_api_key": "right"}, model="tiny", policy_base_url=url)
+    assert plan.source.api_key == "right"
+
+
+@pytest.mark.parametrize(("status", "body"), [(404, None), (200, "[]"), (200, "<html>"), (200, '{"data": 7}')])
+async def test_an_endpoint_without_a_list_of_models_is_used_with_a_note(
+    tmp_path: Path, status: int, body: str | None
+) -> None:
+    with endpoint(status, body=body) as url:
+        plan = await plan_of(tmp_path, model="tiny", policy_base_url=url, policy_api_key="right")
+    assert "not checked" in plan.notes[0]
+
+
+async def test_a_secret_is_not_put_into_a_command_line(tmp_path: Path) -> None:
+    key = "policy_model.responses_api_models.builtin_model.api_key"
+    assert "${oc.env:NAME}" in await refusal(tmp_path, model="builtin", overrides=[f"+{key}=s3cret"])
+    with endpoint(200, "tiny") as url:
+        plan = await plan_of(tmp_path, model="tiny", policy_base_url=url, policy_api_key="right")
+    assert not [word for word in [*run_command(plan, url), *collect_command(plan, "h:1")] if "right" in word]
+
+
+@pytest.mark.parametrize("value", [ODD, {"a": ["b", 1, None, True], "c d": "e"}, [], "007", "true", "", 0.1, "a\nb"])
+def test_a_value_is_passed_on_as_it_is_or_refused(value: Any) -> None:
+    from rollyard.services.config.overrides import parse_overrides
+
+    try:
+        text = as_override("x", value)
+    except OperatorError as error:
+        assert str(error).startswith("x")
+        return
+    assert parse_overrides([text])[0].value == value
+
+
+async def test_the_example_rows_of_the_environments_are_the_default(tmp_path: Path) -> None:
+    plan = await plan_of(tmp_path, model="builtin", input_jsonl_fpath=None)
+    assert plan.input_jsonl_fpath == "resources_servers/gsm8k/data/example.jsonl"
+    several = await plan_of(
+        tmp_path, model="builtin", environments=["gsm8k", "grl_sokoban"], input_jsonl_fpath=None, num_repeats=3
+    )
+    assert several.tasks.agents == {"gsm8k_agent", "grl_sokoban_game_agent"}
+    assert several.expected == 30
+
+
+async def test_rows_for_an_unknown_agent_are_refused(tmp_path: Path) -> None:
+    row = json.loads(ROWS.read_text().splitlines()[0])
+    (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "agent_ref": {"name": "gsm8k_agnet"}}))
+    error = await refusal(tmp_path, model="builtin", input_jsonl_fpath="rows.jsonl")
+    assert "did you mean 'gsm8k_agent'" in error
+
+
+async def test_a_check_writes_nothing(tmp_path: Path) -> None:
+    await plan_of(tmp_path, model="builtin")
+    assert list(tmp_path.iterdir()) == []

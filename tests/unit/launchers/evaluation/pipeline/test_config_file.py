@@ -1,0 +1,77 @@
+"""Reading the config of an evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollyard.launchers.evaluation.eval_config import EvalConfig
+from rollyard.launchers.evaluation.pipeline.config_file import config_of, dump_eval_config, load_eval_config
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.services.config.overrides import parse_overrides
+
+
+def load(folder: Path, *overrides: str, path: str | None = "x.yaml") -> EvalConfig:
+    return load_eval_config(path, parse_overrides(overrides), [folder, INSTALLED])
+
+
+def test_a_file_is_found_in_the_folder_its_configs_and_the_installed_package(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/x.yaml").write_text("model: builtin\noutput_dir: out")
+    assert load(tmp_path).output_dir == Path("out")
+    assert load(tmp_path, path="configs/x.yaml").output_dir == Path("out")
+    assert load(tmp_path, path="sokoban_eval.yaml").environments == ("grl_sokoban",)
+
+
+@pytest.mark.parametrize("name", ["sokoban_eval.yaml", "qwen3_4b_eval.yaml"])
+def test_the_shipped_configs_are_valid(tmp_path: Path, name: str) -> None:
+    assert load(tmp_path, path=name).num_repeats == 16
+
+
+def test_overrides_replace_values_and_merge_into_mappings(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        "output_dir: out\nvllm: {port: 1, dtype: float16}\nresponses_create_params: {temperature: 0.8, top_p: 0.9}"
+    )
+    config = load(tmp_path, "vllm.port=2", "+responses_create_params.temperature=0", "num_repeats=3", "+output_dir=b")
+    assert (config.vllm.port, config.vllm.dtype, config.num_repeats) == (2, "float16", 3)
+    assert config.responses_create_params == {"temperature": 0, "top_p": 0.9}
+    assert load(tmp_path, "~vllm.port").vllm.port is None
+
+
+def test_text_keeps_its_spelling_and_a_single_value_becomes_a_list(tmp_path: Path) -> None:
+    config = load(tmp_path, "model=007", "environments=gsm8k", "vllm.args=--x", "output_dir=1e3", path=None)
+    assert (config.model, config.environments, config.vllm.args) == ("007", ("gsm8k",), ("--x",))
+    assert str(config.output_dir) == "1e3"
+
+
+def test_an_unknown_key_is_refused_with_a_suggestion(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("output_dir: out\nnum_repeat: 3")
+    with pytest.raises(OperatorError, match="did you mean 'num_repeats'"):
+        load(tmp_path)
+    (tmp_path / "x.yaml").write_text("output_dir: out\nvllm: {prot: 3}")
+    with pytest.raises(OperatorError, match="'port'"):
+        load(tmp_path)
+
+
+def test_values_may_refer_to_each_other_and_to_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEP", "7")
+    (tmp_path / "x.yaml").write_text("model: vllm/ckpt\noutput_dir: out/${model}/${oc.env:STEP}")
+    assert load(tmp_path).output_dir == Path("out/vllm/ckpt/7")
+    (tmp_path / "x.yaml").write_text("output_dir: ${oc.env:UNSET_VARIABLE_7}")
+    with pytest.raises(OperatorError, match="UNSET_VARIABLE_7"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("worker", ["../a", "a/b", "", ".", "a b"])
+def test_a_worker_s_name_is_the_name_of_a_folder(worker: str) -> None:
+    with pytest.raises(OperatorError, match="worker"):
+        config_of({"output_dir": "out", "worker": worker})
+
+
+@pytest.mark.parametrize("text", ["${oc.env:KEY}", "a\\${b}", "plain"])
+def test_a_stored_value_stays_text_even_if_it_looks_like_a_reference(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "eval_config.yaml"
+    file.write_text(dump_eval_config({"output_dir": "x", "overrides": [text]}))
+    assert load_eval_config(str(file), [], [tmp_path]).overrides == (text,)

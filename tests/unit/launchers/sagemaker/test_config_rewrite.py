@@ -1,0 +1,128 @@
+"""A config inside a job: only the model's path, addresses of data and the output folder change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rollyard.launchers.sagemaker.container.config_rewrite import Resolvers, rewrite, with_output_dir
+from rollyard.launchers.sagemaker.container.model_source import ModelSource
+from rollyard.launchers.sagemaker.container.s3_cache import S3Cache
+from rollyard.records.errors import OperatorError
+
+SOURCES: list[str | Sequence[str]] = []
+
+
+def resolved(text: str, model_source: str | None = None) -> str:
+    def model(path: str, source: str | Sequence[str]) -> str:
+        SOURCES.append(source)
+        return f"/models/{path.rpartition('/')[2]}"
+
+    def data(address: str) -> str:
+        return f"/data/{address.rpartition('/')[2]}"
+
+    return rewrite(text, "c.yaml", Resolvers(model, data, Path("/out"), model_source))
+
+
+def test_a_path_that_is_part_of_another_value_is_not_replaced_and_everything_else_stays() -> None:
+    text = """\
+# Qwen/Qwen3-1.7B stays in comments
+run: {name: "Qwen/Qwen3-1.7B"}   # a name, not a path
+model:
+  path: Qwen/Qwen3-1.7B  # here
+  source: [s3, hub]
+tokenizer: {pretrained_model_name_or_path: 'Qwen/Qwen3-1.7B'}
+reference:
+  path: Qwen/Qwen3-1.7B-Base
+lr: 1e-5
+flag: yes
+quoted: '1e-5'
+"""
+    out = resolved(text)
+    assert out == (
+        text.replace("path: Qwen/Qwen3-1.7B  #", 'path: "/models/Qwen3-1.7B"  #').replace(
+            "'Qwen/Qwen3-1.7B'}", '"/models/Qwen3-1.7B"}'
+        )
+    )
+    resolved(text, "hub")
+    assert SOURCES[-2:] == [["s3", "hub"], "hub"]
+
+
+def test_data_at_s3_and_the_output_folder_are_replaced() -> None:
+    text = "data:\n  datasets:\n  - {name: gsm8k, order: 's3://b/c/order.txt'}\nother: s3://b/x\noutput_dir: results\n"
+    assert yaml.safe_load(resolved(text)) == {
+        "data": {"datasets": [{"name": "gsm8k", "order": "/data/order.txt"}]},
+        "other": "s3://b/x",
+        "output_dir": "/out",
+    }
+
+
+def test_the_served_model_of_an_evaluation_is_replaced_and_other_endpoints_are_not() -> None:
+    assert yaml.safe_load(resolved("model: vllm/Qwen/Qwen3-4B")) == {"model": "vllm//models/Qwen3-4B"}
+    assert resolved("model: openai/gpt-4.1-mini") == "model: openai/gpt-4.1-mini"
+    several = yaml.safe_load(resolved("checkpoints: [{name: a, path: x/A}, {name: b, path: B}]"))
+    assert [item["path"] for item in several["checkpoints"]] == ["/models/A", "/models/B"]
+
+
+def test_anchors_and_block_texts_stay_valid() -> None:
+    text = "model:\n  path: &p Qwen/X\ntokenizer:\n  path: *p\n"
+    assert yaml.safe_load(resolved(text)) == {"model": {"path": "/models/X"}, "tokenizer": {"path": "/models/X"}}
+    text = "model:\n  path: >-\n    Qwen/X\nnext: 1\n"
+    assert yaml.safe_load(resolved(text)) == {"model": {"path": "/models/X"}, "next": 1}
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 1\n", "# x\n---\n  &x a: 1\n  b: 2\n", "{a: 1}", "{}", "{a: 1, output_dir: s3://b/c}"]
+)
+def test_the_config_of_an_evaluation_gets_an_output_folder_unless_it_has_one(text: str) -> None:
+    expected = {"output_dir": "/run/o u't"} | yaml.safe_load(text)
+    assert yaml.safe_load(with_output_dir(text, Path("/run/o u't"))) == expected
+
+
+@pytest.mark.parametrize("text", ["- a\n", "", "a: [", "a"])
+def test_what_is_not_a_mapping_is_one_line(text: str) -> None:
+    with pytest.raises(OperatorError, match=r"c\.yaml is not"):
+        resolved(text)
+
+
+class Bucket:
+    """The objects below one prefix, as S3Cache lists them."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = keys
+
+    def get_paginator(self, name: str) -> Bucket:
+        return self
+
+    def paginate(self, Bucket: str, Prefix: str) -> list[object]:  # noqa: N803
+        found = [{"Key": key, "Size": 2, "ETag": '"x-1"'} for key in self.keys if key.startswith(Prefix)]
+        return [{"Contents": found}]
+
+    def head_object(self, Bucket: str, Key: str) -> object:  # noqa: N803
+        error = type("ClientError", (Exception,), {"__module__": "botocore.exceptions"})("not found")
+        error.response = {"Error": {"Code": "404"}, "ResponseMetadata": {"HTTPStatusCode": 404}}
+        raise error
+
+    def download_file(self, bucket: str, key: str, target: str) -> None:
+        Path(target).write_text("{}")
+
+
+def test_a_model_is_local_in_s3_or_on_the_hub_in_the_order_of_the_config(tmp_path: Path) -> None:
+    (tmp_path / "assets/model").mkdir(parents=True)
+    cache = S3Cache(tmp_path / "cache", Bucket("p/models/Qwen3-1.7B/config.json"))
+    source = ModelSource(tmp_path, "s3://b/p/models", cache, lambda line: None)
+    assert source.resolve("assets/model", "auto") == str(tmp_path / "assets/model")
+    assert source.resolve("Qwen/Qwen3-1.7B", "auto").endswith("/Qwen3-1.7B")
+    assert source.resolve("/efs/hf/Qwen3-1.7B", "auto").endswith("/Qwen3-1.7B")
+    assert source.resolve("Qwen/Qwen3-1.7B", "hub") == "Qwen/Qwen3-1.7B"
+    assert source.resolve("Qwen/Qwen3-1.7B", ["hub", "s3"]) == "Qwen/Qwen3-1.7B"
+    assert source.resolve("Qwen/Qwen3-4B", "auto") == "Qwen/Qwen3-4B"  # an empty prefix falls back to the hub
+    with pytest.raises(OperatorError, match=r"s3://b/p/models/Qwen3-4B/ contains no objects$"):
+        source.resolve("Qwen/Qwen3-4B", "s3")  # or fails at once
+    with pytest.raises(OperatorError, match=r"/efs/x; .*no objects; .*"):
+        source.resolve("/efs/x", "auto")
+    with pytest.raises(OperatorError, match=r"model\.source is 'S3'"):
+        source.resolve("x", "S3")

@@ -1,0 +1,254 @@
+"""What a submission consists of: names, log, source bundle, policy, settings."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import re
+import subprocess
+import tarfile
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from rollyard.cli.arguments.eval_arguments import read_arguments
+from rollyard.launchers.sagemaker.docker import run_command
+from rollyard.launchers.sagemaker.iam_policy import policy
+from rollyard.launchers.sagemaker.image import build_command
+from rollyard.launchers.sagemaker.job_log import HEADER, JobLog
+from rollyard.launchers.sagemaker.job_name import checked, evaluation_names, training_names
+from rollyard.launchers.sagemaker.job_parameters import JobParameters
+from rollyard.launchers.sagemaker.secret_files import secret_in
+from rollyard.launchers.sagemaker.settings import SageMakerSettings, read_settings
+from rollyard.launchers.sagemaker.source_bundle import make_bundle, unpack
+from rollyard.launchers.sagemaker.target import find_target
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
+from tests.support.waiting import deadline_s
+
+NOW = datetime(2026, 1, 16, 1, 18, 3)
+
+
+@pytest.mark.parametrize("name", ["a" * 64, "a_b", "a.b", "-a", "a-", "", "ä", "a b", "a\n"])
+def test_a_name_that_sagemaker_would_refuse_is_refused(name: str) -> None:
+    with pytest.raises(OperatorError, match="job name"):
+        checked(name)
+
+
+def test_names_follow_the_convention_and_are_valid_for_any_config() -> None:
+    names = training_names(NOW)
+    assert (next(names), next(names)) == ("annotations-adhoc-20260116-011803", "annotations-adhoc-20260116-011804")
+    for stem in ("qwen3_1.7B", "x" * 200, "..", "a" * 40 + "-" * 9):
+        assert re.search("-20260116-011803$", checked(next(evaluation_names(stem, NOW))))
+    assert next(evaluation_names("my_eval", NOW)) == "eval-my-eval-20260116-011803"
+
+
+def test_the_job_log_is_a_table_whatever_a_description_contains(tmp_path: Path) -> None:
+    log = JobLog(tmp_path / "docs" / "job_log.md")
+    log.add("a-1", "configs/a.yaml", "x | y\n| evil | row |\n\\| $(touch x) \x1b[31m", NOW)
+    log.add("a-2", "configs/b.yaml", "", NOW)
+    text = log.path.read_text()
+    assert HEADER in text
+    first, second = text.splitlines()[-2:]
+    assert first == (
+        "| a-1 | configs/a.yaml | x \\| y \\| evil \\| row \\| \\\\\\| $(touch x) \\\\u001b[31m | 2026-01-16 01:18 |"
+    )
+    assert second == "| a-2 | configs/b.yaml |  | 2026-01-16 01:18 |"
+    assert log.names() == ["a-1", "a-2"]
+    log.remove("a-1")
+    assert log.names() == ["a-2"] and HEADER in log.path.read_text()
+
+
+def test_a_line_after_a_torn_one_is_a_line_of_its_own(tmp_path: Path) -> None:
+    log = JobLog(tmp_path / "job_log.md")
+    log.path.write_text(f"# Jobs\n\nOurs.\n\n{HEADER}| old | a | b | c |\n| torn | a")
+    log.add("new", "c", "d", NOW)
+    assert log.path.read_text().splitlines()[-2:] == ["| torn | a", "| new | c | d | 2026-01-16 01:18 |"]
+
+
+def _add(path: Path, number: int) -> None:
+    for index in range(20):
+        JobLog(path).add(f"job-{number}-{index}", "c", "d", NOW)
+
+
+def test_concurrent_writers_lose_no_line_and_write_one_header(tmp_path: Path) -> None:
+    path = tmp_path / "job_log.md"
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_add, args=(path, number)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(deadline_s())
+    assert len(set(JobLog(path).names())) == 80
+    assert path.read_text().count(HEADER) == 1
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A git repository."""
+    folder = tmp_path / "project"
+    files = {
+        "train.py": "",
+        "configs/a b.yaml": "x: 1",
+        ".github/ci.yml": "on: push",
+        ".gitignore": "ignored/\n",
+        "ignored/big": "data",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    return folder
+
+
+def packed(project: Path, include: tuple[str, ...] = ()) -> bytes:
+    target = io.BytesIO()
+    make_bundle(project, ["configs/a b.yaml"], include, 10_000_000).write(target)
+    return target.getvalue()
+
+
+def test_a_bundle_has_what_git_does_not_ignore_and_depends_only_on_contents(project: Path, tmp_path: Path) -> None:
+    (project / "link.py").symlink_to("train.py")
+    first = packed(project)
+    os.utime(project / "train.py", (1, 1))
+    assert packed(project) == first
+    with tarfile.open(fileobj=io.BytesIO(first)) as archive:
+        assert archive.getnames() == [".github/ci.yml", ".gitignore", "configs/a b.yaml", "link.py", "train.py"]
+    unpack(io.BytesIO(first), tmp_path / "code")
+    assert (tmp_path / "code/link.py").resolve() == (tmp_path / "code/train.py").resolve()
+    included = io.BytesIO(packed(project, ("ignored/big",)))
+    with tarfile.open(fileobj=included) as archive:
+        assert "ignored/big" in archive.getnames()
+
+
+def test_a_project_outside_git_is_packed_without_environments_and_results(tmp_path: Path) -> None:
+    for name in ("train.py", ".venv/bin/python", "results/a.jsonl", "__pycache__/x.pyc", ".github/ci.yml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert make_bundle(tmp_path, [], (), 1000).files == (".github/ci.yml", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".env", "A=1"),
+        ("certs/server.pem", "x"),
+        ("id_rsa", "x"),
+        (".aws/credentials", "x"),
+        ("notes.txt", "-----BEGIN OPENSSH " + "PRIVATE KEY-----\nabc"),
+        ("run.sh", "export HF_TOKEN=hf_" + "a" * 34),
+        ("a.py", "key = 'AKIA" + "A" * 16 + "'"),
+        ("key.json", '{"private_key": "-----BEGIN ' + 'PRIVATE KEY-----\\nMIIE"}'),
+        ("a.sh", "export WANDB_API_KEY=" + "0a" * 20),
+        ("b.sh", "glpat-" + "a" * 20),
+        ("c.sh", "github_pat_" + "a" * 80),
+        ("configs/secrets.yaml", "x: y"),
+        ("env.yaml", "policy_api_key: real-value-123\n"),
+        ("sagemaker.yaml", "environment: {A: b, WANDB_API_KEY: real-value-123}\n"),
+    ],
+)
+def test_a_file_that_looks_like_a_secret_is_refused_unless_it_is_included(project: Path, name: str, text: str) -> None:
+    (project / name).parent.mkdir(exist_ok=True)
+    (project / name).write_text(text)
+    with pytest.raises(OperatorError, match=rf"look like secrets .*{re.escape(name)} \(.*--include PATH"):
+        packed(project)
+    packed(project, (name,))
+
+
+def test_placeholders_and_our_own_files_are_not_secrets(project: Path) -> None:
+    (project / "env.yaml").write_text("policy_api_key: dummy\npolicy_base_url: http://x\n")
+    (project / ".env.example").write_text("KEY=")
+    packed(project)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "launchers", "configs", "docs"], cwd=INSTALLED, capture_output=True
+    )
+    names = [name for name in listed.stdout.decode().split("\0") if name]
+    assert [name for name in names if (INSTALLED / name).is_file() and secret_in(INSTALLED, name)] == []
+
+
+@pytest.mark.parametrize("target", ["../outside", "/etc/hostname", "link"])
+def test_a_link_out_of_the_project_is_refused(project: Path, target: str) -> None:
+    (project.parent / "outside").touch()
+    (project / "link").symlink_to(target)
+    with pytest.raises(OperatorError, match=r"links.*link -> "):
+        packed(project)
+
+
+def test_a_tracked_file_below_a_link_that_leads_out_of_the_project_is_refused(project: Path) -> None:
+    (project / "data").mkdir()
+    (project / "data/a").write_text("inside")
+    subprocess.run(["git", "-C", str(project), "add", "data/a"], check=True)
+    (project / "data").rename(project.parent / "elsewhere")
+    (project / "data").symlink_to("../elsewhere")
+    with (project / ".gitignore").open("a") as ignored:
+        ignored.write("data\n")
+    with pytest.raises(OperatorError, match=r"links .*data/a -> .*/elsewhere/a"):
+        packed(project)
+
+
+def test_too_many_bytes_are_refused_with_the_largest_file(project: Path) -> None:
+    (project / "weights.bin").write_bytes(bytes(2_000_000))
+    with pytest.raises(OperatorError, match=r"\b1 MB.*weights\.bin \(2 MB\)"):
+        make_bundle(project, [], (), 1_000_000)
+
+
+def test_settings_come_from_file_environment_and_options_in_this_order(tmp_path: Path) -> None:
+    (tmp_path / "sagemaker.yaml").write_text("account: 503561457547\nrole: A\nregion: us-east-1\nprefix: p\n")
+    environ = {"ROLLYARD_SAGEMAKER_ROLE": "B", "ROLLYARD_SAGEMAKER_SUBNETS": "s1,s2"}
+    environ["ROLLYARD_SAGEMAKER_SECURITY_GROUP_IDS"] = "g"
+    settings = read_settings(None, tmp_path, environ, {"region": "us-west-2"})
+    assert (settings.account, settings.role, settings.region) == ("503561457547", "B", "us-west-2")
+    assert (settings.subnets, settings.security_group_ids) == (("s1", "s2"), ("g",))
+    with pytest.raises(OperatorError, match="ROLLYARD_SAGEMAKER_ROEL"):
+        read_settings(None, tmp_path, {"ROLLYARD_SAGEMAKER_ROEL": "x"}, {})
+    (tmp_path / "sagemaker.yaml").write_text("account: 012345670123\n")
+    with pytest.raises(OperatorError, match="12 digits, in quotes"):
+        read_settings(None, tmp_path, {}, {})
+
+
+def test_the_policy_is_that_of_the_account_and_passes_roles_to_sagemaker_only() -> None:
+    settings = SageMakerSettings(account="503561457547", region="us-west-2", repository="rlvr-experiments")
+    statements = policy(find_target(settings, offline=True))["Statement"]
+    resources = {action: one for one in statements for action in one["Action"]}
+    repository = "arn:aws:ecr:us-west-2:503561457547:repository/rlvr-experiments"
+    assert resources["ecr:PutImage"]["Resource"] == repository
+    assert resources["iam:PassRole"]["Resource"] == "arn:aws:iam::503561457547:role/*"
+    assert resources["iam:PassRole"]["Condition"] == {
+        "StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}
+    }
+    bucket = "arn:aws:s3:::sagemaker-us-west-2-503561457547/rollyard/*"
+    assert resources["s3:PutObject"]["Resource"] == bucket
+    assert resources["sagemaker:StopTrainingJob"]["Resource"] == "*"
+
+
+def test_hyperparameters_arrive_as_given() -> None:
+    nasty = "a b'\"$(touch x)\n`id`"
+    parameters = JobParameters(config=nasty, command=("python", nasty, "{config}"), train_gpus="0,1", eval_gpus="7")
+    assert JobParameters.parse(parameters.hyperparameters()) == parameters
+    assert JobParameters.parse({"config": '"configs/a.yaml"', "sagemaker_region": "x"}).config == "configs/a.yaml"
+    with pytest.raises(OperatorError, match="at most 2500"):
+        JobParameters(config="x" * 3000).hyperparameters()
+
+
+def test_the_default_evaluation_commands_are_valid_for_ng_eval(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text("output_dir: out\nenvironments: [gsm8k]\n")
+    settings = SageMakerSettings()
+    for command, once in ((settings.watch_command, False), (settings.final_eval_command, True)):
+        words = [word.replace("{config}", "e.yaml").replace("{checkpoints}", "/c") for word in command[1:]]
+        given = read_arguments(words, tmp_path)
+        assert (given.watch, given.options.once) == ("/c", once)
+
+
+def test_an_image_for_jobs_runs_as_root_who_owns_their_folders(tmp_path: Path) -> None:
+    assert "RUN_AS=0:0" in build_command(tmp_path, "Dockerfile", "i:t", None)
+    dockerfile = (INSTALLED / "Dockerfile").read_text()
+    assert "ARG RUN_AS=1000:1000\nUSER ${RUN_AS}\n" in dockerfile
+
+
+def test_docker_gets_its_gpus_as_one_value_and_the_project_at_both_paths() -> None:
+    command = run_command("image:tag", Path("/a b"), "0,1", {"N": "$x"}, ["python", "x y"])
+    assert command[command.index("--gpus") + 1] == '"device=0,1"'
+    assert {"/a b:/opt/ml/code", "/a b:/a b", "/a b/training_output:/opt/ml/model"} < set(command)
+    assert command[-4:] == ["N=$x", "image:tag", "python", "x y"]

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rollyard.launchers.slurm.job_types import JobState
+from rollyard.launchers.slurm.launch.launch_folder import LaunchFolder, find_launch
+from rollyard.launchers.slurm.launch.submissions import Submissions
+from rollyard.records.errors import OperatorError, RunError
+from tests.support.launches import MODEL, LaunchSite, MemoryScheduler
+
+SWEEP = ("--sweep", "sweep.yaml", MODEL)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaunchSite:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "config.yaml").touch()
+    site = LaunchSite(tmp_path)
+    site.write("sweep.yaml", "generation.temperature: [0.6, 0.8, 1.0]\n")
+    return site
+
+
+def submitted(site: LaunchSite, number: int = 0) -> dict[str, str]:
+    found = Submissions(LaunchFolder(site.folders[number]).submitted)
+    return {name: job.job_id for name, job in found.jobs.items()}
+
+
+def test_every_job_is_in_the_manifest_with_its_id(site: LaunchSite) -> None:
+    assert site.launch(*SWEEP) == 0
+    assert list(submitted(site).values()) == ["101", "102", "103"]
+    assert [spec.name for spec in site.scheduler.specs] == list(submitted(site))
+    assert any(line.startswith("Submitted 3 of 3 ") for line in site.printed)
+
+
+def test_a_block_is_printed_for_each_job_in_the_original_format(site: LaunchSite) -> None:
+    site.launch(*SWEEP)
+    start = site.printed.index("[eval_sweep_2]")
+    block = site.printed[start - 1 : site.printed.index("[eval_sweep_3]") - 1]
+    assert block[0] == ""
+    assert block[2:4] == ["Parameters:", "  generation.temperature: 0.8"]
+    assert block[-3].startswith("  ng_eval /") and block[-4] == "Command:"
+    assert block[-2:] == ["Submitted batch job 102", "=" * 80]
+
+
+def test_the_folders_of_jobs_exist_before_they_are_submitted(site: LaunchSite) -> None:
+    seen: list[bool] = []
+
+    class Looking(MemoryScheduler):
+        def submit(self, spec):  # type: ignore[no-untyped-def]
+            seen.append(spec.folder.is_dir() and Path(spec.command[1]).is_file())
+            return super().submit(spec)
+
+    site.scheduler = Looking()
+    site.launch(*SWEEP)
+    assert seen == [True] * 3
+
+
+def test_a_folder_that_was_moved_is_refused(site: LaunchSite, tmp_path: Path) -> None:
+    """`cancel` would find no job and report success."""
+    site.launch(*SWEEP)
+    moved = site.folders[0].rename(tmp_path / "moved")
+    with pytest.raises(OperatorError, match=rf"{re.escape(str(moved))} was moved"):
+        find_launch(tmp_path, moved)
+
+
+def test_fewer_jobs_than_planned_are_a_failure_that_says_how_to_go_on(site: LaunchSite) -> None:
+    """B9: a refusal of sbatch was printed, the next jobs were tried, and the exit status was 0."""
+    site.scheduler.refuse_after = 1
+    assert site.launch(*SWEEP) == 1
+    assert any("sbatch" in line and "QOSMaxSubmitJobPerUserLimit" in line for line in site.printed)
+    assert "Submitted 1 of 3 " in site.printed[-1] and "eval_sweep_2 and 1 " in site.printed[-1]
+    assert f"ng_eval_launcher resume {site.folders[0]}" in site.printed[-1]
+    [warning] = site.warnings
+    assert warning.startswith("eval_sweep_2 ") and "QOSMaxSubmitJobPerUserLimit" in warning
+
+
+@pytest.mark.parametrize("how", ["flag", "id", "folder"])
+def test_a_resume_submits_only_what_is_missing(site: LaunchSite, how: str) -> None:
+    """B9: nothing recorded which jobs were in."""
+    site.scheduler.refuse_after = 1
+    site.launch(*SWEEP)
+    site.scheduler.refuse_after = None
+    (folder,) = site.folders
+    status = {
+        "flag": lambda: site.launch(*SWEEP, "--resume"),
+        "id": lambda: site.launch(*SWEEP, "--launch-id", folder.name),
+        "folder": lambda: site.launcher.resume(find_launch(site.log, folder)),
+    }[how]()
+    assert status == 0
+    assert site.folders == [folder]
+    assert len(site.scheduler.specs) == 3 == len(submitted(site))
+
+
+def test_the_same_command_after_an_incomplete_launch_does_not_submit_everything_twice(site: LaunchSite) -> None:
+    site.scheduler.refuse_after = 1
+    site.launch(*SWEEP)
+    site.scheduler.refuse_after = None
+    with pytest.raises(OperatorError, match=r"2 of its 3 jobs .*--resume"):
+        site.launch(*SWEEP)
+    assert site.launch(*SWEEP, "--launch-id", "other") == 0
+
+
+def test_a_submission_that_was_killed_before_its_id_was_recorded_is_not_repeated(site: LaunchSite) -> None:
+    site.launch(*SWEEP)
+    manifest = LaunchFolder(site.folders[0]).submitted
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    for kept in range(len(lines)):
+        manifest.write_bytes(b"".join(lines[:kept]) + lines[kept][: len(lines[kept]) // 2])
+        assert site.launch(*SWEEP, "--resume") == 0
+        assert len(site.scheduler.specs) == 3
+        assert list(submitted(site).values()) == ["101", "102", "103"]
+
+
+def test_a_launch_id_with_other_content_is_refused(site: LaunchSite) -> None:
+    site.launch(*SWEEP, "--launch-id", "mine")
+    with pytest.raises(OperatorError, match="evaluates something else"):
+        site.launch(*SWEEP, "--launch-id", "mine", "generation.top_p=0.5")
+
+
+def test_a_resume_of_nothing_is_refused(site: LaunchSite) -> None:
+    with pytest.raises(OperatorError, match=r"--resume: no launch in "):
+        site.launch(*SWEEP, "--resume")
+
+
+def test_a_folder_that_was_left_without_its_plan_is_no_launch(site: LaunchSite) -> None:
+    (site.log / "nemo-rl/eval/torn").mkdir(parents=True)
+    with pytest.raises(OperatorError, match="no launch in"):
+        find_launch(site.log / "nemo-rl", None)
+    assert site.launch(*SWEEP, "--launch-id", "torn") == 0
+
+
+def test_a_second_launcher_of_the_same_launch_is_refused(site: LaunchSite) -> None:
+    site.launch(*SWEEP)
+    with (site.folders[0] / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(RunError, match="another ng_eval_launcher is submitting"):
+            site.launch(*SWEEP, "--resume")
+
+
+def test_a_dry_run_shows_every_file_and_command_and_touches_nothing(site: LaunchSite) -> None:
+    """B17: the inner command was shown only with a conversion."""
+    before = sorted(site.root.rglob("*"))
+    assert site.launch(*SWEEP, "--dry") == 0
+    text = "\n".join(site.printed)
+    assert "DRY RUN" in text
+    assert text.count("--- Command that") == 3
+    assert text.count("eval.yaml ---") == text.count("job.sh ---") == 3
+    assert text.count("sbatch --parsable") == 3
+    assert "Submitted batch job" not in text
+    assert not site.scheduler.specs
+    assert sorted(site.root.rglob("*")) == before
+
+
+def test_a_dry_run_of_a_resume_counts_only_the_missing_jobs(site: LaunchSite) -> None:
+    site.scheduler.refuse_after = 2
+    site.launch(*SWEEP)
+    assert site.launch(*SWEEP, "--resume", "--dry") == 0
+    assert " 1 job " in site.printed[-1]
+
+
+def test_a_dry_run_shows_no_secret(site: LaunchSite) -> None:
+    site.launch("--dry", MODEL, "+generation.api_key=sk-1")
+    assert "sk-1" not in "\n".join(site.printed)
+
+
+@pytest.mark.parametrize("words", [["--sweep", "absent.yaml"], ["--config", "absent.yaml"], ["--time", "0:1:0"]])
+def test_a_dry_run_of_what_cannot_run_fails(site: LaunchSite, words: list[str]) -> None:
+    """B17: it ended with status 0 even for a missing config or sweep."""
+    with pytest.raises(OperatorError):
+        site.launch("--dry", MODEL, *words)
+
+
+def test_a_job_that_sbatch_would_refuse_is_refused_before_anything_is_submitted(site: LaunchSite) -> None:
+    with pytest.raises(OperatorError, match="drain_before_s"):
+        site.launch(*SWEEP, "--time", "1", "--drain-before", "90")
+    assert not site.log.exists()
+
+
+def test_evaluations_wait_for_the_id_of_the_conversion(site: LaunchSite) -> None:
+    """B15: all jobs of a sweep held their GPUs while one of them converted."""
+    site.launch("--dcp-ckpt-path", "weights", "--dcp-config", "config.yaml", "--sweep", "sweep.yaml")
+    assert [spec.after_ok for spec in site.scheduler.specs] == [(), ("101",), ("101",), ("101",)]
+
+
+def test_a_resume_waits_only_for_a_conversion_that_is_not_done(site: LaunchSite) -> None:
+    site.scheduler.refuse_after = 1
+    site.launch("--dcp-ckpt-path", "weights", "--dcp-config", "config.yaml", MODEL)
+    site.scheduler.refuse_after = None
+    site.scheduler.state["101"] = JobState.COMPLETED
+    site.launcher.resume(find_launch(site.log, site.folders[0]))
+    assert site.scheduler.specs[-1].after_ok == ()
+
+
+def test_a_resume_converts_again_after_a_failed_conversion(site: LaunchSite) -> None:
+    site.launch("--dcp-ckpt-path", "weights", "--dcp-config", "config.yaml", MODEL)
+    site.scheduler.state |= {"101": JobState.FAILED, "102": JobState.CANCELLED}
+    site.launcher.resume(find_launch(site.log, site.folders[0]))
+    conversion, evaluation = site.scheduler.specs[2:]
+    assert conversion.folder.name == "conversion-2"
+    assert evaluation.after_ok == ("103",)
+
+
+def test_eight_jobs_can_become_two_and_then_five(site: LaunchSite) -> None:
+    site.launch(MODEL, "--jobs", "8")
+    launch = find_launch(site.log, site.folders[0])
+
+    def live() -> list[str]:
+        return [job_id for job_id, state in site.scheduler.state.items() if state.alive]
+
+    site.scheduler.state |= {"102": JobState.RUNNING, "105": JobState.RUNNING}
+    assert site.launcher.resume(launch, 2) == 0
+    assert live() == ["102", "105"]  # the running ones, whose rows are in progress
+    assert site.launcher.resume(launch, 5) == 0
+    assert len(live()) == 5
+    assert (
+        len({spec.name for spec in site.scheduler.specs}) == len({spec.folder for spec in site.scheduler.specs}) == 11
+    )
+    assert len({spec.command[-1] for spec in site.scheduler.specs}) == 11  # every job is another worker
+    assert site.launcher.resume(launch) == 0
+    assert len(live()) == 5
+
+
+def test_a_combination_whose_rows_are_done_gets_no_more_jobs(site: LaunchSite) -> None:
+    site.launch(*SWEEP)
+    site.scheduler.state |= {"101": JobState.COMPLETED, "102": JobState.FAILED, "103": JobState.RUNNING}
+    site.launcher.resume(find_launch(site.log, site.folders[0]))
+    assert [spec.command[1].split("/")[-2] for spec in site.scheduler.specs[3:]] == ["eval_sweep_2"]
+
+
+def test_a_cancel_finds_a_job_whose_id_was_never_recorded(site: LaunchSite) -> None:
+    site.launch(*SWEEP)
+    manifest = LaunchFolder(site.folders[0]).submitted
+    manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[:-1]))
+    site.scheduler.state["101"] = JobState.COMPLETED
+    assert site.launcher.cancel(find_launch(site.log, site.folders[0])) == 0
+    assert [state.alive for state in site.scheduler.state.values()] == [False] * 3
+    assert site.scheduler.state["101"] is JobState.COMPLETED
+    assert site.printed[-1].startswith("Cancelled 2 of 3 ")
+
+
+def test_the_plan_of_a_launch_can_be_read_back(site: LaunchSite) -> None:
+    site.launch(*SWEEP)
+    launch = find_launch(site.log, site.folders[0])
+    assert launch.command_line == SWEEP
+    assert json.loads((site.folders[0] / "launch.json").read_text())["combinations"][1]["name"] == "eval_sweep_2"

@@ -1,0 +1,174 @@
+"""Chains in a simulated SLURM, whose jobs are killed between any two steps, requeued, purged and refused at random."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.launchers.slurm import job_runner
+from rollyard.launchers.slurm.chain.attempts import attempts_of, end_of
+from rollyard.launchers.slurm.chain.markers import DONE, read_marker
+from rollyard.launchers.slurm.chain.record import ChainRecord
+from rollyard.launchers.slurm.client.slurm_client import QueuedJob, SlurmError, SlurmTimeoutError, Standing
+from rollyard.launchers.slurm.job.work import WorkEnd
+from rollyard.launchers.slurm.job_files import ChainJob
+from rollyard.launchers.slurm.job_runner import JobRunner, RunningJob
+from rollyard.launchers.slurm.job_types import JobSpec, JobState
+
+CHAIN = "c"
+KILLED = [JobState.TIMEOUT, JobState.NODE_FAIL, JobState.OUT_OF_MEMORY, JobState.FAILED, JobState.CANCELLED]
+
+
+class Killed(BaseException):
+    """kill -9 of the runner."""
+
+
+class Job:
+    def __init__(self, position: int, comment: str, after: str | None) -> None:
+        self.position, self.comment, self.after = position, comment, after
+        self.state = JobState.PENDING
+        self.restarts = 0
+        self.purged = False
+
+
+class SimulatedSlurm:
+    """Stands in for SlurmClient; `run` executes the jobs of the chain one after another until none is left."""
+
+    def __init__(self, folder: Path, seed: int, faults: float) -> None:
+        self.random = random.Random(seed)
+        self.folder, self.faults = folder, faults
+        self.jobs: dict[str, Job] = {}
+        self.working: list[str] = []
+        self.worked_after_end = False
+        self.spec = JobSpec(name="one", folder=folder, command=("x",), max_retries=3, max_jobs=12)
+        self.sbatch(["--comment=rollyard:c:1", "1", CHAIN])
+
+    def step(self) -> None:
+        if self.random.random() < self.faults / 8:
+            raise Killed
+
+    def fails(self) -> bool:
+        self.step()
+        return self.random.random() < self.faults / 4
+
+    def sbatch(self, arguments: list[str]) -> str:
+        if self.jobs and self.fails():
+            raise SlurmError("sbatch: refused")
+        option = {key: value for key, _, value in (word.partition("=") for word in arguments)}
+        number = str(len(self.jobs) + 1)
+        self.jobs[number] = Job(
+            int(arguments[-2]), option["--comment"], option.get("--dependency", "").partition(":")[2] or None
+        )
+        if len(self.jobs) > 1 and self.fails():
+            raise SlurmTimeoutError("sbatch: Socket timed out")
+        return number
+
+    def queue(self) -> list[QueuedJob]:
+        if self.fails():
+            raise SlurmError("squeue: failed")
+        return [QueuedJob(key, job.state, job.comment) for key, job in self.jobs.items() if not job.purged]
+
+    def standing(self, job_id: str) -> Standing | None:
+        if self.fails():
+            raise SlurmError("squeue: failed")
+        job = self.jobs[job_id]
+        return None if job.purged else Standing(str(job.state), job.restarts, None, None, "")
+
+    def accounted(self, job_id: str) -> JobState | None:
+        return None if self.jobs[job_id].purged or self.random.random() < 0.5 else self.jobs[job_id].state
+
+    def cancel(self, jobs: list[str]) -> None:
+        if self.fails():
+            raise SlurmError("scancel: failed")
+        for job in jobs:
+            if self.jobs[job].state == JobState.PENDING:
+                self.jobs[job].state = JobState.CANCELLED
+
+    def eligible(self) -> list[str]:
+        for job in self.jobs.values():  # --kill-on-invalid-dep
+            if job.state == JobState.PENDING and job.after and self.jobs[job.after].state == JobState.COMPLETED:
+                job.state = JobState.CANCELLED
+        waiting = [key for key, job in self.jobs.items() if job.state == JobState.PENDING]
+        return [key for key in waiting if (after := self.jobs[key].after) is None or not self.jobs[after].state.alive]
+
+    def run(self) -> None:
+        for _ in range(200):
+            if not (ready := self.eligible()):
+                return
+            self.start(self.random.choice(ready))
+        raise AssertionError("the chain does not end")
+
+    def start(self, key: str) -> None:
+        job = self.jobs[key]
+        job.state = JobState.RUNNING
+        runner = JobRunner(
+            self.folder,
+            ChainJob(chain=CHAIN, spec=self.spec),
+            RunningJob(key, job.restarts, job.position, "n1"),
+            {},
+            None,  # type: ignore[arg-type]
+        )
+        runner._client = runner._successor._client = self  # type: ignore[assignment]
+        try:
+            status = runner.run()
+            job.state = JobState.FAILED if status else JobState.COMPLETED
+        except Killed:
+            if key in self.working:
+                self.working.remove(key)
+            job.state = self.random.choice(KILLED)
+            if job.state == JobState.NODE_FAIL and self.random.random() < 0.5:
+                job.state, job.restarts = JobState.PENDING, job.restarts + 1
+        job.purged = not job.state.alive and self.random.random() < self.faults
+
+    def work(self, key: str) -> WorkEnd:
+        self.worked_after_end |= (self.folder / DONE).exists()
+        self.working.append(key)
+        for other in self.eligible():  # whatever may start beside this job
+            self.start(other)
+        assert self.working == [key], "two jobs of one chain work at the same time"
+        self.step()
+        self.working.remove(key)
+        state = self.random.choice([JobState.COMPLETED, JobState.FAILED, JobState.DRAINED, JobState.PREEMPTED])
+        return WorkEnd(state, "", 0 if state == JobState.COMPLETED else 75 if state != JobState.FAILED else 1)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_chain_ends_with_one_job_at_a_time_and_all_counts_right(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = SimulatedSlurm(tmp_path, seed, faults=(0.0, 0.2, 0.5)[seed % 3])
+
+    class Work:
+        def __init__(self, folder: Path, spec: JobSpec, job_id: str, *rest: Any) -> None:
+            self.run: Callable[..., WorkEnd] = lambda each_time, *rest: (each_time(), slurm.work(job_id))[1]
+
+    append = ChainRecord.append
+
+    def interrupted_append(self: ChainRecord, *given: Any, **options: Any) -> None:
+        slurm.step()
+        append(self, *given, **options)
+        slurm.step()
+
+    monkeypatch.setattr(job_runner, "JobWork", Work)
+    monkeypatch.setattr(ChainRecord, "append", interrupted_append)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    slurm.run()
+    events = ChainRecord(tmp_path, CHAIN).events()
+    attempts = attempts_of(events)
+    assert not any(job.state.alive for job in slurm.jobs.values())
+    assert not slurm.worked_after_end
+    assert len(attempts) <= slurm.spec.max_jobs
+    assert sum(attempt.state.counts for attempt in attempts) <= slurm.spec.max_retries + 1
+    for attempt in attempts[:-1]:
+        assert attempt.ended is not None and attempt.state not in (JobState.COMPLETED, JobState.CANCELLED)
+    end = end_of(events)
+    done = read_marker(tmp_path / DONE)
+    assert (done is not None) >= (end is not None and end.state == JobState.COMPLETED)
+    if not slurm.faults:
+        assert end is not None
+        assert (end.state == JobState.COMPLETED) == (done is not None)

@@ -1,0 +1,45 @@
+"""Rollout rows whose responses differ, and records about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rollyard.records.notes.notes_file import NotesFile
+from rollyard.records.notes.record import AnyRecord, new_record
+from rollyard.records.notes.rollout_identity import ref_of
+from rollyard.records.rollouts.rollout_keys import task_key
+from rollyard.records.types import Json
+from tests.support.rollout_files import solved
+
+
+def answered(task: int, repeat: int, text: str, success: bool = True, **more: Any) -> Json:
+    """A rollout as Rollyard writes it, whose message is `text`."""
+    row = solved(task, repeat, success, **more)
+    row["response"]["output"] = [
+        {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+    ]
+    task_row = {"responses_create_params": row["responses_create_params"]}
+    return {**row, "_ng_task_key": task_key(task_row)}
+
+
+def rows(tasks: int = 3, repeats: int = 2) -> list[Json]:
+    """Rollouts with different responses; the first repeat of each task is solved."""
+    return [
+        answered(task, repeat, f"answer {task} {repeat}", repeat == 0)
+        for task in range(tasks)
+        for repeat in range(repeats)
+    ]
+
+
+def record(row: Json, kind: str, author: str = "ann", **fields: Any) -> AnyRecord:
+    """A record about a row."""
+    return new_record(kind, author, ref_of(row), **fields)
+
+
+def write_notes(rollouts: Path, *records: AnyRecord) -> NotesFile:
+    """Append the records to the notes of a rollout file."""
+    notes = NotesFile.beside(rollouts)
+    for one in records:
+        notes.append(one)
+    return notes

@@ -1,0 +1,67 @@
+"""Records follow their rollout by content: through reordered, merged and rewritten files, and never to another one."""
+
+from __future__ import annotations
+
+from rollyard.records.notes.placement import placed
+from rollyard.records.notes.record import RolloutRef
+from rollyard.records.notes.rollout_identity import ref_of
+from rollyard.records.types import Json
+from tests.unit.records.notes.note_rows import answered, rows
+
+
+def places(refs: list[RolloutRef], file: list[Json]) -> list[int | None]:
+    found = placed(refs, enumerate(map(ref_of, file)))
+    return [found.get(ref) for ref in refs]
+
+
+def test_a_reordered_file_with_other_task_indexes_keeps_its_notes() -> None:
+    file = rows()
+    refs = [ref_of(row) for row in file]
+    moved = [{**row, "_ng_task_index": 2 - row["_ng_task_index"]} for row in file[::-1]]
+    assert places(refs, moved) == [5, 4, 3, 2, 1, 0]
+
+
+def test_a_rollout_that_was_collected_again_does_not_inherit_the_notes_of_the_old_one() -> None:
+    old = answered(0, 0, "first try")
+    assert places([ref_of(old)], [answered(0, 0, "second try"), answered(1, 0, "first try")]) == [None]
+
+
+def test_repeats_that_were_numbered_again_are_found_by_their_response() -> None:
+    file = [answered(0, repeat, text) for repeat, text in enumerate("abc")]
+    refs = [ref_of(row) for row in file]
+    assert places(refs, [{**row, "_ng_rollout_index": row["_ng_rollout_index"] + 10} for row in file]) == [0, 1, 2]
+
+
+def test_equal_responses_are_told_apart_by_their_repeat() -> None:
+    file = [answered(0, repeat, "same") for repeat in range(3)]
+    assert places([ref_of(file[2]), ref_of(file[0])], file) == [2, 0]
+
+
+def test_two_rollouts_with_equal_responses_stay_two_after_their_repeats_change() -> None:
+    file = [answered(0, repeat, "same") for repeat in range(2)]
+    refs = [ref_of(row) for row in file]
+    moved = [answered(0, repeat, "same") for repeat in (5, 6)]
+    assert places(refs, moved) == [0, 1]
+
+
+def test_duplicate_tasks_are_told_apart_by_their_index() -> None:
+    file = [{**answered(0, 0, "same"), "_ng_task_index": task} for task in (4, 7)]
+    assert places([ref_of(file[1]), ref_of(file[0])], file) == [1, 0]
+
+
+def test_a_row_without_token_ids_that_was_scored_again_is_the_same_rollout() -> None:
+    row = answered(0, 0, "text")
+    item = row["response"]["output"][0]
+    recorded = {**row, "response": {"output": [{**item, "id": "msg_2", "generation_token_ids": [1, 2]}]}, "reward": 0.0}
+    assert ref_of(recorded) == ref_of(row)
+
+
+def test_rows_of_other_programs_are_identified_by_their_prompt() -> None:
+    file = [{key: value for key, value in row.items() if key != "_ng_task_key"} for row in rows()]
+    refs = [ref_of(row) for row in file]
+    assert len({ref.task_key for ref in refs}) == 3
+    assert places(refs, file[::-1]) == [5, 4, 3, 2, 1, 0]
+
+
+def test_a_row_without_a_response_has_an_identity() -> None:
+    assert ref_of({"_ng_task_index": 1, "_ng_rollout_index": 2}).response_key

@@ -1,0 +1,15 @@
+"""Stops the stack on which the tests of training play."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.unit.training.play.training_stack import SHARED
+
+
+@pytest_asyncio.fixture(scope="session", autouse=True)
+async def shared_stack() -> AsyncIterator[None]:
+    yield
+    await SHARED.stop()

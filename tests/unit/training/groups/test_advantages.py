@@ -1,0 +1,89 @@
+"""Advantages of a group, and why groups are skipped."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollyard.training.endings import EndingRules, Treatment
+from rollyard.training.groups.advantages import groups_of
+from rollyard.training.groups.member import GroupMember, member_of_failure, member_of_row
+from rollyard.training.sequences.training_sequence import SequenceRules
+from tests.unit.training.recorded_turns import row, turn
+
+
+def played(reward: float, task: str = "a", finish_reason: str = "done") -> GroupMember:
+    rollout = row(turn([1], [2]), reward=reward, finish_reason=finish_reason)
+    return member_of_row(rollout, task, SequenceRules(), EndingRules())
+
+
+def failed(treatment: Treatment, task: str = "a") -> GroupMember:
+    return member_of_failure(task, 0, "timeout", treatment)
+
+
+def advantages(*members: GroupMember) -> Sequence[float]:
+    [group] = groups_of(members, scale="group")
+    return group.advantages
+
+
+def test_an_advantage_is_the_difference_to_the_mean_over_the_samples_standard_deviation() -> None:
+    deviation = statistics.stdev([0.0, 1.0, 2.0]) + 1e-4
+    assert advantages(played(0.0), played(1.0), played(2.0)) == pytest.approx([-1 / deviation, 0.0, 1 / deviation])
+
+
+def test_a_failed_rollout_changes_neither_mean_nor_deviation() -> None:
+    without = advantages(played(0.0), played(1.0))
+    assert advantages(played(0.0), failed(Treatment.LEFT_OUT), played(1.0)) == (without[0], 0.0, without[1])
+
+
+def test_a_timeout_of_the_policy_counts_as_reward_0() -> None:
+    assert advantages(played(1.0), played(1.0), failed(Treatment.ZERO))[0] > 0
+
+
+def test_a_truncated_rollout_has_no_loss_but_its_reward_counts() -> None:
+    [group] = groups_of([played(0.0), played(1.0), played(5.0, finish_reason="length")], scale="none")
+    assert group.advantages == (-2.0, -1.0, 3.0)
+    assert [member.has_loss for member in group.members] == [True, True, False]
+
+
+def test_the_deviation_of_the_batch_is_that_of_all_rewards() -> None:
+    members = [played(0.0), played(2.0), played(5.0, "b"), played(5.0, "b")]
+    first, second = groups_of(members, scale="batch")
+    assert first.advantages[1] == pytest.approx(1 / (statistics.stdev([0.0, 2.0, 5.0, 5.0]) + 1e-4))
+    assert second.skipped == "zero_variance"
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ([played(1.0), failed(Treatment.LEFT_OUT)], "too_few_members"),
+        ([played(1.0)], "too_few_members"),
+        ([played(1.0), played(1.0)], "zero_variance"),
+        ([played(0.1 + 0.2), played(0.3)], "zero_variance"),
+        ([played(1.0, finish_reason="length"), played(0.0, finish_reason="length")], "no_loss"),
+    ],
+)
+def test_a_group_that_teaches_nothing_is_skipped_with_its_reason(members: list[GroupMember], reason: str) -> None:
+    [group] = groups_of(members, scale="group")
+    assert (group.skipped, set(group.advantages)) == (reason, {0.0})
+
+
+def test_the_setting_requires_more_members() -> None:
+    [group] = groups_of([played(0.0), played(1.0)], scale="group", min_members=3)
+    assert group.skipped == "too_few_members"
+
+
+def test_groups_keep_the_order_of_their_first_members() -> None:
+    members = [played(0.0, "b"), played(1.0, "a"), played(1.0, "b"), played(0.0, "a")]
+    assert [group.task_key for group in groups_of(members, scale="group")] == ["b", "a"]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8))
+def test_advantages_of_a_group_sum_to_0(rewards: list[float]) -> None:
+    [group] = groups_of([played(reward) for reward in rewards], scale="group")
+    assert sum(group.advantages) == pytest.approx(0.0, abs=1e-4)

@@ -1,0 +1,148 @@
+"""metrics.jsonl survives crashes, and a logger that fails does not end training."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.records.errors import RunError
+from rollyard.training.metrics.metrics_log import MetricsLog
+from rollyard.training.metrics.metrics_sink import MetricsSink, RetriedSink
+
+
+class Recorder:
+    """A sink that keeps what it gets, and fails while `down` is positive."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[int, dict[str, float]]] = []
+        self.down = 0
+        self.tried = 0
+        self.closed: bool | None = None
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.tried += 1
+        if self.down:
+            self.down -= 1
+            raise ConnectionError("W&B is down")
+        self.got.append((step, dict(metrics)))
+
+    def close(self, *, failed: bool) -> None:
+        self.closed = failed
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "metrics.jsonl"
+
+
+def lines(path: Path) -> list[Any]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def steps(path: Path) -> list[int]:
+    return [line["step"] for line in lines(path)]
+
+
+def test_each_call_appends_a_line_and_reaches_every_sink(path: Path) -> None:
+    sinks = [Recorder(), Recorder()]
+    metrics_log = MetricsLog(path, sinks)
+    metrics_log.write(1, {"train/reward": 0.5})
+    metrics_log.write(2, {"train/reward": 1.0, "train/skipped_groups": 3})
+    metrics_log.close(failed=True)
+    assert [list(line) for line in lines(path)] == [
+        ["step", "time", "train/reward"],
+        ["step", "time", "train/reward", "train/skipped_groups"],
+    ]
+    for sink in sinks:
+        assert [step for step, _ in sink.got] == [1, 2] and sink.closed
+
+
+def test_a_loss_that_is_not_a_number_is_null_in_the_file_and_absent_from_sinks(path: Path) -> None:
+    sink = Recorder()
+    MetricsLog(path, [sink]).write(1, {"train/loss": math.nan, "train/ratio_max": math.inf, "train/kl": 0.0})
+    assert lines(path)[0]["train/loss"] is None and lines(path)[0]["train/ratio_max"] is None
+    assert sink.got == [(1, {"train/kl": 0.0})]
+
+
+def test_a_resumed_run_drops_the_steps_after_its_checkpoint(path: Path) -> None:
+    metrics_log = MetricsLog(path)
+    for step in range(1, 6):
+        metrics_log.write(step, {"train/reward": float(step)})
+    with path.open("ab") as file:
+        file.write(b'{"step": 6, "ti')
+    metrics_log.drop_after(3)
+    metrics_log.write(4, {"train/reward": 4.0})
+    assert steps(path) == [1, 2, 3, 4]
+
+
+def test_drop_after_of_a_run_without_metrics_does_nothing(path: Path) -> None:
+    MetricsLog(path).drop_after(0)
+    assert not path.exists()
+
+
+def test_an_unfinished_last_line_is_never_joined_with_the_next(path: Path) -> None:
+    metrics_log = MetricsLog(path)
+    metrics_log.write(1, {})
+    with path.open("ab") as file:
+        file.write(b'{"step": 2, "ti')
+    metrics_log.write(2, {})
+    assert steps(path) == [1, 2]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file where the folder should be")
+    with pytest.raises(RunError, match=r"cannot write .*metrics\.jsonl"):
+        MetricsLog(tmp_path / "run" / "metrics.jsonl").write(1, {})
+
+
+def test_a_sink_that_fails_is_dropped_with_one_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken, working = Recorder(), Recorder()
+    broken.down = 9
+    metrics_log = MetricsLog(path, [broken, working])
+    for step in (1, 2, 3):
+        metrics_log.write(step, {})
+    metrics_log.close()
+    assert (broken.tried, len(working.got), len(caplog.records), steps(path)) == (1, 3, 1, [1, 2, 3])
+
+
+def test_a_tracker_that_is_down_for_a_while_gets_everything_afterwards_in_order(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = Recorder()
+    sink = RetriedSink("W&B", lambda: service)
+    for step in range(1, 12):
+        service.down = 1 if step in (3, 5) else 0
+        sink.log(step, {"train/reward": float(step)})
+    sink.close(failed=False)
+    assert [step for step, _ in service.got] == list(range(1, 12)) and service.closed is False
+    assert [record.getMessage().split(" and")[0] for record in caplog.records] == ["W&B failed"]
+
+
+def test_a_tracker_that_cannot_be_started_is_tried_again_ever_more_rarely() -> None:
+    attempts = []
+
+    def start() -> MetricsSink:
+        attempts.append(step)
+        raise RunError("no network")
+
+    step = 0
+    sink = RetriedSink("W&B", start)
+    for step in range(1, 41):
+        sink.log(step, {})
+    assert attempts == [0, 2, 5, 10, 19, 36]
+
+
+def test_what_a_tracker_never_got_is_named_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    service = Recorder()
+    service.down = 99
+    sink = RetriedSink("MLflow", lambda: service)
+    with caplog.at_level(logging.WARNING):
+        sink.log(7, {})
+        sink.close(failed=False)
+    assert {"MLflow", "7"} <= set(caplog.records[-1].getMessage().split())

@@ -1,0 +1,185 @@
+"""A resumed run uses the rollouts that it has, and only those that its own weights played."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.records.errors import RunError
+from rollyard.training.play.step_files import StepFiles
+from tests.support.stacks import keys_of
+from tests.support.waiting import until
+from tests.unit.training.play.training_stack import (
+    SHORT_S,
+    ScriptedPolicy,
+    Training,
+    training,
+    write_questions,
+)
+
+
+def interrupt(run: Training, step: int, played: int = 0, **more: Any) -> None:
+    """Restore the record of a step that a killed run leaves."""
+    files = StepFiles(run.paths.rollouts(step))
+    record = files.record()
+    assert record is not None
+    files.write(record.model_copy(update={"played": played, "complete": False, **more}))
+
+
+def renamed(run: Training) -> set[str]:
+    """The outputs that were set aside."""
+    return {path.name.split(".")[0] for path in run.paths.rollouts(1).parent.glob("step_??????.jsonl.*")}
+
+
+async def test_a_complete_step_is_not_played_again(tmp_path: Path) -> None:
+    async with training(tmp_path) as run:
+        before = await run.steps(first := run.source(), 2)
+        await first.close()
+        asked = Counter(run.policy.asked)
+        after = await run.steps(second := run.source(), 2)
+        await second.close()
+    assert [batch.groups for batch in after] == [batch.groups for batch in before]
+    assert [batch.position for batch in after] == [batch.position for batch in before]
+    assert run.policy.asked == asked
+
+
+async def test_failed_rollouts_of_a_complete_step_are_not_played_again(tmp_path: Path) -> None:
+    policy = ScriptedPolicy(lambda question, count: "500" if (question, count) == (0, 0) else str(count % 2))
+    async with training(tmp_path, policy, group_size=3, max_attempts=1) as run:
+        before = await run.steps(first := run.source(), 1)
+        await first.close()
+        after = await run.steps(second := run.source(), 1)
+        await second.close()
+    assert after[0].groups == before[0].groups
+    assert policy.asked[0] == 3
+
+
+async def test_after_a_torn_line_only_its_rollout_is_played_again(tmp_path: Path) -> None:
+    async with training(tmp_path) as run:
+        await run.steps(first := run.source(), 1)
+        await first.close()
+        interrupt(run, 1)
+        output = run.paths.rollouts(1)
+        output.write_bytes(output.read_bytes()[:-20])
+        [batch] = await run.steps(second := run.source(), 1)
+        await second.close()
+        assert keys_of(run.rows(1)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert run.policy.asked.total() == 5
+    assert sum(len(group.members) for group in batch.groups) == 4
+    assert any("incomplete" in line for line in run.lines)
+
+
+async def test_a_run_that_stops_within_a_step_goes_on_with_the_missing_rollouts(tmp_path: Path) -> None:
+    policy = ScriptedPolicy()
+    policy.hangs = lambda question, count: question == 1
+    async with training(tmp_path, policy) as run:
+        waiting = asyncio.create_task(run.step(source := run.source(), 1))
+        await until(lambda: run.paths.rollouts(1).exists() and len(run.rows(1)) == 2)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        policy.hangs = lambda question, count: False
+        await run.steps(source, 1)
+        await source.close()
+        assert keys_of(run.rows(1)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert policy.asked[0] == 2
+
+
+async def test_a_timeout_of_the_policy_stays_one_in_a_resumed_run(tmp_path: Path) -> None:
+    policy = ScriptedPolicy()
+    policy.hangs = lambda question, count: (question, count) == (0, 0)
+    async with training(tmp_path, policy, model_settings={"request_timeout_s": SHORT_S}) as run:
+        before = await run.steps(first := run.source(), 1)
+        await first.close()
+        interrupt(run, 1)
+        after = await run.steps(second := run.source(), 1)
+        await second.close()
+    assert after[0].groups == before[0].groups
+    assert policy.asked[0] == 2
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"responses_create_params": {"temperature": 0.9}}, {"seed": 1}, {"optimizer": {"learning_rate": 1}}],
+)
+async def test_rollouts_of_other_settings_are_set_aside(tmp_path: Path, changed: dict[str, Any]) -> None:
+    async with training(tmp_path) as run:
+        await run.steps(first := run.source(), 2)
+        await first.close()
+        await run.steps(second := run.source(**changed), 1)
+        await second.close()
+        assert renamed(run) == {"step_000001", "step_000002"}
+    assert run.policy.asked.total() == 12
+
+
+async def test_what_differs_from_a_file_that_is_not_used_is_named(tmp_path: Path) -> None:
+    async with training(tmp_path) as run:
+        await run.steps(first := run.source(), 1)
+        await first.close()
+        await run.steps(second := run.source(seed=1, resample=True), 1)
+        await second.close()
+        await run.steps(third := run.source(seed=1, resample=True, responses_create_params={"temperature": 0.5}), 1)
+        await third.close()
+    assert "step_000001.jsonl" in run.lines[0] and "(resample, seed)" in run.lines[0]
+    assert re.search(r"responses_create_params\.temperature: 1\.0 .*, 0\.5 ", run.lines[-1])
+    assert "overwrite" not in run.lines[-1]
+
+
+async def test_rollouts_of_weights_that_the_run_does_not_have_are_never_used(tmp_path: Path) -> None:
+    async with training(tmp_path) as run:
+        run.policy.updates = 3
+        with pytest.raises(RunError, match=r"\b3 updates.* step 1 .*\b0\b"):
+            await run.source().next_batch(1)
+        [batch] = await run.steps(second := run.source(), 1)
+        await second.close()
+        assert renamed(run) == {"step_000001"}
+    assert all(member.sequences[0].versions[-1] == "step_000000" for group in batch.groups for member in group.members)
+
+
+async def test_a_step_that_is_played_again_invalidates_the_later_ones(tmp_path: Path) -> None:
+    async with training(tmp_path) as run:
+        await run.steps(first := run.source(), 3)
+        await first.close()
+        StepFiles(run.paths.rollouts(2)).set_aside()
+        await run.steps(second := run.source(), 2)
+        assert renamed(run) == {"step_000002", "step_000003"}
+        await second.close()
+    assert run.policy.asked.total() == 16
+
+
+async def test_a_step_that_is_played_again_invalidates_the_evaluations_after_it(tmp_path: Path) -> None:
+    async with training(tmp_path) as run:
+        await run.steps(first := run.source(), 2)
+        await first.close()
+        evaluations = [run.paths.evaluation(step) for step in (1, 2)]
+        evaluations[0].parent.mkdir()
+        for path in evaluations:
+            path.write_text("{}\n")
+        StepFiles(run.paths.rollouts(2)).set_aside()
+        await run.steps(second := run.source(), 2)
+        await second.close()
+        assert [path.exists() for path in evaluations] == [True, False]
+        assert any("evaluation step_000002.jsonl" in line for line in run.lines)
+
+
+async def test_a_changed_dataset_stops_the_run(tmp_path: Path) -> None:
+    async with training(tmp_path) as run:
+        await run.steps(source := run.source(), 1)
+        write_questions(run.data, [0, 1, 7, 8, 9, 10])
+        with pytest.raises(RunError, match=r"questions\.jsonl: line 3 changed"):
+            await run.step(source, 2)
+
+
+async def test_a_file_that_another_program_changes_stops_the_run(tmp_path: Path) -> None:
+    def spoil(question: int, count: int) -> str:
+        with run.paths.rollouts(1).open("ab") as file:
+            file.write(b"{}\n")
+        return "1"
+
+    async with training(tmp_path, ScriptedPolicy(spoil)) as run:
+        with pytest.raises(RunError, match=r"step_000001\.jsonl .*\d+ bytes"):
+            await run.step(run.source(), 1)

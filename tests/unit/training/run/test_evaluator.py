@@ -1,0 +1,97 @@
+"""Evaluation during training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.records.errors import RunError
+from rollyard.services.datasets.tasks import TaskFile
+from rollyard.training.run.evaluator import Evaluator, evaluation_metrics
+from rollyard.training.train_config import TrainConfig
+from tests.unit.training.play.training_stack import ScriptedPolicy, Training, training
+from tests.unit.training.recorded_turns import row, turn
+
+
+def evaluator(run: Training, **settings: Any) -> Evaluator:
+    config = TrainConfig(model="m", output_dir=run.paths.root, agent_name="solver", evaluation=settings)
+    tasks = TaskFile(run.data, agent="solver", limit=None)
+    return Evaluator(run.stack.clients, tasks, config, run.paths, print_line=run.lines.append)
+
+
+def by_question(answer: Callable[[int], str]) -> ScriptedPolicy:
+    return ScriptedPolicy(lambda question, count: answer(question))
+
+
+async def test_every_row_is_played_as_often_as_set(tmp_path: Path) -> None:
+    async with training(tmp_path, by_question(lambda question: str(question % 2)), questions=4) as run:
+        found = await evaluator(run, num_repeats=2).evaluate(3)
+        assert (found["reward"], found["failed_rollouts"]) == (0.5, 0)
+        assert run.policy.asked == {0: 2, 1: 2, 2: 2, 3: 2}
+        assert run.paths.evaluation(3).name == "step_000003.jsonl" and run.paths.evaluation(3).exists()
+
+
+async def test_an_evaluation_that_was_interrupted_plays_only_what_is_missing(tmp_path: Path) -> None:
+    async with training(tmp_path, by_question(lambda question: "1"), questions=4) as run:
+        await evaluator(run).evaluate(3)
+        output = run.paths.evaluation(3)
+        output.write_bytes(b"".join(output.read_bytes().splitlines(keepends=True)[:2]))
+        found = await evaluator(run).evaluate(3)
+        assert found["reward"] == 1.0 and sum(run.policy.asked.values()) == 6
+
+
+async def test_rollouts_of_other_sampling_parameters_are_not_mixed(tmp_path: Path) -> None:
+    async with training(tmp_path, by_question(lambda question: "1"), questions=4) as run:
+        await evaluator(run).evaluate(3)
+        await evaluator(run, responses_create_params={"temperature": 0.5}).evaluate(3)
+        assert sum(run.policy.asked.values()) == 8
+        assert any("step_000003.jsonl" in line for line in run.lines)
+
+
+async def test_a_failed_rollout_is_counted_and_has_no_reward(tmp_path: Path) -> None:
+    policy = by_question(lambda question: "crash" if question == 0 else "1")
+    async with training(tmp_path, policy, questions=4) as run:
+        found = await evaluator(run).evaluate(0)
+    assert (found["reward"], found["failed_rollouts"]) == (1.0, 1)
+
+
+async def test_an_evaluation_in_which_everything_fails_is_an_error(tmp_path: Path) -> None:
+    async with training(tmp_path, by_question(lambda question: "crash"), questions=30) as run:
+        with pytest.raises(RunError, match="evaluation after 0 updates"):
+            await evaluator(run).evaluate(0)
+
+
+def test_the_metrics_are_shares_and_means_of_the_measured_rollouts() -> None:
+    rows = [
+        row(turn([1], [2, 3]), turn([1, 2, 3, 4], [5]), reward=1.0, success=True, extracted_answer="18"),
+        row(turn([1], [2]), reward=-1.0, success=False, extracted_answer=None),
+        row(turn([1], [2, 3]), reward=0.0, success=False, finish_reason="unreadable_call"),
+        row(turn([1], [9]), reward=100.0, mask_sample=True),
+    ]
+    assert evaluation_metrics(iter(rows), 5) == pytest.approx(
+        {
+            "failed_rollouts": 2,
+            "reward": 0.0,
+            "accuracy": 1 / 3,
+            "correct_rate": 1 / 3,
+            "parse_err_rate": 2 / 3,
+            "avg_completion_length": 2.0,
+            "total_completion_tokens": 6,
+        }
+    )
+
+
+def test_an_environment_that_does_not_report_success_has_no_accuracy() -> None:
+    assert "accuracy" not in evaluation_metrics(iter([row(turn([1], [2]))]), 1)
+
+
+def test_without_a_measured_rollout_there_is_only_the_number_of_failures() -> None:
+    assert evaluation_metrics(iter([]), 3) == {"failed_rollouts": 3}
+
+
+def test_endpoints_without_token_ids_count_the_tokens_that_they_report() -> None:
+    rollout = {"reward": 1.0, "response": {"output": [], "usage": {"output_tokens": 7}}}
+    assert evaluation_metrics(iter([rollout]), 1)["total_completion_tokens"] == 7

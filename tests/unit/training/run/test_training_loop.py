@@ -1,0 +1,210 @@
+"""The order of a training run, what it leaves on disk, and what errors and signals do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import anyio
+import orjson
+import pytest
+
+from rollyard.records.errors import RunError
+from rollyard.training.run_paths import TrainingPaths
+from tests.unit.training.run.fake_training import FakeStack, fake_config, json_lines, run_once
+
+
+def test_a_run_publishes_before_it_plays_and_measures_before_it_evaluates(tmp_path: Path) -> None:
+    stack = FakeStack()
+    assert run_once(fake_config(tmp_path), stack) == "complete"
+    assert stack.calls == [
+        *("publish step_000000", "evaluate 0"),
+        *("play 1 with step_000000", "publish step_000001", "parity step_000001"),
+        *("play 2 with step_000001", "publish step_000002", "parity step_000002", "evaluate 2"),
+        *("play 3 with step_000002", "publish step_000003", "parity step_000003", "evaluate 3"),
+    ]
+
+
+def test_each_step_has_a_line_of_metrics_and_each_evaluation_too(tmp_path: Path) -> None:
+    run_once(fake_config(tmp_path), FakeStack())
+    lines = json_lines(TrainingPaths(tmp_path / "run").metrics)
+    assert [(line["step"], "train/reward" in line, "eval/reward" in line) for line in lines] == [
+        *((0, False, True), (1, True, False), (2, True, False), (2, False, True), (3, True, False), (3, False, True))
+    ]
+    assert lines[1]["train/reward"] == 0.75 and lines[1]["train/loss"] == 0.5 and lines[1]["train/parity_max"] == 1e-5
+    assert {"perf/rollout_wait_s", "perf/update_s", "perf/publish_s", "perf/step_s"} <= lines[1].keys()
+
+
+def test_traces_tell_how_long_each_stage_took_and_what_became_of_each_task(tmp_path: Path) -> None:
+    run_once(fake_config(tmp_path, max_steps=1, evaluation={}), FakeStack())
+    traces = TrainingPaths(tmp_path / "run").traces
+    spans = [(entry["name"], entry["step"]) for entry in json_lines(traces / "trace.jsonl") if entry["type"] == "span"]
+    assert spans == [
+        *(("publish", 0), ("evaluation", 0), ("rollouts", 1), ("update", 1), ("publish", 1), ("parity", 1)),
+        *(("evaluation", 1), ("checkpoint", 1)),
+    ]
+    samples = [(entry["event"], entry["task_key"]) for entry in json_lines(traces / "samples.jsonl")]
+    assert samples == [("used", "a"), ("failed", "a"), ("skipped", "b")]
+
+
+def test_each_step_has_a_file_with_log_probabilities_of_engine_and_trainer(tmp_path: Path) -> None:
+    run_once(fake_config(tmp_path, max_steps=2), FakeStack())
+    paths = TrainingPaths(tmp_path / "run")
+    records = [orjson.loads(paths.token_pairs(step).read_bytes()) for step in (1, 2)]
+    assert [record["step"] for record in records] == [1, 2]
+    assert records[0]["sample"][0]["trainer"] == -1.5 and records[0]["sample"][0]["engine"] == -1.0
+
+
+def test_a_warning_about_every_version_of_the_weights_is_printed_once(tmp_path: Path) -> None:
+    stack, lines = FakeStack(), list[str]()
+    stack.warnings = ("47 tensors are F32",)
+    run_once(fake_config(tmp_path), stack, lines)
+    assert [line for line in lines if "F32" in line] == ["weights step_000000: 47 tensors are F32"]
+
+
+def test_a_version_name_of_an_earlier_start_is_never_used_again(tmp_path: Path) -> None:
+    stack = FakeStack()
+    stack.on["play 2 with step_000001"] = _lose_engines
+    with pytest.raises(RunError):
+        run_once(fake_config(tmp_path), stack)
+    stack.on.clear()
+    stack.calls.clear()
+    assert run_once(fake_config(tmp_path), stack) == "complete"
+    assert stack.calls[:3] == ["publish step_000001-r1", "play 2 with step_000001-r1", "publish step_000002-r1"]
+
+
+def test_a_resumed_run_begins_at_the_position_of_its_checkpoint(tmp_path: Path) -> None:
+    stack = FakeStack()
+    stack.on["publish step_000002"] = _lose_engines
+    with pytest.raises(RunError):
+        run_once(fake_config(tmp_path), stack)
+    stack.on.clear()
+    run_once(fake_config(tmp_path), stack)
+    assert stack.starts_at == [{}, {"index": 2}]
+
+
+@pytest.mark.parametrize(
+    ("call", "saved"),
+    [
+        ("play 2 with step_000001", 1),
+        ("publish step_000002", 2),
+        ("parity step_000002", 2),
+        ("evaluate 2", 2),
+    ],
+)
+def test_an_error_of_the_stack_ends_the_run_with_a_checkpoint_of_the_last_update(
+    call: str, saved: int, tmp_path: Path
+) -> None:
+    stack = FakeStack()
+    stack.on[call] = _lose_engines
+    with pytest.raises(RunError, match="gone"):
+        run_once(fake_config(tmp_path), stack)
+    paths = TrainingPaths(tmp_path / "run")
+    assert [path.name for path in paths.checkpoints.glob("step_*")] == [f"step_{saved:06d}"]
+    assert [line["step"] for line in json_lines(paths.metrics) if "train/reward" in line] == [*range(1, saved + 1)]
+    stack.on.clear()
+    stack.calls.clear()
+    assert run_once(fake_config(tmp_path), stack) == "complete"
+    assert "evaluate 2" in stack.calls, "the evaluation that is missing is part of the resumed run"
+
+
+def test_an_error_before_the_first_update_leaves_no_checkpoint(tmp_path: Path) -> None:
+    stack = FakeStack()
+    stack.on["publish step_000000"] = _lose_engines
+    with pytest.raises(RunError, match="gone"):
+        run_once(fake_config(tmp_path), stack)
+    assert not TrainingPaths(tmp_path / "run").checkpoints.exists()
+
+
+def test_traces_that_cannot_be_written_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    paths = TrainingPaths(tmp_path / "run")
+    (samples := paths.traces / "samples.jsonl").mkdir(parents=True)
+    with pytest.raises(RunError, match=f"cannot write {samples}: Is a directory"):
+        run_once(fake_config(tmp_path), FakeStack())
+    assert [path.name for path in paths.checkpoints.glob("step_*")] == ["step_000001"]
+
+
+@pytest.mark.parametrize("call", ["play 2 with step_000001", "publish step_000002", "evaluate 2"])
+def test_a_signal_cancels_what_the_stack_does_and_saves_the_last_update(call: str, tmp_path: Path) -> None:
+    stack, lines = FakeStack(), list[str]()
+    cancelled: list[bool] = []
+
+    async def interrupted() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.append(True)
+
+    stack.on[call] = interrupted
+    assert run_once(fake_config(tmp_path), stack, lines) == "interrupted"
+    assert cancelled and stack.calls[-1] == call
+    assert stack.is_closed, "rollouts that are played ahead must stop"
+    assert [line for line in lines if line.startswith("SIGTERM: ")]
+    stack.on.clear()
+    assert run_once(fake_config(tmp_path), stack) == "complete"
+    lines_of = [line["step"] for line in json_lines(TrainingPaths(tmp_path / "run").metrics) if "train/loss" in line]
+    assert lines_of == [1, 2, 3]
+
+
+def test_a_second_signal_ends_at_once_without_a_checkpoint(tmp_path: Path) -> None:
+    stack = FakeStack()
+
+    async def twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stack.on["play 2 with step_000001"] = twice
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run_once(fake_config(tmp_path), stack)
+    assert not list(TrainingPaths(tmp_path / "run").checkpoints.glob("step_*"))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_end_of_the_data_completes_a_run_without_max_steps(tmp_path: Path) -> None:
+    stack, lines = FakeStack(batches=2), list[str]()
+    config = fake_config(tmp_path, max_steps=0, evaluation={"interval": 0})
+    assert run_once(config, stack, lines) == "complete"
+    assert [line for line in lines if line.endswith(" exhausted after 2 updates")]
+    assert stack.calls[-2:] == ["play 3 with step_000002", "evaluate 2"]
+    assert [path.name for path in TrainingPaths(tmp_path / "run").checkpoints.glob("step_*")] == ["step_000002"]
+
+
+def test_a_complete_run_that_gets_more_steps_goes_on(tmp_path: Path) -> None:
+    stack = FakeStack()
+    run_once(fake_config(tmp_path, evaluation={"interval": 0}), stack)
+    stack.calls.clear()
+    run_once(fake_config(tmp_path, evaluation={"interval": 0}, max_steps=4), stack)
+    assert stack.calls == [
+        *("publish step_000003-r1", "play 4 with step_000003-r1", "publish step_000004-r1"),
+        *("parity step_000004-r1", "evaluate 4"),
+    ]
+
+
+def test_starting_a_complete_run_again_plays_nothing(tmp_path: Path) -> None:
+    stack = FakeStack()
+    run_once(fake_config(tmp_path), stack)
+    stack.calls.clear()
+    assert run_once(fake_config(tmp_path), stack) == "complete"
+    assert stack.calls == ["publish step_000003-r1"]
+
+
+def test_evaluation_before_the_start_can_be_switched_off(tmp_path: Path) -> None:
+    stack = FakeStack()
+    run_once(fake_config(tmp_path, evaluation={"before_start": False, "interval": 0}), stack)
+    assert [call for call in stack.calls if call.startswith("evaluate")] == ["evaluate 3"]
+
+
+def test_checkpoints_follow_their_interval_and_the_last_update(tmp_path: Path) -> None:
+    run_once(fake_config(tmp_path, max_steps=5, checkpoint_interval=2, keep_checkpoints=9), FakeStack())
+    names = sorted(path.name for path in TrainingPaths(tmp_path / "run").checkpoints.glob("step_*"))
+    assert names == ["step_000002", "step_000004", "step_000005"]
+
+
+def _lose_engines() -> None:
+    raise RunError("the engines are gone")

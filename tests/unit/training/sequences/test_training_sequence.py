@@ -1,0 +1,159 @@
+"""Training sequences: tokens, loss mask, log-probabilities and versions of a rollout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollyard.records.types import Json
+from rollyard.training.sequences.training_sequence import (
+    SequenceError,
+    SequenceRules,
+    TrainingSequence,
+    training_sequences,
+)
+from tests.unit.training.recorded_turns import row, turn
+
+REFUSE, MASK, REWEIGHT = (SequenceRules(constrained_turns=rule) for rule in ("refuse", "mask", "reweight"))
+
+
+def test_turns_that_continue_each_other_are_one_sequence_with_a_loss_on_generated_tokens() -> None:
+    [found] = training_sequences(row(turn([1, 2], [3, 4]), turn([1, 2, 3, 4, 5, 6], [7])), REFUSE)
+    assert found == TrainingSequence(
+        prompt_ids=[1, 2],
+        completion_ids=[3, 4, 5, 6, 7],
+        loss_mask=[1, 1, 0, 0, 1],
+        log_probs=[-0.3, -0.4, 0.0, 0.0, -0.7],
+        reweighted=[0, 0, 0, 0, 0],
+        versions=["v1", "v1", None, None, "v1"],
+        temperature=1.0,
+    )
+    assert (found.length, found.loss_tokens) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    "prompt", [[1, 2, 3, 9, 5], [9, 2, 3, 4, 5], [1, 2, 3]], ids=["generated ids differ", "prompt differs", "shorter"]
+)
+def test_a_prompt_that_does_not_continue_the_last_turn_starts_a_sequence(prompt: list[int]) -> None:
+    first, second = training_sequences(row(turn([1, 2], [3, 4]), turn(prompt, [7])), REFUSE)
+    assert (first.completion_ids, second.prompt_ids, second.completion_ids) == ([3, 4], prompt, [7])
+
+
+def test_another_temperature_starts_a_sequence() -> None:
+    found = training_sequences(row(turn([1], [2]), turn([1, 2], [3], temperature=0.5)), REFUSE)
+    assert [(each.prompt_ids, each.completion_ids, each.temperature) for each in found] == [
+        ([1], [2], 1.0),
+        ([1, 2], [3], 0.5),
+    ]
+
+
+def test_raw_log_probs_are_compared_at_temperature_1() -> None:
+    [found] = training_sequences(row(turn([1], [2], temperature=0.5, logprobs_mode="raw_logprobs")), REFUSE)
+    assert found.temperature == 1.0
+
+
+CONSTRAINED: tuple[dict[str, Any], ...] = (
+    {"constrained": ["strict_tools"]},
+    {"constrained": ["top_p"]},
+    {"temperature": 0.0},
+    {"logprobs_mode": None},
+)
+
+
+@pytest.mark.parametrize("sampling", CONSTRAINED, ids=str)
+def test_a_constrained_turn_is_refused_with_its_number_and_what_to_do(sampling: dict[str, Any]) -> None:
+    with pytest.raises(SequenceError, match=r"turn 2 of 2 .*\. .*\bmask\b.*\breweight\b"):
+        training_sequences(row(turn([1], [2]), turn([1, 2], [3], **sampling)), REFUSE)
+
+
+@pytest.mark.parametrize("sampling", CONSTRAINED, ids=str)
+def test_masked_constrained_turns_stay_as_context(sampling: dict[str, Any]) -> None:
+    turns = turn([1], [2]), turn([1, 2], [3], **sampling), turn([1, 2, 3, 4], [5])
+    [found] = training_sequences(row(*turns), MASK)
+    assert (found.completion_ids, found.loss_mask) == ([2, 3, 4, 5], [1, 0, 0, 1])
+
+
+def test_constrained_turns_are_reweighted_where_the_sampled_distribution_is_recorded() -> None:
+    turns = turn([1], [2], constrained=["strict_tools"]), turn([1, 2], [3]), turn([1, 2, 3], [4], temperature=0.0)
+    [found] = training_sequences(row(*turns), REWEIGHT)
+    assert (found.loss_mask, found.reweighted) == ([1, 1, 0], [1, 0, 0])
+
+
+@pytest.mark.parametrize(("temperature", "is_usable"), [(1.0, True), (0.7, False)])
+def test_raw_log_probs_under_a_grammar_are_those_of_sampling_only_at_temperature_1(
+    temperature: float, is_usable: bool
+) -> None:
+    sampling = {"constrained": ["strict_tools"], "logprobs_mode": "raw_logprobs", "temperature": temperature}
+    [found] = training_sequences(row(turn([1], [2], **sampling)), REWEIGHT)
+    assert found.loss_mask == [int(is_usable)]
+
+
+def test_tokens_of_other_stacks_need_an_assumed_temperature() -> None:
+    foreign = turn([1], [2])
+    del foreign["token_trace"]
+    with pytest.raises(SequenceError, match="record"):
+        training_sequences(row(foreign), REFUSE)
+    [found] = training_sequences(row(foreign), SequenceRules(assumed_temperature=0.7))
+    assert (found.loss_mask, found.versions, found.temperature) == ([1], [None], 0.7)
+
+
+def test_the_engines_version_of_each_token_is_kept() -> None:
+    spans = [{"version": "v1", "start": 0, "end": 2}, {"version": "v2", "start": 2, "end": 3}]
+    [found] = training_sequences(row(turn([1], [2, 3, 4], weight_versions=spans)), REFUSE)
+    assert found.versions == ["v1", "v1", "v2"]
+
+
+BROKEN: dict[str, Json] = {
+    "no tokens": {"reward": 1.0, "response": {"output": [{"type": "message"}]}},
+    "no response": {"reward": 1.0},
+    "a log-probability is missing": row({**turn([1], [2, 3]), "generation_log_probs": [-0.1]}),
+    "a log-probability is NaN": row({**turn([1], [2]), "generation_log_probs": [float("nan")]}),
+    "a log-probability is positive": row({**turn([1], [2]), "generation_log_probs": [0.5]}),
+    "an id is negative": row(turn([1], [-2])),
+    "an id is text": row({**turn([1], [2]), "generation_token_ids": ["2"]}),
+    "no prompt": row({**turn([1], [2]), "prompt_token_ids": None}),
+    "the trace is text": row({**turn([1], [2]), "token_trace": "x"}),
+    "the output is a number": {"reward": 1.0, "response": {"output": 5}},
+    "the temperature is NaN": row(turn([1], [2], temperature=float("nan"))),
+    "the constraints are a number": row(turn([1], [2], constrained=3)),
+    "the version is a number": row(turn([1], [2], policy_version=3)),
+    "the versions of the tokens are text": row(turn([1], [2], weight_versions="v1")),
+    "a span of versions begins at text": row(turn([1], [2], weight_versions=[{"version": "v1", "start": "0"}])),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_missing_and_invalid_tokens_are_an_error(broken: Json) -> None:
+    with pytest.raises(SequenceError):
+        training_sequences(broken, REFUSE)
+
+
+@pytest.mark.parametrize("missing", ["prompt_token_ids", "generation_token_ids", "generation_log_probs"])
+def test_a_later_turn_without_one_of_its_fields_is_an_error_with_its_number(missing: str) -> None:
+    incomplete = turn([1, 2, 3], [4])
+    del incomplete[missing]
+    with pytest.raises(SequenceError, match=r"^turn 2 of 3 has"):
+        training_sequences(row(turn([1], [2]), incomplete, turn([1, 2, 3, 4, 5], [6])), REFUSE)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1), st.lists(st.integers(0, 3)), st.booleans()), min_size=1)
+)
+def test_every_generated_token_is_in_exactly_one_sequence(turns: list[tuple[list[int], list[int], bool]]) -> None:
+    items, history = [], list[int]()
+    for new, generated, continues in turns:
+        prompt = history + new if continues else new
+        items.append(turn(prompt, generated))
+        history = prompt + generated
+    found = training_sequences(row(*items), REFUSE)
+    generated_ids = [token for _, generated, _ in turns for token in generated]
+    assert [
+        token for each in found for token, mask in zip(each.completion_ids, each.loss_mask, strict=True) if mask
+    ] == (generated_ids)
+    for each in found:
+        lengths = {len(column) for column in (each.loss_mask, each.log_probs, each.reweighted, each.versions)}
+        assert lengths == {len(each.completion_ids)}

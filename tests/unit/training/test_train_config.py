@@ -1,0 +1,52 @@
+"""The keys of a training YAML."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rollyard.records.errors import OperatorError
+from rollyard.training.algorithms import ALGORITHMS, NO_CLIPPING
+from rollyard.training.train_config import LossSettings, TrainConfig
+
+
+def make(**settings: Any) -> TrainConfig:
+    return TrainConfig(model="m", output_dir="out", **settings)
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "drgrpo"])
+def test_every_algorithm_can_be_chosen(name: str) -> None:
+    assert LossSettings(algorithm=name).resolved == ALGORITHMS[name.replace("drgrpo", "dr_grpo")]
+
+
+def test_settings_replace_values_of_the_algorithm() -> None:
+    found = LossSettings(algorithm="dr_grpo", epsilon=0.1, scale="batch", beta=0.04).resolved
+    assert (found.epsilon, found.epsilon_high, found.scale, found.beta) == (0.1, NO_CLIPPING, "batch", 0.04)
+
+
+def test_an_unknown_algorithm_is_an_operator_error() -> None:
+    with pytest.raises(OperatorError, match=r"'ppo'; .*grpo, dr_grpo"):
+        LossSettings(algorithm="ppo")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": {"max_seq_len": 100, "micro_token_budget": 99}}, "sequence"),
+        ({"group_size": 2, "min_group_members": 3}, "every group"),
+        ({"input_jsonl_fpath": "a", "data": "b"}, "use one of them"),
+        ({"group_sizes": 2}, "group_sizes"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        make(**settings)
+
+
+def test_every_key_has_a_description() -> None:
+    models: list[Any] = [TrainConfig, *(field.annotation for field in TrainConfig.model_fields.values())]
+    for model in models:
+        for name, field in getattr(model, "model_fields", {}).items():
+            assert field.description, f"{model.__name__}.{name}"

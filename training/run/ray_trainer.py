@@ -1,0 +1,90 @@
+"""Runs a trainer on a Ray cluster, as an actor that reserves GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rollyard.records.errors import RunError
+from rollyard.services.runtime import ray_actor
+from rollyard.services.runtime.programs import process_group
+
+CHUNK = 1 << 20
+SILENCE_S = 60.0
+"""An actor that does not respond for this long counts as dead. A live actor responds every second."""
+WAIT_S = 15.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_on_ray(
+    address: str,
+    command: Sequence[str],
+    num_gpus: float,
+    here: Path,
+    environ: Mapping[str, str],
+    *,
+    write: Callable[[bytes], None],
+    print_line: Callable[[str], None],
+) -> int:
+    """Run a command in the folder `here` of a host of the cluster, and return its exit status.
+
+    Waits until `num_gpus` GPUs are free; the command sees only these. `write` receives its output. SIGINT and SIGTERM
+    of this process reach it as SIGTERM. What the command has started ends with it, and it ends with this process. Must
+    be called in the main thread. Raises RunError if the cluster or the actor fails.
+    """
+    import ray
+
+    # The wrapper ends everything that the command has started, also if the actor is killed.
+    guarded = [sys.executable, "-I", str(Path(process_group.__file__)), *command]
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        ray.cloudpickle.register_pickle_by_value(ray_actor)
+        kind = ray.remote(num_cpus=0, num_gpus=num_gpus, max_restarts=0)(ray_actor.ProgramHost)
+        actor = kind.remote()
+        try:
+            _wait(ray, actor.run.remote(guarded, str(here), dict(environ), None), num_gpus, print_line)
+            with _passing_on(actor):
+                return _follow(ray, actor, write)
+        finally:
+            with contextlib.suppress(Exception):  # Ray raises if the actor or the cluster no longer exists
+                ray.kill(actor)
+    except (ray.exceptions.RayError, ConnectionError) as error:
+        raise RunError(f"the Ray actor of the trainer failed: {str(error).strip().splitlines()[0]}") from error
+    finally:
+        ray.shutdown()
+
+
+def _wait(ray: Any, started: Any, num_gpus: float, print_line: Callable[[str], None]) -> None:
+    ready, _ = ray.wait([started], timeout=WAIT_S)
+    if not ready:
+        print_line(f"waiting for a host of the Ray cluster with {num_gpus:g} free GPUs")
+    ray.get(started)
+
+
+def _follow(ray: Any, actor: Any, write: Callable[[bytes], None]) -> int:
+    offset = 0
+    while True:
+        text, status = ray.get(actor.follow.remote(offset, CHUNK), timeout=SILENCE_S)
+        offset += len(text)
+        write(text)
+        if status is not None:
+            return int(status)
+
+
+@contextlib.contextmanager
+def _passing_on(actor: Any) -> Iterator[None]:
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        # Ray's workers ignore SIGINT, and so do the processes that they start.
+        actor.send_to_leader.remote(int(signal.SIGTERM))
+
+    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,91 @@
+"""The config of the policy's model server, where a training run starts its own vLLM engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.types import Json
+from rollyard.services.config.overrides.command_line import as_override
+from rollyard.services.config.run_config import RunConfig
+from rollyard.training.train_config import TrainConfig
+
+IMPLEMENTATIONS = ("local_vllm_model", "vllm_model")
+"""Model servers whose weights a trainer can update."""
+_SHARED_GPU = 0.4
+"""Share of a GPU's memory for the engine if the trainer uses the same GPU."""
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM (0.32) accepts as --max-lora-rank."""
+_CPU_CACHE_BYTES = 1 << 30
+"""Otherwise, vLLM takes most of the host's memory for its KV cache."""
+_CPU_ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # vLLM would pin its threads to cores that the trainer uses, too
+    "TORCHDYNAMO_DISABLE": "1",  # otherwise the first log-probabilities compile for half a minute
+}
+
+
+def policy_config(config: TrainConfig, model: str, gpus: Sequence[str] | None, *, port: int, trainers: int = 1) -> Json:
+    """Return the config of a `local_vllm_model` that serves `model`, a folder or a hub name.
+
+    `gpus`: the GPUs of this host; None if there are none. The first `trainers` of them are left to the trainer's
+    processes, except on a Ray cluster. The port is fixed, because the trainer calls a model server that restarts at the
+    same address.
+    """
+    settings: dict[str, Any] = {
+        "entrypoint": "app.py",
+        "port": port,
+        "model": model,
+        "served_model_name": "policy",
+        "dtype": config.optimizer.dtype,
+        "tool_call_parser": "hermes",
+        "uses_reasoning_parser": False,
+        # The grammar of a strict tool changes the distribution that tokens are sampled from.
+        "strict_tools": False,
+        "trainer_endpoints": True,
+        "return_token_id_information": True,
+    }
+    beside = Path(sys.executable).with_name("vllm")
+    if beside.is_file():  # an environment that is not activated is not on the PATH
+        settings["vllm_command"] = [str(beside)]
+    flags: dict[str, Any] = {}
+    if (lora := config.optimizer.lora) is not None:
+        flags |= {"enable_lora": True, "max_lora_rank": next(rank for rank in _RANKS if rank >= lora.rank)}
+    if gpus is None:
+        settings["environment"] = _CPU_ENVIRONMENT
+        flags |= {"enforce_eager": True, "kv_cache_memory_bytes": _CPU_CACHE_BYTES}
+    elif config.ray_head_node_address is not None:
+        pass  # the engine is placed on another host, perhaps, and takes the GPUs that it finds there
+    elif len(gpus) <= trainers:
+        settings |= {"gpus": [gpus[-1]], "gpu_memory_utilization": _SHARED_GPU}
+    else:
+        settings |= {"gpus": list(gpus[trainers:]), "engine_replicas": len(gpus) - trainers}
+    if flags:
+        settings["extra_flags"] = flags
+    return {config.policy_server: {"responses_api_models": {"local_vllm_model": settings}}}
+
+
+def trainer_overrides(run_config: RunConfig, policy_server: str) -> tuple[str, ...]:
+    """Return the overrides with which a model server of the user's own configs can be trained.
+
+    Raises OperatorError if it cannot.
+    """
+    models = [spec for spec in run_config.servers if spec.family == "responses_api_models"]
+    spec = next((one for one in models if one.name == policy_server), None)
+    if spec is None:
+        names = [one.name for one in models]
+        raise OperatorError(
+            f"policy_server={policy_server} is not a model server of the configs{did_you_mean(policy_server, names)} "
+            f"(available: {', '.join(names) or 'none'})"
+        )
+    if spec.implementation not in IMPLEMENTATIONS:
+        raise OperatorError(
+            f"{policy_server} is a {spec.implementation}, whose weights cannot be updated; expected one of "
+            f"{', '.join(IMPLEMENTATIONS)}. Without a model server in config_paths, ng_train starts one"
+        )
+    prefix = f"{policy_server}.responses_api_models.{spec.implementation}"
+    return tuple(
+        f"+{as_override(f'{prefix}.{name}', True)}" for name in ("trainer_endpoints", "return_token_id_information")
+    )

@@ -1,0 +1,139 @@
+"""TrlPolicyTrainer: loads the policy, trains it with RolloutTrainer, and writes weights and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.utils.logging import disable_progress_bar
+
+from rollyard.records.errors import OperatorError
+from rollyard.training.run.policy_trainer import Save, TrainerHooks
+from rollyard.training.token_pairs import TokenPairs
+from rollyard.training.train_config import TrainConfig
+from rollyard.training.trl.grpo_settings import grpo_config, lora_config
+from rollyard.training.trl.rollout_trainer import RolloutTrainer
+from rollyard.training.trl.save_policy import gather_policy, write_errors
+from rollyard.training.trl.sequence_log_probs import sequence_log_probs
+from rollyard.training.trl.weight_senders import IpcSender, NcclSender, model_tensors
+from rollyard.training.weights.weight_sender import TransferMethod, WeightSender
+
+
+class TrlPolicyTrainer:
+    """Implements `PolicyTrainer`."""
+
+    def __init__(self, config: TrainConfig, folder: Path, hooks: TrainerHooks) -> None:
+        """`folder`: where TRL may write files. Raises OperatorError if the model cannot be loaded."""
+        disable_progress_bar()  # one for each version of the weights that is written
+        lora = config.optimizer.lora
+        self._has_adapters = lora is not None
+        # Before the model is loaded: it initializes accelerate with the processes of the launcher.
+        arguments = grpo_config(config, folder)
+        self._trainer = RolloutTrainer(
+            model=_load_model(config),
+            args=arguments,
+            processing_class=_load_tokenizer(config.model),
+            source=hooks,
+            micro_token_budget=config.optimizer.micro_token_budget,
+            max_importance_weight=config.loss.max_importance_weight,
+            iterations=config.optimizer.num_iterations,
+            peft_config=None if lora is None else lora_config(lora),
+            callbacks=[_HookCallback(hooks)],
+        )
+
+    @property
+    def is_main(self) -> bool:
+        return bool(self._trainer.accelerator.is_main_process)
+
+    @property
+    def step(self) -> int:
+        return int(self._trainer.state.global_step)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self._trainer.update_metrics
+
+    @property
+    def token_pairs(self) -> TokenPairs | None:
+        return self._trainer.token_pairs
+
+    @property
+    def has_whole_model(self) -> bool:
+        return not self._trainer.is_fsdp_enabled and not self._trainer.is_deepspeed_enabled
+
+    @property
+    def has_gpu(self) -> bool:
+        return bool(self._trainer.accelerator.device.type == "cuda")
+
+    def sender(self, method: TransferMethod) -> WeightSender:
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        return (NcclSender if method == "nccl" else IpcSender)(partial(model_tensors, model))
+
+    def share(self, text: str | None) -> str | None:
+        found = [text]
+        if self._trainer.accelerator.num_processes > 1:
+            broadcast_object_list(found)
+        return found[0]
+
+    def wait(self) -> None:
+        self._trainer.accelerator.wait_for_everyone()
+
+    def run(self, checkpoint: Path | None) -> None:
+        self._trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+
+    def weights(self) -> Save:
+        return gather_policy(self._trainer, lora="adapter" if self._has_adapters else "merge") or _save_nothing
+
+    def save_state(self, folder: Path) -> None:
+        trainer, target = self._trainer, str(folder)
+        with write_errors(folder):
+            trainer.save_model(target, _internal_call=True)
+            trainer._save_optimizer_and_scheduler(target)
+            trainer._save_scaler(target)
+            trainer._save_rng_state(target)
+            if self.is_main:
+                trainer.state.save_to_json(str(folder / "trainer_state.json"))
+                # A pickle that torch.load reads only without weights_only. The settings are in config.yaml.
+                (folder / "training_args.bin").unlink(missing_ok=True)
+
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        return sequence_log_probs(self._trainer.accelerator.unwrap_model(self._trainer.model), sequences)
+
+
+def _save_nothing(_: Path) -> None:
+    raise AssertionError("only the main process saves weights")
+
+
+class _HookCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not installed where mypy runs
+    def __init__(self, hooks: TrainerHooks) -> None:
+        self._hooks = hooks
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._hooks.started()
+
+    def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
+        # The first event after an update at which its gradient norm is known. A last log without one ends the training.
+        if "grad_norm" in logs:
+            self._hooks.updated()
+
+
+def _load_model(config: TrainConfig) -> Any:
+    try:
+        return AutoModelForCausalLM.from_pretrained(config.model, dtype=config.optimizer.dtype)
+    except (OSError, ValueError) as error:
+        raise OperatorError(f"model {config.model!r} cannot be loaded: {_first_line(error)}") from error
+
+
+def _load_tokenizer(model: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise OperatorError(f"the tokenizer of {model!r} cannot be loaded: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

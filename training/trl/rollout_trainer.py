@@ -1,0 +1,266 @@
+"""RolloutTrainer: TRL's GRPOTrainer, fed with rollouts of a running stack instead of its own generations."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from accelerate.utils import broadcast_object_list
+from datasets import Dataset
+from transformers import PrinterCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from rollyard.records.errors import RunError
+from rollyard.training.micro_batches import micro_batches
+from rollyard.training.token_pairs import TokenPairs
+from rollyard.training.trl.micro_batch_inputs import Inputs, micro_batch_inputs
+from rollyard.training.trl.pair_recorder import PairRecorder
+from rollyard.training.trl.update_metrics import UpdateMetrics
+from rollyard.training.update import Update
+
+OF_LAST_ITERATION = ("ratio_mean", "ratio_max", "kl", "clip_rate")
+"""Figures that show how far the iterations have moved the policy from the one that played."""
+
+
+class UpdateSource(Protocol):
+    """Where the trainer gets what it trains on. Only the main process calls it."""
+
+    def next_update(self, step: int) -> Update | None:
+        """Return the sequences of the update with this number, counted from 1; None if training is over."""
+        ...
+
+
+class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed where mypy runs
+    """One step of the Trainer is one update. Its micro-batches are limited by tokens, not by sequences, and the
+    gradient is the same for every division into micro-batches and processes.
+
+    The recorded log-probabilities are the old policy's: ratios, and thus clipping, cover the difference between engine
+    and trainer as well as that between versions of the weights.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        args: GRPOConfig,
+        processing_class: Any,
+        source: UpdateSource,
+        micro_token_budget: int,
+        max_importance_weight: float,
+        iterations: int = 1,
+        **options: Any,
+    ) -> None:
+        self._source = source
+        self._micro_token_budget = micro_token_budget
+        self._max_importance_weight = max_importance_weight
+        self._iterations = iterations
+        self._outputs = torch.empty(0), torch.empty(0)
+        self.update_metrics: dict[str, float] = {}
+        """Figures of the latest update: `loss`, and those of UpdateMetrics, of the first iteration if not named in
+        OF_LAST_ITERATION."""
+        self.token_pairs: TokenPairs | None = None
+        """Log-probabilities of engine and trainer of the latest update, before its first step."""
+        super().__init__(
+            model=model,
+            reward_funcs=[_no_reward],
+            args=args,
+            processing_class=processing_class,
+            # TRL requires a dataset. Nothing reads it: see get_train_dataloader.
+            train_dataset=Dataset.from_dict({"prompt": [""] * args.per_device_train_batch_size}),
+            **options,
+        )
+        self.remove_callback(PrinterCallback)
+
+    def get_train_dataloader(self) -> Any:
+        """Return an iterable of the updates. It has no length and fetches nothing in advance, because the rollouts of
+        the next update need the weights of this one.
+        """
+        return _Updates(self)
+
+    def fetch(self, step: int) -> Update | None:
+        """Return the update with this number, the same in every process."""
+        found = [self._source.next_update(step) if self.accelerator.is_main_process else None]
+        if self.accelerator.num_processes > 1:
+            broadcast_object_list(found)
+        return found[0]
+
+    def training_step(self, model: Any, inputs: dict[str, Update], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Add the gradient of an update, and return its loss. Earlier iterations than the last are done here, too."""
+        model.train()
+        update = inputs["update"]
+        pairs = PairRecorder(update, self.accelerator.device)
+        total, first = self._add_gradient(model, update, pairs)
+        self.token_pairs = pairs.result(self.accelerator)
+        self.update_metrics = {"loss": total.item(), **first}
+        for _ in range(1, self._iterations):
+            self._get_grad_norm(model, grad_norm=self._clip_grad_norm(model))
+            self.optimizer.step()
+            model.zero_grad()
+            _, last = self._add_gradient(model, update)
+            self.update_metrics |= {name: last[name] for name in OF_LAST_ITERATION if name in last}
+        return total
+
+    def _add_gradient(
+        self, model: Any, update: Update, pairs: PairRecorder | None = None
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """Add the gradient of an update at the current weights. Return its loss and the figures of UpdateMetrics.
+        `pairs` gets the log-probabilities.
+        """
+        device = self.accelerator.device
+        metrics, total = UpdateMetrics(device), torch.zeros((), device=device)
+        parts = self._parts(update)
+        for index, part in enumerate(parts):
+            is_last = index == len(parts) - 1
+            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model):
+                tensors = self._inputs(model, update, part)
+                with self._local_figures():
+                    loss = self._compute_loss(model, tensors) * self._weight(update, part)
+                if part.counts:
+                    self._measure(metrics, tensors, pairs, part.indices)
+                self.accelerator.backward(loss)
+            total += loss.detach()
+        self._metrics["train"].clear()  # TRL's, which are means over micro-batches; ours are over tokens
+        sums = self.accelerator.reduce(metrics.sums, reduction="sum")
+        largest = self.accelerator.gather(metrics.largest).view(-1, 2).max(0).values
+        return self.accelerator.reduce(total, reduction="mean"), metrics.result(sums, largest)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Return 0: the Trainer's estimate reads `input_ids`, which updates do not have."""
+        return 0
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Keep the figures that only the Trainer knows with those of the update."""
+        self.update_metrics |= {name: logs[name] for name in ("grad_norm", "learning_rate") if name in logs}
+        super().log(logs, start_time)
+
+    def _get_grad_norm(self, *arguments: Any, **options: Any) -> Any:
+        """Return the norm of the gradient, before the optimizer uses it. Raises RunError if it is not finite: the
+        weights, and the next checkpoint with them, would be lost.
+        """
+        norm = super()._get_grad_norm(*arguments, **options)
+        if norm is not None and not math.isfinite(norm):
+            raise RunError(
+                f"the gradient of update {self.state.global_step + 1} is {float(norm)} (loss: "
+                f"{self.update_metrics['loss']:g}, largest ratio: {self.update_metrics.get('ratio_max', math.nan):g}); "
+                "no checkpoint and no engine gets weights of this update. Lower optimizer.learning_rate, and check the "
+                "rewards and, in metrics.jsonl, train/ratio_max and train/parity_max"
+            )
+        return norm
+
+    @contextlib.contextmanager
+    def _local_figures(self) -> Iterator[None]:
+        """Keep TRL's loss from gathering figures that are dropped anyway. It gathers a value per sequence, which is
+        undefined for micro-batches with different numbers of sequences.
+        """
+        self.accelerator.gather = self.accelerator.reduce = lambda tensor, **_: tensor
+        try:
+            yield
+        finally:
+            del self.accelerator.gather, self.accelerator.reduce
+
+    def _parts(self, update: Update) -> list[_Part]:
+        """Return this process's micro-batches. All processes have the same number, as collective operations require."""
+        batches = micro_batches([sequence.length for sequence in update.sequences], self._micro_token_budget)
+        processes = self.accelerator.num_processes
+        parts = [_Part(indices) for indices in batches]
+        parts += [_Part(indices, counts=False) for indices in batches[-1:]] * (-len(parts) % processes)
+        return parts[self.accelerator.process_index :: processes]
+
+    def _weight(self, update: Update, part: _Part) -> float:
+        """Return the factor that makes the sum of TRL's losses of micro-batches the loss of the update.
+
+        `dapo` and `cispo` divide by `num_items_in_batch`. The others are means over the sequences of the micro-batch.
+        Gradients are averaged over processes.
+        """
+        if not part.counts:
+            return 0.0
+        if self.loss_type in ("dapo", "cispo"):
+            return 1.0
+        processes: int = self.accelerator.num_processes
+        return len(part.indices) * processes / len(update.sequences)
+
+    def _inputs(self, model: Any, update: Update, part: _Part) -> Inputs:
+        tensors = micro_batch_inputs(
+            [update.sequences[index] for index in part.indices],
+            [update.advantages[index] for index in part.indices],
+            pad_id=self._tokenizer.pad_token_id,
+            device=self.accelerator.device,
+        )
+        tensors["num_items_in_batch"] = torch.tensor(float(update.loss_tokens), device=self.accelerator.device)
+        if any(any(update.sequences[index].reweighted) for index in part.indices):
+            self._reweight(tensors, self._log_probs(model, tensors))
+        if self.beta:
+            if self.ref_model is not None:
+                tensors["ref_per_token_logps"] = self._log_probs(self.ref_model, tensors)
+            else:
+                with self.accelerator.unwrap_model(model).disable_adapter():
+                    tensors["ref_per_token_logps"] = self._log_probs(model, tensors)
+        return tensors
+
+    def _reweight(self, tensors: Inputs, own: torch.Tensor) -> None:
+        """Multiply the advantages of tokens from a constrained distribution with their importance weights. Their ratios
+        are then those to the policy before the update.
+        """
+        chosen, recorded = tensors["reweighted"], tensors["old_per_token_logps"]
+        weights = (own - recorded).exp().clamp(max=self._max_importance_weight)
+        tensors["advantages"] = torch.where(chosen, tensors["advantages"] * weights, tensors["advantages"])
+        tensors["old_per_token_logps"] = torch.where(chosen, own, recorded)
+
+    def _log_probs(self, model: Any, tensors: Inputs) -> torch.Tensor:
+        """Return the log-probabilities of the completions, (B, T), without a gradient."""
+        ids = torch.cat([tensors["prompt_ids"], tensors["completion_ids"]], 1)
+        mask = torch.cat([tensors["prompt_mask"], tensors["completion_mask"]], 1)
+        with torch.no_grad():
+            found, _, _ = super()._get_per_token_logps_and_entropies(
+                model, ids, mask, tensors["completion_ids"].size(1)
+            )
+        return found
+
+    def _get_per_token_logps_and_entropies(self, *arguments: Any, **options: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*arguments, **options)
+        if found[1] is not None:  # computed for the loss, not for a comparison with the engines
+            self._outputs = found[0].detach(), found[1].detach()
+        return found
+
+    def _measure(self, metrics: UpdateMetrics, tensors: Inputs, pairs: PairRecorder | None, indices: list[int]) -> None:
+        own, entropies = self._outputs
+        recorded, mask, advantages = tensors["old_per_token_logps"], tensors["tool_mask"], tensors["advantages"]
+        log_ratio = own - recorded
+        if self.importance_sampling_level == "sequence":
+            log_ratio = ((log_ratio * mask).sum(-1) / mask.sum(-1))[:, None].expand_as(own)
+        ratio = log_ratio.exp()
+        if self.loss_type == "cispo":
+            clipped = ratio > self.epsilon_high
+        else:
+            clipped = (ratio < 1 - self.epsilon_low) & (advantages < 0) | (ratio > 1 + self.epsilon_high) & (
+                advantages > 0
+            )
+        metrics.add(own, recorded, entropies, mask, clipped, tensors.get("ref_per_token_logps"))
+        if pairs is not None:
+            pairs.add(indices, own, recorded, entropies, mask * ~tensors["reweighted"], clipped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A micro-batch of a process. `counts` is False if it only keeps the process in step with the others."""
+
+    indices: list[int]
+    counts: bool = True
+
+
+class _Updates:
+    def __init__(self, trainer: RolloutTrainer) -> None:
+        self._trainer = trainer
+
+    def __iter__(self) -> Iterator[dict[str, Update]]:
+        while (update := self._trainer.fetch(self._trainer.state.global_step + 1)) is not None:
+            yield {"update": update}
+        self._trainer.control.should_training_stop = True
+
+
+def _no_reward(**_: Any) -> list[float]:
+    raise AssertionError("the rewards are those of the rollouts")

@@ -1,0 +1,184 @@
+"""StackRolloutWorker: the rollout worker of TRL's AsyncGRPOTrainer, which plays on a running stack."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollyard.records.errors import RunError
+from rollyard.services.datasets.tasks import Rollout, Tasks
+from rollyard.training.groups.advantages import Group, Scale, groups_of
+from rollyard.training.sequences.exports import rollout_sample_fields
+from rollyard.training.sequences.training_sequence import TrainingSequence
+from rollyard.training.trl.episodes import Episodes, PlaySettings
+from rollyard.training.trl.stack_session import StackSession
+from rollyard.training.versions import updates_of
+
+if TYPE_CHECKING:
+    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+
+_PAUSE_S = 0.05
+
+
+class StackRolloutWorker:
+    """Plays groups of episodes without end, and hands their sequences to the trainer as TRL's RolloutSamples.
+
+    A rollout of several sequences becomes several samples with the same advantage. Groups that cannot be learned from
+    are not handed over, but counted.
+    """
+
+    def __init__(
+        self,
+        session: StackSession,
+        tasks: Tasks,
+        folder: Path,
+        *,
+        group_size: int,
+        temperature: float,
+        scale: Scale = "group",
+        settings: PlaySettings | None = None,
+        queue_size: int = 1024,
+    ) -> None:
+        """`tasks`: the dataset, played in its order again and again. `folder`: where the rollouts are stored.
+        `group_size`: rollouts per task. `temperature`: that of AsyncGRPOConfig. `queue_size`: no rollouts are played
+        while so many samples wait for the trainer.
+        """
+        self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue()
+        """The samples that wait for the trainer."""
+        self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
+        """Figures of each group, which the trainer logs."""
+        self._session = session
+        self._tasks = tasks
+        self._folder = folder
+        self._size = group_size
+        self._params = {"temperature": temperature}
+        self._scale: Scale = scale
+        self._settings = settings or PlaySettings()
+        self._queue_size = queue_size
+        self._version = 0
+        self._running: Future[None] | None = None
+        self._last_sign_of_life = time.monotonic()
+
+    def start(self) -> None:
+        """Start to play."""
+        self._last_sign_of_life = time.monotonic()
+        self._running = self._session.submit(self._work())
+
+    def stop(self) -> None:
+        """Stop. Episodes in flight are abandoned."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+            with contextlib.suppress(BaseException):
+                running.result()
+
+    def update_model_version(self, model_version: int) -> None:
+        """Note which version the engines have, for tokens that do not record theirs."""
+        self._version = model_version
+
+    def check_health(self, stale_after_s: float) -> None:
+        """Raise RunError if the worker has failed, or if its event loop has not responded for `stale_after_s` seconds.
+
+        A long episode is no failure: each has a timeout of its own.
+        """
+        if self._running is not None and self._running.done():
+            error = self._running.exception()
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise RunError(f"the rollout worker has stopped: {error}") from error
+        if (age := time.monotonic() - self._last_sign_of_life) > stale_after_s:
+            raise RunError(f"the rollout worker has not responded for {age:.0f} s, more than {stale_after_s:g} s")
+
+    async def _work(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / time.strftime("rollouts_%Y%m%d-%H%M%S.jsonl")).open("ab") as file:
+
+            def record(line: bytes) -> None:
+                file.write(line + b"\n")
+
+            episodes = Episodes(self._session.stack, self._settings, record)
+            # Enough groups to keep all slots busy while the slowest episode of a group ends.
+            slots = asyncio.Semaphore(max(2, 2 * self._settings.parallel // self._size))
+            async with asyncio.TaskGroup() as running:
+                running.create_task(self._breathe())
+                for number, rollouts in enumerate(self._groups()):
+                    await slots.acquire()
+                    # No event: the trainer's thread empties the queue.
+                    while self.rollout_buffer.qsize() >= self._queue_size:  # noqa: ASYNC110
+                        await asyncio.sleep(_PAUSE_S)
+                    group = running.create_task(self._play(episodes, number, rollouts))
+                    group.add_done_callback(lambda _: slots.release())
+
+    async def _breathe(self) -> None:
+        while True:
+            self._last_sign_of_life = time.monotonic()
+            await asyncio.sleep(_PAUSE_S)
+
+    def _groups(self) -> Iterator[list[Rollout]]:
+        """Yield the rollouts of each task, epoch after epoch. Task indices continue, so that they are unique."""
+        number = 0
+        while True:
+            for rollout in self._tasks.rollouts(1):
+                repeats = range(self._size)
+                yield [Rollout(number, repeat, rollout.agent, rollout.row) for repeat in repeats]
+                number += 1
+
+    async def _play(self, episodes: Episodes, number: int, rollouts: Sequence[Rollout]) -> None:
+        started = self._version
+        playing = (episodes.play(rollout, self._params) for rollout in rollouts)
+        members = await asyncio.gather(*playing)
+        if episodes.ended >= max(20, self._size):
+            episodes.check_failure_rate()
+        [group] = groups_of(members, scale=self._scale)
+        self.metrics_queue.put(_figures(group))
+        if group.skipped is None:
+            for sample in samples_of(group, number, started):
+                self.rollout_buffer.put(sample)
+
+
+def samples_of(group: Group, number: int, started: int) -> Iterator[RolloutSample]:
+    """Yield the sequences of a group as TRL's samples. `number`: the group's. `started`: number of the version that the
+    engines had when the group was started, for tokens that do not record theirs.
+    """
+    rewards = [member.reward for member in group.members if member.counts]
+    metrics = {"rollout/group_reward": sum(rewards) / len(rewards)}
+    for member, advantage in zip(group.members, group.advantages, strict=True):
+        for sequence in member.sequences if member.has_loss else ():
+            if sequence.loss_tokens:
+                yield _sample(sequence, advantage, number, started, {**metrics, "reward": member.reward})
+
+
+def _sample(
+    sequence: TrainingSequence, advantage: float, number: int, started: int, metrics: dict[str, float]
+) -> RolloutSample:
+    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample  # warns that it is experimental
+
+    pairs = zip(sequence.versions, sequence.loss_mask, strict=True)
+    oldest = min(started if version is None else updates_of(version) for version, has_loss in pairs if has_loss)
+    fields = rollout_sample_fields(sequence, advantage, oldest, number, metrics)
+    types: dict[str, Callable[[Any], Any]] = {
+        "input_ids": lambda value: np.asarray(value, dtype=np.int64),
+        "completion_mask": lambda value: np.asarray(value, dtype=np.int64),
+        "old_log_probs": lambda value: np.asarray(value, dtype=np.float32),
+    }
+    arrays = {name: convert(fields[name]) for name, convert in types.items()}
+    return RolloutSample(**{**fields, **arrays}, enqueued_at=time.time())
+
+
+def _figures(group: Group) -> dict[str, float]:
+    count = len(group.members)
+    figures = {
+        "rollout/left_out_frac": sum(not member.counts for member in group.members) / count,
+        "rollout/skipped_groups_total": float(group.skipped is not None),
+    }
+    if group.skipped is not None:
+        figures[f"rollout/{group.skipped}_groups_total"] = 1.0
+    return figures
