@@ -12,9 +12,8 @@ from benchmarks.profile import Case, rollouts
 from rollyard.analysis.metrics.paired.task_changes import TaskChanges
 from rollyard.analysis.metrics.training.step_summary import StepSummary
 from rollyard.analysis.metrics.training.task_series import TaskSeries
-from rollyard.analysis.viewer.index.library import FileIndex
-from rollyard.analysis.viewer.series.step_files import files_as_series
-from rollyard.analysis.viewer.series.step_reader import StepReader
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.step_reader import StepReader, files_as_series
 
 STEPS = 10
 

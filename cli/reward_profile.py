@@ -30,7 +30,7 @@ from rollyard.analysis.report.markdown import markdown
 from rollyard.analysis.report.task_rows import task_rows
 from rollyard.analysis.report.terminal_summary import summary
 from rollyard.analysis.report.viewer_links import ViewerLinks
-from rollyard.analysis.viewer.series.read_series import read_series
+from rollyard.analysis.viewer.step_reader import read_series
 from rollyard.cli.arguments.file_steps import file_steps
 from rollyard.cli.display.console import console, is_terminal
 from rollyard.cli.display.progress_bar import PLAIN_EVERY_S

@@ -8,43 +8,52 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Collection, Sequence
+import threading
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import uvloop
 from pydantic import Field
 
 from rollyard.analysis.viewer.access_middleware import AccessMiddleware
-from rollyard.analysis.viewer.api.replays import Replays
-from rollyard.analysis.viewer.export.export import MAX_EXPORTED, export
-from rollyard.analysis.viewer.export.export_view import ExportView
-from rollyard.analysis.viewer.index.library import FileIndex
-from rollyard.analysis.viewer.series.step_files import SeriesSource
-from rollyard.analysis.viewer.tokens.decoder import TokenDecoder
-from rollyard.analysis.viewer.tokens.load_tokenizer import load_tokenizer
-from rollyard.analysis.viewer.viewer import Viewer, ViewerSettings
+from rollyard.analysis.viewer.app import Viewer, ViewerSettings
+from rollyard.analysis.viewer.export import MAX_EXPORTED, ExportView, export
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.step_reader import SeriesSource
+from rollyard.analysis.viewer.token_texts import TokenDecoder, load_tokenizer
 from rollyard.cli.arguments.listening_token import listening_token
 from rollyard.cli.arguments.positional import rollout_files
 from rollyard.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.cli.find_run import find_run
 from rollyard.cli.options import Options, read_options, run_command
-from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.records.io.exit_status import EXIT_DONE
 from rollyard.records.io.jsonl import replace
+from rollyard.records.rollouts.replay import Replay
 from rollyard.records.rollouts.rollout_files import check_output
-from rollyard.services.config.server_folders import search_roots
+from rollyard.records.run_types import HeadFile, ServerInstance
+from rollyard.records.types import Json
+from rollyard.services.config import plugins
+from rollyard.services.config.server_folders import FAMILIES, search_roots
+from rollyard.services.head.run_snapshot import RunSnapshot, fetch_instances, fetch_snapshot
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.http.app_listener import listening
-from rollyard.services.http.transport import HttpTransport
+from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
 
+log = logging.getLogger(__name__)
 EXAMPLE = "ng_viewer results/base.jsonl results/trained.jsonl"
 FIRST_PORT = 8080
 _PORTS = 100
+_DEADLINE_S = 2.0
+"""How long a server of the run may take to answer."""
+REPLAY_FILE = "replay.py"
+_ReplayFunction = Callable[[Json], Replay | None]
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
 _THROUGH_SSH = "drop --host and open the page through ssh -L 8080:127.0.0.1:8080"
@@ -172,7 +181,7 @@ async def _serve(
         # The page shows rollouts of this folder, so it must not show a run of another folder.
         find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), default=None)
         settings = ViewerSettings(options.author, options.read_only, options.pass_threshold, options.workers)
-        viewer = Viewer(file_index, series, replays, decoder, transport, find, settings)
+        viewer = Viewer(file_index, series, replays, decoder, FoundRun(transport, find), settings)
         protected_app = AccessMiddleware(viewer.app, _access(options, token), token=token)
         async with (
             viewer,
@@ -218,6 +227,81 @@ def _address(options: ViewerOptions, sock: socket.socket, token: str | None) -> 
     shown = "127.0.0.1" if options.host == "0.0.0.0" else "::1" if options.host == "::" else options.host
     host = f"[{shown}]" if ":" in shown else shown
     return f"http://{host}:{port}/" + ("?token=..." if token else "")
+
+
+class FoundRun:
+    """The run that the live page shows: the one that `find` finds, asked through its head and its servers."""
+
+    def __init__(self, transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -> None:
+        self._transport = transport
+        self._find = find
+        self._head: HeadFile | None = None
+        """The head that was found last, whose token its servers expect."""
+
+    async def snapshot(self) -> RunSnapshot:
+        try:
+            return await fetch_snapshot(self._transport, await self._find())
+        except (RunError, Failure) as error:
+            return RunSnapshot(time=time.time(), note=str(error))
+
+    async def instances(self) -> list[ServerInstance]:
+        self._head = await self._find()
+        return await fetch_instances(self._transport, self._head)
+
+    async def get(self, url: str) -> tuple[int, bytes]:
+        head = self._head or await self._find()
+        headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
+        response = await self._transport.send("GET", url, b"", headers, _DEADLINE_S)
+        return response.status, response.body
+
+
+class Replays:
+    """Draws the boards of a row. If a replay.py fails, this is logged once and the page shows no boards."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        """`roots` lists the folders to search for plug-ins, by precedence. Plug-ins are imported on first use."""
+        self._roots = roots
+        self._functions: dict[str, _ReplayFunction] | None = None
+        self._reported: set[str] = set()
+        self._loading = threading.Lock()
+
+    def __call__(self, row: Json) -> Replay | None:
+        """Return the boards from the first plug-in that supports the row, if any."""
+        with self._loading:
+            if self._functions is None:
+                self._functions = dict(self._load())
+        for name, make in self._functions.items():
+            try:
+                if (found := make(row)) is not None:
+                    return Replay.model_validate(found)
+            # Plug-ins may raise any exception, and the conversation is useful without its boards.
+            except (Exception, SystemExit) as error:
+                self._report(name, f"{type(error).__name__}: {error}")
+        return None
+
+    def _load(self) -> list[tuple[str, _ReplayFunction]]:
+        functions: dict[str, _ReplayFunction] = {}
+        for root in self._roots:
+            for family in FAMILIES:
+                for path in sorted((root / family).glob(f"*/{REPLAY_FILE}")):
+                    name = f"{family}/{path.parent.name}"
+                    if name not in functions and (make := self._replay_function(family, name, path)) is not None:
+                        functions[name] = make
+        return list(functions.items())
+
+    def _replay_function(self, family: str, name: str, path: Path) -> _ReplayFunction | None:
+        try:
+            module: Any = plugins.import_file(family, path.parent, path)
+            make: _ReplayFunction = module.replay
+        except (OperatorError, AttributeError, SystemExit) as error:
+            self._report(name, str(error))
+            return None
+        return make
+
+    def _report(self, name: str, what: str) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
+            log.warning("%s in %s failed, so its boards are not shown: %s", REPLAY_FILE, name, what)
 
 
 if __name__ == "__main__":

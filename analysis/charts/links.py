@@ -13,5 +13,5 @@ class Links(Protocol):
         ...
 
     def task(self, task: int) -> str:
-        """Return the URL of a task's page."""
+        """Return the URL of the list of a task's rollouts."""
         ...

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hmac
 import secrets
 from http.cookies import CookieError, SimpleCookie
+from typing import Protocol
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollyard.records.types import Problem
-from rollyard.services.http.access.request_checks import Access
-from rollyard.services.http.response_failures import PROBLEM_TYPE
+from rollyard.analysis.viewer.json_responses import problem
+from rollyard.records.errors import Failure
 
 COOKIE = "rollyard_viewer"
 POLICY = (
@@ -28,6 +28,14 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }
+
+
+class Access(Protocol):
+    """Decides whether a request is allowed, as all servers of Rollyard do."""
+
+    def refusal(self, scope: Scope) -> Failure | None:
+        """Return the reason for refusing the request, or None if it is allowed."""
+        ...
 
 
 class AccessMiddleware:
@@ -82,12 +90,6 @@ class AccessMiddleware:
         response = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
         response.set_cookie(self._name, self._cookie, httponly=True, samesite="strict", path="/")
         return response
-
-
-def problem(status: int, title: str, detail: str, instance: str = "") -> Response:
-    """Build an error response (RFC 9457)."""
-    found = Problem(status=status, title=title, detail=detail, instance=instance, server="ng_viewer")
-    return Response(found.model_dump_json(exclude_none=True), status, media_type=PROBLEM_TYPE)
 
 
 def _query(scope: Scope) -> list[tuple[str, str]]:

@@ -1,11 +1,17 @@
-"""Builds the viewer's app, which serves the page and its API. Files are read and runs are sorted in worker threads."""
+"""Viewer: the page, its API, and everything that they read in the background.
+
+Files are read and runs are sorted in worker threads. The routes of a topic are in the module of that topic.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from types import TracebackType
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -15,33 +21,87 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from rollyard.analysis.charts.style import STYLE
-from rollyard.analysis.viewer.access_middleware import problem
-from rollyard.analysis.viewer.api.api_records import RolloutView
-from rollyard.analysis.viewer.api.comparison_view import SORTS, RunDifferences
-from rollyard.analysis.viewer.api.profile_view import numbers_of
-from rollyard.analysis.viewer.api.rollout_list import MAX_LINES
-from rollyard.analysis.viewer.api.rollout_list import Query as RolloutQuery
-from rollyard.analysis.viewer.api.rollout_view import (
-    MAX_VIEWS,
-    Replays,
-    RowChanged,
-    rollout_view,
-    row_line,
-    task_rollouts,
-)
-from rollyard.analysis.viewer.index.library import FileIndex, UnknownRun
-from rollyard.analysis.viewer.index.table import Table
-from rollyard.analysis.viewer.tokens.decoded_rollout import decoded_rollout
-from rollyard.analysis.viewer.tokens.decoder import TokenDecoder
+from rollyard.analysis.viewer.api_records import RolloutView
+from rollyard.analysis.viewer.attempts import attempt_router
+from rollyard.analysis.viewer.comparison import SORTS, RunDifferences
+from rollyard.analysis.viewer.counterparts import counterpart_router
+from rollyard.analysis.viewer.field_routes import field_router
+from rollyard.analysis.viewer.findings import FindingIndex, finding_router
+from rollyard.analysis.viewer.json_responses import NO_STORE, json_response, problem
+from rollyard.analysis.viewer.library import FileIndex, UnknownRun
+from rollyard.analysis.viewer.live import LiveRun, live_router
+from rollyard.analysis.viewer.note_routes import note_router
+from rollyard.analysis.viewer.rollout_list import MAX_LINES, Table
+from rollyard.analysis.viewer.rollout_list import Query as RolloutQuery
+from rollyard.analysis.viewer.rollout_view import Replays, RowChanged, rollout_view, row_line
+from rollyard.analysis.viewer.run_file import numbers_of
+from rollyard.analysis.viewer.series import series_router
+from rollyard.analysis.viewer.step_reader import SeriesSource, StepReader
+from rollyard.analysis.viewer.token_pairs import pair_router
+from rollyard.analysis.viewer.token_texts import TokenDecoder, decoded_rollout
+from rollyard.analysis.viewer.training import TrainingIndex, training_router
 from rollyard.records.expressions.parse import ExpressionError
-from rollyard.records.types import Record
+from rollyard.records.notes.author import user_name
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
 MAX_WANTED = 4
 """Maximum number of runs that one request for the overview opens."""
 _REVALIDATE = {"cache-control": "no-cache"}
-_NO_STORE = {"cache-control": "no-store"}
+
+
+@dataclass(frozen=True)
+class ViewerSettings:
+    author: str | None = None
+    """Author of the notes that are written in the page; None: the user's name."""
+    read_only: bool = False
+    """Write no notes."""
+    threshold: float | None = None
+    """Minimum reward that counts as solved; None: as the files define it."""
+    workers: int | None = None
+    """Number of processes that read a large file; None: one per CPU."""
+
+
+class Viewer:
+    """Reads the files in the background while its block runs."""
+
+    def __init__(
+        self,
+        file_index: FileIndex,
+        series: SeriesSource,
+        replays: Replays,
+        decoder: TokenDecoder | None,
+        run: LiveRun,
+        settings: ViewerSettings,
+    ) -> None:
+        """`decoder` gives tokens their texts if these are not recorded. `run` is what the live page shows."""
+        workers = settings.workers or len(os.sched_getaffinity(0))
+        self._file_index = file_index
+        self._reader = StepReader(threshold=settings.threshold, workers=settings.workers)
+        self._findings = FindingIndex(file_index.find, workers=workers)
+        routers: list[APIRouter] = [
+            live_router(run, replays),
+            field_router(file_index.find),
+            finding_router(file_index, self._findings),
+            note_router(file_index.find, author=settings.author or user_name(), read_only=settings.read_only),
+            counterpart_router(file_index),
+            attempt_router(file_index, self._findings, replays),
+            series_router(file_index, series, self._reader),
+        ]
+        if isinstance(file_index, TrainingIndex):
+            routers += [training_router(file_index), pair_router(file_index, decoder)]
+        self.app = viewer_app(file_index, replays, tuple(routers), decoder)
+
+    async def __aenter__(self) -> Self:
+        self._file_index.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._findings.close()
+        await asyncio.to_thread(self._file_index.close)
+        await asyncio.to_thread(self._reader.close)
 
 
 def viewer_app(
@@ -94,16 +154,16 @@ def _api(file_index: FileIndex, replays: Replays, decoder: TokenDecoder | None) 
 
     @api.get("/overview")
     async def overview(run: Annotated[list[int] | None, Query(max_length=MAX_WANTED)] = None) -> Response:
-        return await _json(lambda: file_index.overview(run or ()))
+        return await json_response(lambda: file_index.overview(run or ()))
 
     @api.get("/runs/{run}/profile")
     async def profile(run: int) -> Response:
         run_file = run_of(run)
-        return await _json(lambda: numbers_of(run_file))
+        return await json_response(lambda: numbers_of(run_file))
 
     @api.get("/runs/{run}/rollouts")
     async def rollouts(run: int, query: Annotated[RolloutQuery, Query()]) -> Response:
-        return await _json(lambda: run_of(run).page(query))
+        return await json_response(lambda: run_of(run).page(query))
 
     @api.get("/runs/{run}/rollouts/{task}/{repeat}")
     async def rollout(run: int, task: int, repeat: int) -> Response:
@@ -114,7 +174,7 @@ def _api(file_index: FileIndex, replays: Replays, decoder: TokenDecoder | None) 
             found = rollout_view(run_file, table, _index(table, task, repeat), replays)
             return decoded_rollout(found, decoder)
 
-        return await _json(view)
+        return await json_response(view)
 
     @api.get("/runs/{run}/rollouts/{task}/{repeat}/raw")
     async def raw(run: int, task: int, repeat: int) -> Response:
@@ -123,16 +183,7 @@ def _api(file_index: FileIndex, replays: Replays, decoder: TokenDecoder | None) 
         line = await run_in_threadpool(lambda: row_line(run_file, table, _index(table, task, repeat)))
         if not line:
             raise HTTPException(404, f"task {task}, repeat {repeat} has no row because all of its attempts failed")
-        return Response(line, media_type="application/json", headers=_NO_STORE)
-
-    @api.get("/runs/{run}/tasks/{task}")
-    async def task_page(
-        run: int,
-        task: int,
-        start: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int, Query(ge=0, le=MAX_VIEWS)] = MAX_VIEWS,
-    ) -> Response:
-        return await _json(lambda: task_rollouts(run_of(run), task, replays, start, limit))
+        return Response(line, media_type="application/json", headers=NO_STORE)
 
     @api.get("/compare")
     async def compare(
@@ -143,15 +194,9 @@ def _api(file_index: FileIndex, replays: Replays, decoder: TokenDecoder | None) 
         limit: Annotated[int, Query(ge=0, le=MAX_LINES)] = 100,
     ) -> Response:
         pair = run_of(first).number, run_of(second).number
-        return await _json(lambda: differences.of(*pair).page(pair, sort, start, limit))
+        return await json_response(lambda: differences.of(*pair).page(pair, sort, start, limit))
 
     return api
-
-
-async def _json(make: Callable[[], Record]) -> Response:
-    """Call `make` in a thread and return its record as JSON."""
-    body = await run_in_threadpool(lambda: make().model_dump_json())
-    return Response(body, media_type="application/json", headers=_NO_STORE)
 
 
 def _index(table: Table, task: int, repeat: int) -> int:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from rollyard.analysis.viewer.index.library import FileIndex
-from rollyard.analysis.viewer.series.step_files import SeriesSource, files_as_series, training_series
-from rollyard.analysis.viewer.training.training_folder import TrainingFolder
-from rollyard.analysis.viewer.training.training_index import TrainingIndex
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.step_reader import SeriesSource, files_as_series, training_series
+from rollyard.analysis.viewer.training import TrainingFolder, TrainingIndex
 from rollyard.cli.arguments.file_steps import file_steps
 from rollyard.cli.arguments.positional import rollout_files
 from rollyard.records.errors import OperatorError

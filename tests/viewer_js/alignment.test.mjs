@@ -1,7 +1,7 @@
 /** The alignment of two rollouts. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { align, callsByRow, divergences, divergenceText, frameAfter, samePrompt, turnsOf } from '../../analysis/viewer/static/parts/sidebyside/alignment.js';
+import { align, callsByRow, divergences, divergenceText, frameAfter, samePrompt, turnsOf } from '../../analysis/viewer/static/parts/alignment.js';
 
 const event = (speaker, turn, text, more = {}) => ({ speaker, turn, text, name: '', call: '', reward: null, ...more });
 

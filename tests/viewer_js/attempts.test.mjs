@@ -1,7 +1,7 @@
 /** Addresses of failed attempts. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { attemptLink, attemptsLink, runOfOutput } from '../../analysis/viewer/static/parts/attempts/attemptlink.js';
+import { attemptLink, attemptsLink, runOfOutput } from '../../analysis/viewer/static/route.js';
 
 test('a failed attempt is addressed by its rollout and its position', () => {
   assert.equal(attemptLink(0, { task: 3, repeat: 1, at: 2 }), '#/runs/0/attempts/3/1/2');

@@ -1,8 +1,8 @@
 /** The outline, few-shot examples, matches and tokens of a conversation. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { countedNames, fewShotRange, outlineOf } from '../../analysis/viewer/static/parts/rollout/episodeoutline.js';
-import { piecesByEvent, piecesOf, piecesOfConversation } from '../../analysis/viewer/static/parts/rollout/tokenpieces.js';
+import { countedNames, fewShotRange, outlineOf } from '../../analysis/viewer/static/parts/episodeoutline.js';
+import { piecesByEvent, piecesOf, piecesOfConversation } from '../../analysis/viewer/static/parts/tokenpieces.js';
 import { matchPositions } from '../../analysis/viewer/static/textmatches.js';
 
 const event = (speaker, text, turn, more = {}) => ({ speaker, text, turn, name: '', reward: null, tokens: null, ...more });

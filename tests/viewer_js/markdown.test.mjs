@@ -4,9 +4,9 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import test from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { gunzipSync } from 'node:zlib';
-import { openFence, segments } from '../../analysis/viewer/static/parts/markdown/segments.js';
-import { parse, textOf } from '../../analysis/viewer/static/parts/markdown/parse.js';
-import { highlighted } from '../../analysis/viewer/static/parts/markdown/highlight.js';
+import { openFence, segments } from '../../analysis/viewer/static/parts/markdown.js';
+import { parse, textOf } from '../../analysis/viewer/static/parts/markdown.js';
+import { highlighted } from '../../analysis/viewer/static/parts/highlight.js';
 
 const DATA = fileURLToPath(new URL('../../../shared/data', import.meta.url));
 const kinds = (text) => segments(text).filter((one) => one.text.trim()).map((one) => one.kind);

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import {
   isLabelledBy, labelsOf, matchingLabels, merged, nextShown, overrideOf, parseVerdict, toggled, verdictText,
-} from '../../analysis/viewer/static/parts/notes/rolloutnotes.js';
+} from '../../analysis/viewer/static/parts/rolloutnotes.js';
 
 const notes = (more) => ({ task: 0, repeat: 0, labels: [], verdicts: [], texts: [], ...more });
 

@@ -1,7 +1,7 @@
 /** The shades and the keys of the heat map. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { nextCell, shadeOf } from '../../analysis/viewer/static/parts/series/shades.js';
+import { nextCell, shadeOf } from '../../analysis/viewer/static/formatting.js';
 
 test('the lowest value has the first shade, the highest the last', () => {
   assert.deepEqual([-1, 0, 1, 5].map((value) => shadeOf(value, -1, 5)), [0, 2, 3, 10]);

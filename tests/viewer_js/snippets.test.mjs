@@ -1,7 +1,7 @@
 /** What a search matched in a conversation. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { placeOf, snippetOf } from '../../analysis/viewer/static/snippets.js';
+import { placeOf, snippetOf } from '../../analysis/viewer/static/textmatches.js';
 
 const EVENTS = [
   { speaker: 'user', text: 'Open it.', name: '', turn: 0 },

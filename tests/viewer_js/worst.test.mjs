@@ -1,8 +1,8 @@
 /** The least likely tokens of a rollout, and where a token is in its conversation. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { leastLikely, parseToken, placeOf } from '../../analysis/viewer/static/parts/tokens/worst.js';
-import { piecesOfConversation } from '../../analysis/viewer/static/parts/rollout/tokenpieces.js';
+import { leastLikely, parseToken, placeOf } from '../../analysis/viewer/static/parts/tokenpieces.js';
+import { piecesOfConversation } from '../../analysis/viewer/static/parts/tokenpieces.js';
 
 const tokens = (texts, logProbs, ids = texts.map((_, i) => i + 1)) => ({ texts, log_probs: logProbs, generated: ids, alternatives: [], prompt: [] });
 const answer = (text, turn, recorded = null) => ({ speaker: 'answer', text, name: '', turn, tokens: recorded });

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from rollyard.analysis.metrics.loader.columns import Floats, Ints, displayable
-from rollyard.analysis.metrics.tokens.token_tally import RARE
 from rollyard.records.io.json_values import is_number
 from rollyard.records.rollouts.tokens.model_calls import generated_log_probs, least_entropy, model_calls
 from rollyard.records.types import MAX_REWARD, TOKEN_FIELDS
 
 COMPONENTS = "reward_components"
+RARE = math.log(0.01)
+"""Log-probability below which a token counts as rare."""
 LOG_PROB, RARE_TOKENS, TOKEN_ENTROPY = "log_prob", "rare_tokens", "token_entropy"
 """Of the recorded tokens of a rollout: mean log-probability, share with a probability below 1%, and mean of the lower
 bounds of the entropies.

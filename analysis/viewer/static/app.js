@@ -1,32 +1,26 @@
 /** The frame of every page: the navigation bar, the page for the current address, and the keys. */
 import { html, useEffect, useRef, useState } from './vendor/htm-preact.js';
 import { IS_EXPORT, useData } from './data.js';
-import { Help } from './parts/help.js';
-import { Notice, Breadcrumbs } from './parts/notice.js';
-import { useKeys } from './keys.js';
-import { stepKeys } from './parts/steplinks.js';
-import { nextTheme, theme } from './theme.js';
-import { go, link, useRoute } from './route.js';
+import { useKeys, KEYS } from './keys.js';
 import { Attempt } from './pages/attempt.js';
 import { Attempts } from './pages/attempts.js';
 import { Compare } from './pages/compare.js';
-import { Groups } from './pages/groups.js';
 import { Findings } from './pages/findings.js';
 import { List } from './pages/list.js';
 import { Live } from './pages/live.js';
-import { NotesPage } from './pages/notes.js';
 import { Mismatch } from './pages/mismatch.js';
+import { NotesPage } from './pages/notes.js';
 import { Overview } from './pages/overview.js';
-import { Pair } from './pages/pair.js';
 import { Rollout } from './pages/rollout.js';
 import { Series } from './pages/series.js';
 import { SideBySide } from './pages/sidebyside.js';
 import { Tail } from './pages/tail.js';
-import { Task } from './pages/task.js';
-import { TokenChanges } from './pages/tokenchanges.js';
-import { Tokens } from './pages/tokens.js';
 import { Training } from './pages/training.js';
+import { Notice, Breadcrumbs } from './parts/notice.js';
+import { stepKeys } from './parts/steplinks.js';
+import { go, link, useRoute, useNavigation } from './route.js';
 import { comparedRuns, hasSeries, isGrowing, mainRun, runExists, runOf, wantedRuns } from './runs.js';
+import { nextTheme, theme } from './theme.js';
 
 const BUSY_POLL_MS = 2000;
 const IDLE_POLL_MS = 10000;
@@ -51,23 +45,16 @@ function pageFor(path, overview) {
   if (section === 'live' && path.length === 3 && !IS_EXPORT) return Tail;
   if (section === 'runs' && run(first)) {
     if (path.length === 2) return List;
-    if (second === 'groups' && path.length === 3 && !IS_EXPORT) return Groups;
     if (second === 'attempts' && path.length === 3) return Attempts;
     if (second === 'attempts' && path.length === 6 && path.slice(3).every((part) => NUMBER.test(part))) return Attempt;
     if (second === 'findings' && path.length <= 4) return Findings;
     if (second === 'notes' && path.length === 3) return NotesPage;
-    if (second === 'tokens' && path.length === 3) return Tokens;
-    if (second === 'tasks' && NUMBER.test(third) && path.length === 4) return Task;
     if (second === 'tasks' && NUMBER.test(third) && NUMBER.test(fourth) && path.length === 5) return Rollout;
   }
   if (section === 'side-by-side' && run(first) && run(fourth) && path.length === 7 && path.slice(1).every((part) => NUMBER.test(part))) return SideBySide;
   if (section === 'series' && !IS_EXPORT) return Series;
   if (section === 'mismatch' && overview.training && path.length === 1) return Mismatch;
-  if (section === 'compare' && run(first) && run(second)) {
-    if (path.length === 3) return Compare;
-    if (third === 'tokens' && path.length === 4 && !IS_EXPORT) return TokenChanges;
-    if (third === 'tasks' && path.slice(4).every((task) => NUMBER.test(task)) && [5, 6].includes(path.length)) return Pair;
-  }
+  if (section === 'compare' && run(first) && run(second) && path.length === 3) return Compare;
   return null;
 }
 
@@ -86,7 +73,6 @@ export function App() {
     'g f': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'findings'])),
     'g n': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'notes'])),
     'g a': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'attempts'])),
-    'g t': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'tokens'])),
     'g l': () => go(link(['live'])),
     ...(overview?.training ? stepKeys(overview.training) : {}),
   });
@@ -104,7 +90,7 @@ function skip(event) {
 }
 
 /** The pages of a run, by the part of their address. */
-const SECTIONS = [['', 'Rollouts'], ['findings', 'Findings'], ['notes', 'Notes'], ['tokens', 'Tokens']];
+const SECTIONS = [['', 'Rollouts'], ['findings', 'Findings'], ['notes', 'Notes']];
 
 function Bar({ route, overview, help }) {
   const main = mainRun(overview);
@@ -158,4 +144,24 @@ function Main({ route, overview, error }) {
       ? html`<${Page} key=${Page.name} route=${route} overview=${overview} />`
       : html`<${NotFound} />`)}
   </main>`;
+}
+
+/** @param {{open: boolean, close: () => void}} props */
+function Help({ open, close }) {
+  const dialog = useRef(null);
+  useEffect(() => {
+    if (open && !dialog.current.open) dialog.current.showModal();
+    if (!open && dialog.current.open) dialog.current.close();
+  }, [open]);
+  useNavigation(close);
+  return html`<dialog ref=${dialog} class="help" onClose=${close} aria-labelledby="help-title">
+    <h2 id="help-title">Keys</h2>
+    <div class="groups">${KEYS.map(([page, keys]) => html`<section>
+      <h3>${page}</h3>
+      <dl>${keys.map(([key, action]) => html`<div>
+        <dt>${key.split('  ').map((one) => html`<kbd>${one}</kbd> `)}</dt><dd>${action}</dd>
+      </div>`)}</dl>
+    </section>`)}</div>
+    <form method="dialog"><button>Close</button></form>
+  </dialog>`;
 }

@@ -1,5 +1,4 @@
 /** Names of the list's columns, expressions and their completion, as pure functions. */
-
 const SAME = 5.1e-10;
 
 /**

@@ -1,7 +1,6 @@
 /** The data of an exported page: the recorded responses of /api. Filters and sorts in the browser. */
 import { compareBy, filtered } from './filtering.js';
-import { snippetOf } from './snippets.js';
-import { exportedTokens } from './parts/tokens/exported.js';
+import { snippetOf } from './textmatches.js';
 
 const element = document.getElementById('embedded');
 
@@ -24,11 +23,9 @@ export function embeddedResponse(data, path) {
   if (resource === 'findings') return lookUp(data.findings, run);
   if (resource === 'notes') return lookUp(data.notes, task === undefined ? run : `${run}/${task}`);
   if (resource === 'attempts') return task === undefined ? attemptList(data, run, params) : lookUp(data.attempts, parts.slice(1, 2).concat(parts.slice(3)).join('/'));
-  if (resource === 'tokens') return exportedTokens(lookUp(data.tokens, run), params);
   if (resource === 'profile') return lookUp(data.profiles, run);
   if (resource === 'rollouts' && task === undefined) return withSnippets(data, run, filtered(searched(data, run, params.get('q') ?? ''), params), params);
-  if (resource === 'rollouts') return rolloutView(data, run, task, repeat);
-  return taskRollouts(data, run, task);
+  return rolloutView(data, run, task, repeat);
 }
 
 /** @param {Record<string, any>} records @param {string} key */
@@ -71,20 +68,6 @@ function rolloutView(data, run, task, repeat) {
   const index = lines.findIndex((line) => String(line.task) === task && String(line.repeat) === repeat);
   const key = (line) => (line ? [line.task, line.repeat] : null);
   return { ...view, previous: key(lines[index - 1]), next: key(lines[index + 1]) };
-}
-
-/** All exported repeats of a task. */
-function taskRollouts(data, run, task) {
-  const lines = lookUp(data.pages, run).lines.filter((line) => String(line.task) === task);
-  const views = lines.map((line) => data.stories[`${run}/${line.task}/${line.repeat}`]).filter(Boolean);
-  if (!views.length) throw new Error('No rollout of this task was exported into this file.');
-  const tasks = lookUp(data.pages, run).lines.map((line) => line.task);
-  const before = tasks.filter((one) => one < Number(task));
-  const after = tasks.filter((one) => one > Number(task));
-  return {
-    run: Number(run), task: Number(task), stories: views, total: views.length, start: 0,
-    previous: before.length ? Math.max(...before) : null, next: after.length ? Math.min(...after) : null,
-  };
 }
 
 /** The failed attempts at exported rollouts, latest first. */

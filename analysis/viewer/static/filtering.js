@@ -1,5 +1,4 @@
 /** Filters and sorts the rollouts of an exported page. The query has the same form as the server's. */
-
 const KEYS = {
   task: (line) => line.task,
   repeat: (line) => line.repeat,
@@ -48,4 +47,12 @@ function passes(line, params) {
     && equals('end', line.end) && equals('agent', line.agent)
     && passesMinimum('min_reward', line.reward, ROUNDING) && passesMaximum('max_reward', line.reward, ROUNDING)
     && passesMinimum('min_tool_calls', line.tool_calls) && passesMaximum('max_tool_calls', line.tool_calls);
+}
+
+const NO_FILTERS = new Set(['sort', 'start', 'columns', 'facet']);
+
+/** The number of conditions in the address; the two ends of a range are one. @param {URLSearchParams} query */
+export function activeFilters(query) {
+  const names = [...query].filter(([name, value]) => value && !NO_FILTERS.has(name)).map(([name]) => name.replace(/^(min|max)_/, ''));
+  return new Set(names).size;
 }

@@ -3,7 +3,7 @@ import { useLayoutEffect, useRef } from './vendor/htm-preact.js';
 
 /** The shortcuts that `?` shows. @type {[string, [string, string][]][]} */
 export const KEYS = [
-  ['Everywhere', [['?', 'show keyboard shortcuts'], ['g o', 'overview'], ['g r', 'rollouts of the first run, or of the last step'], ['g f', 'findings'], ['g t', 'tokens'], ['g a', 'failed attempts'], ['g n', 'notes and labels'], ['g l', 'live'], ['t', 'light or dark theme']]],
+  ['Everywhere', [['?', 'show keyboard shortcuts'], ['g o', 'overview'], ['g r', 'rollouts of the first run, or of the last step'], ['g f', 'findings'], ['g a', 'failed attempts'], ['g n', 'notes and labels'], ['g l', 'live'], ['t', 'light or dark theme']]],
   ['List', [['j  k  ↓  ↑', 'next, previous rollout'], ['Enter', 'open it'], ['/', 'search'], ['e', 'expression'], ['n  p', 'next, previous page'],
     ['[  ]', 'previous, next step of a training run']]],
   ['Rollout', [['[  ]', 'previous, next rollout'], ['u', 'back to the list'], ['Space', 'play or pause the board'],
@@ -14,11 +14,10 @@ export const KEYS = [
     ['c  x', 'correct, wrong'], ['v', 'verdict with a reason, or a reward'], ['z', 'undo'], ['.', 'next rollout that you have not labelled']]],
   ['Failed attempt, live episode', [['[  ]', 'earlier, later attempt at the same rollout'], ['u', 'back to the list'], ['n', 'newest message of a live episode'],
     ['Space  ←  →', 'the board, as for a rollout'], ['m', 'render prompts or answers']]],
-  ['Task', [['[  ]', 'previous, next task'], ['u', 'back to the list'], ['Space  ←  →', 'all boards']]],
-  ['Groups, comparison, changes', [['n  p', 'next, previous page'], ['u', 'back']]],
+  ['Comparison of runs', [['n  p', 'next, previous page']]],
   ['Mismatch of probabilities', [['[  ]', 'previous, next step']]],
   ['Two rollouts', [['n  p', 'next, previous difference'], ['Space', 'play or pause both boards'],
-    ['←  →', 'both boards one turn back, forward'], ['Home  End', 'first, last turn'], ['u', 'back to the task']]],
+    ['←  →', 'both boards one turn back, forward'], ['Home  End', 'first, last turn'], ['u', 'back to the rollouts of the task']]],
 ];
 
 const PREFIX = 'g';

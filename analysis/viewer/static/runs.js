@@ -1,5 +1,4 @@
 /** The runs of the overview: opened files, and the files of a training run, which are opened when a page shows them. */
-
 /** The opened run with a number, or undefined. @param {any} overview @param {string | number} number */
 export function runOf(overview, number) {
   return overview.runs.find((run) => run.run === Number(number));
@@ -63,7 +62,7 @@ export function choices(overview) {
 
 /** The numbers of the runs that an address names. @param {string[]} path @returns {string[]} */
 export function wantedRuns(path) {
-  const places = { runs: [1], compare: [1, 2], 'side-by-side': [1, 4], series: path[1] === 'changes' ? [2, 3] : [] };
+  const places = { runs: [1], compare: [1, 2], 'side-by-side': [1, 4] };
   const named = (places[path[0]] ?? []).map((place) => path[place] ?? '');
   return named.filter((number) => /^\d{1,9}$/.test(number));
 }

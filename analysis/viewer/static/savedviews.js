@@ -1,5 +1,4 @@
 /** Named views of the list, and the default view of each file, in the browser's storage. A view is the query of an address. */
-
 const VIEWS = 'rollyard.views';
 const DEFAULTS = 'rollyard.defaults';
 

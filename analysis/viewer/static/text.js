@@ -1,7 +1,7 @@
 /** Shows untrusted text from rollouts: verbatim, invisible characters as codes, long texts shortened. */
 import { html, useState } from './vendor/htm-preact.js';
-import { pieces } from './textgrids.js';
 import { count } from './formatting.js';
+import { pieces } from './textgrids.js';
 
 /** Control characters (but not those of a line break, which may continue in the next piece), bidirectional marks, zero-width characters, tags, lone surrogates. */
 const INVISIBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]|\r(?!\n|$)|\p{Cs}/gu;

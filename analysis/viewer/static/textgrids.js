@@ -1,5 +1,4 @@
 /** Finds boards and tables within prose, which only line up in a monospaced font. */
-
 const LETTERS = /\p{L}{3}/u;
 
 /** Whether a line could belong to a drawing: at least two symbols and no word. @param {string} line */

@@ -1,5 +1,4 @@
 /** Finds a text within another one, ignoring case. */
-
 /**
  * The positions of the first `most` matches.
  * @param {string} text
@@ -24,4 +23,39 @@ function comparable(text, query) {
   const whole = text.toLowerCase();
   const part = query.toLowerCase();
   return whole.length === text.length && part.length === query.length ? [whole, part] : [text, query];
+}
+
+const BEFORE = 60;
+const AFTER = 140;
+const LONGEST = 200;
+
+/**
+ * The first event that contains the text, with some text around it; null if no event does.
+ * @param {any[]} events @param {string} text
+ */
+export function snippetOf(events, text) {
+  const found = events.map((event, index) => ({ event, index, at: matchPositions(event.text, text, 1)[0] ?? -1 })).filter((one) => one.at >= 0);
+  if (!found.length) return null;
+  const [{ event, index, at }] = found;
+  const start = Math.max(0, at - BEFORE);
+  const end = at + Math.min(text.length, LONGEST);
+  const line = (part) => part.replace(/\s+/g, ' ');
+  return {
+    event: index, turn: event.turn, place: event.speaker, name: event.name || calledBy(events, event), others: found.length - 1,
+    before: (start ? '…' : '') + line(event.text.slice(start, at)), match: line(event.text.slice(at, end)),
+    after: line(event.text.slice(end, end + AFTER)) + (end + AFTER < event.text.length ? '…' : ''),
+  };
+}
+
+/** The name of the tool whose result the event is. */
+function calledBy(events, event) {
+  return events.find((one) => event.speaker === 'result' && one.speaker === 'call' && one.call === event.call)?.name ?? '';
+}
+
+/** Where the match is, for a reader: `turn 3, result of step`. @param {any} snippet */
+export function placeOf(snippet) {
+  const { event, turn, place, name, others } = snippet;
+  if (event === null) return `in the field ${place}`;
+  const what = place === 'result' && name ? `result of ${name}` : place === 'call' ? `call of ${name}` : place === 'other' ? 'other' : place;
+  return `${turn > 0 ? `turn ${turn}` : 'prompt'}, ${what}${others > 0 ? `, and ${others} more` : ''}`;
 }

@@ -1,5 +1,4 @@
 /** The theme: the system's preference unless the user chose one. */
-
 const KEY = 'rollyard-theme';
 const ORDER = ['auto', 'light', 'dark'];
 

@@ -26,7 +26,6 @@ PLACES = {
     "list": "#/runs/0?sort=-reward",
     "rollout": "#/runs/0/tasks/4/1",
     "tokens": "#/runs/2/tasks/0/1",
-    "task": "#/runs/0/tasks/3",
     "compare": "#/compare/0/1",
     "side-by-side": "#/side-by-side/0/3/1/1/3/1",
     "notes": "#/runs/1/notes",
@@ -34,7 +33,7 @@ PLACES = {
 HUNT = INSTALLED / "examples" / "hunt" / "recorded"
 FOUND = {"findings": "#/runs/0/findings"}
 """Of the recordings in HUNT, whose findings name an exploit."""
-SERIES = {"series": "#/series?sort=-change", "changes": "#/series/changes/0/3"}
+SERIES = {"series": "#/series?sort=-change"}
 """With a viewer of STEPS."""
 STEPS = {0: 1.6, 100: 0.8, 200: 0.4, 300: 0.1}
 """Steps of a series, and the temperature of the built-in policy, which is better if it is low."""

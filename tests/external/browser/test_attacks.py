@@ -35,7 +35,7 @@ def test_a_rollout_cannot_inject_anything(open_tab: Open, number: int) -> None:
     check_unharmed(tab)
 
 
-@pytest.mark.parametrize("place", ["#/", f"#/runs/{RUN}", f"#/runs/{RUN}/tasks/1", f"#/compare/0/{RUN}"])
+@pytest.mark.parametrize("place", ["#/", f"#/runs/{RUN}", f"#/runs/{RUN}?task=1", f"#/compare/0/{RUN}"])
 def test_no_page_with_attacks_is_harmed(open_tab: Open, place: str) -> None:
     check_unharmed(open_tab(place))
 

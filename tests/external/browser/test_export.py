@@ -66,7 +66,7 @@ def test_a_search_in_an_export_also_finds_agents_finish_reasons_and_tools(open_t
 def test_it_compares_without_a_server(open_tab: Open, export: str) -> None:
     tab = open_tab("#/compare/0/1", at=export)
     tab.find("tbody a").first.click()
-    expect(tab.find(".halves > section")).to_have_count(2)
+    tab.find(".side-by-side").wait_for()
 
 
 def test_attacks_are_harmless_in_an_exported_page(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:

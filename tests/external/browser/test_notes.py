@@ -174,8 +174,8 @@ def test_what_somebody_else_writes_appears_without_a_reload(path: Path, at: str,
     tab = open_tab("#/runs/0/tasks/2/0", at)
     write_notes(path, record(ROLLOUTS[6], "note", "bob", text="see line 3"))
     expect(tab.find(".notespanel .written")).to_contain_text("see line 3")
-    tab.go("#/runs/0/tasks/2")
-    expect(tab.find("article.card .marks")).to_have_text("note")
+    tab.go("#/runs/0?task=2")
+    expect(tab.find("tbody .marks").first).to_have_text("note")
 
 
 def test_a_read_only_viewer_shows_notes_and_says_why_it_writes_none(open_tab: Open, path: Path) -> None:

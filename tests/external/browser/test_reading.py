@@ -31,7 +31,7 @@ PLACE = "#/runs/0/tasks/0/0"
 _LOST = """async (texts) => {
     const { html, render } = await import('/static/vendor/htm-preact.js');
     const { Text } = await import('/static/text.js');
-    const { Markdown } = await import('/static/parts/markdown/markdown.js');
+    const { Markdown } = await import('/static/parts/conversation.js');
     const lost = (text, draw) => {
         const place = document.createElement('div');
         render(html`<${Text} value=${text} lines=${1e9} characters=${1e9} draw=${draw} />`, place);

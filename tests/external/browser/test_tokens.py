@@ -1,4 +1,4 @@
-"""Tokens as text: the least likely of a rollout and of a run, changes between runs, engine and trainer, the export."""
+"""Tokens as text: the least likely of a rollout, engine and trainer, the export."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from rollyard.records.types import Json
 from tests.external.browser.browser_tab import Tab
@@ -78,36 +78,6 @@ def test_an_address_with_a_token_shows_it(open_tab: Open) -> None:
     expect(tab.find(".tokentext")).to_have_count(0)
 
 
-def test_tokens_of_a_run_are_grouped_and_an_example_leads_to_the_token(open_tab: Open) -> None:
-    tab = open_tab("#/runs/0/tokens?least=1")
-    expect(tab.find("section[aria-label='Tokens by text'] tbody tr")).to_have_count(19)
-    tab.find("select").first.select_option("log_prob")
-    first = tab.find("section[aria-label='Tokens by text'] tbody tr").first
-    expect(first.locator("th")).to_have_text('" odd"')
-    first.locator("a").first.click()
-    expect(tab.find(".tokentext .token.at")).to_have_text(" odd")
-
-
-def test_charts_show_turns_positions_and_policy_versions(open_tab: Open) -> None:
-    tab = open_tab("#/runs/1/tokens")
-    for title in ("Log-probabilities", "By turn", "By position in the answer", "By policy version"):
-        expect(tab.find(".figure h3", has_text=title).first).to_be_visible()
-
-
-def test_a_key_opens_the_tokens(open_tab: Open) -> None:
-    tab = open_tab("#/")
-    tab.page.keyboard.press("g")
-    tab.page.keyboard.press("t")
-    expect(tab.find("main h1")).to_contain_text("Tokens of first")
-
-
-def test_changed_tokens_of_two_runs_are_listed(open_tab: Open) -> None:
-    tab = open_tab("#/compare/0/1")
-    tab.find("a.button", has_text="Tokens").click()
-    more = tab.find("section[aria-label='More frequent in the second run'] tbody tr")
-    expect(more.first.locator("th")).to_have_text('" because"')
-
-
 def test_engine_and_trainer_of_a_training_run_are_compared(open_tab: Open, training_url: str) -> None:
     tab = open_tab("#/", at=training_url)
     tab.find("a.button", has_text="Engine and trainer").click()
@@ -126,24 +96,13 @@ def test_a_step_whose_pairs_cannot_be_read_does_not_hide_the_others(open_tab: Op
 
 def test_an_exported_page_has_tokens(open_tab: Open, files: list[Path], tmp_path: Path) -> None:
     page = exported(files[:1], tmp_path / "page.html")
-    tab = open_tab("#/runs/0/tokens?sort=count", at=page.as_uri())
-    expect(tab.find("section[aria-label='Tokens by text'] tbody tr").first).to_contain_text('"')
-    tab.page.goto(page.as_uri() + "#/runs/0/tasks/99/0")
+    tab = open_tab("#/runs/0/tasks/99/0", at=page.as_uri())
     expect(tab.find("section.worst tbody tr").first).to_contain_text(" odd")
 
 
-@pytest.mark.parametrize("place", ["#/runs/0/tokens?least=1", "#/runs/0/tasks/99/0", "#/compare/0/1/tokens"])
-def test_pages_of_tokens_are_accessible_and_fit_a_phone(open_tab: Open, place: str) -> None:
-    tab = open_tab(place, viewport={"width": 390, "height": 800})
+def test_a_page_with_tokens_is_accessible_and_fits_a_phone(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0/tasks/99/0", viewport={"width": 390, "height": 800})
     tab.find("main section h2").first.wait_for()
     found = Axe().run(tab.page)
     assert [one["id"] for one in found.response["violations"] if one["impact"] != "minor"] == []
     assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-def test_the_text_of_a_token_cannot_harm_the_page(browser: Browser, url: str) -> None:
-    tab = Tab(browser, url).go("#/runs/0/tokens?least=1&q=onerror")
-    token = tab.find("section[aria-label='Tokens by text'] tbody th").first
-    expect(token).to_contain_text("</script><img src=x onerror=alert(1)>\\u202e")
-    assert tab.problems == []
-    tab.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from rollyard.analysis.viewer.tokens.load_tokenizer import load_tokenizer
+from rollyard.analysis.viewer.token_texts import load_tokenizer
 from rollyard.records.errors import OperatorError
 
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from omegaconf import OmegaConf
 
-from rollyard.analysis.viewer.tokens.load_tokenizer import load_tokenizer
+from rollyard.analysis.viewer.token_texts import load_tokenizer
 from rollyard.records.io.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig

@@ -22,10 +22,10 @@ from rollyard.analysis.report.task_rows import task_rows
 from rollyard.analysis.tracking.reservoir_sample import RolloutSample
 from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics
 from rollyard.analysis.tracking.tail import rows as tail_rows
-from rollyard.analysis.viewer.api.rollout_list import SORTS, Query
-from rollyard.analysis.viewer.api.rollout_view import rollout_view, task_rollouts
-from rollyard.analysis.viewer.export.export import export
-from rollyard.analysis.viewer.index.library import FileIndex
+from rollyard.analysis.viewer.export import export
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.rollout_list import SORTS, Query
+from rollyard.analysis.viewer.rollout_view import rollout_view
 from rollyard.records.io.jsonl import lenient
 from rollyard.records.io.rollout_paths import RolloutPaths
 from rollyard.records.rollouts.rollout_keys import Expected
@@ -153,7 +153,6 @@ def check_viewer(output: Path) -> None:
             assert run.page(Query(sort=sort)).total == 4
         for index in range(4):
             assert rollout_view(run, run.table, index, lambda row: None).model_dump_json()
-        assert task_rollouts(run, 0, lambda row: None).model_dump_json()
     assert export(library, lambda row: None)
     library.close()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.analysis.viewer.live.episode_tails import EpisodeTails
-from rollyard.analysis.viewer.live.tail_records import TailView
+from rollyard.analysis.viewer.live import EpisodeTails, TailView
+from rollyard.cli.viewer import FoundRun
 from rollyard.records.rollouts.replay import Replay
 from rollyard.records.run_types import HeadFile
 from rollyard.records.types import Json
@@ -44,7 +44,7 @@ def tails_of(stack: Stack) -> EpisodeTails:
     async def find() -> HeadFile:
         return HeadFile(run_id=stack.keys.run_id, url=stack.head_url, pid=0)
 
-    return EpisodeTails(stack.client.transport, find, no_boards)
+    return EpisodeTails(FoundRun(stack.client.transport, find), no_boards)
 
 
 async def in_flight(stack: Stack) -> str | None:

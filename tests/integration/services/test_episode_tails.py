@@ -11,8 +11,8 @@ import pytest
 from fastapi import FastAPI
 
 from rollyard.agents.game_agent.app import GameAgent
-from rollyard.analysis.viewer.live.episode_tails import EpisodeTails
-from rollyard.analysis.viewer.live.tail_records import TailView
+from rollyard.analysis.viewer.live import EpisodeTails, TailView
+from rollyard.cli.viewer import FoundRun
 from rollyard.records.rollouts.partial_records import EPISODE_ID_HEADER
 from rollyard.records.run_types import HeadFile, ServerInstance
 from rollyard.records.types import Json
@@ -98,7 +98,7 @@ def instance(**fields: Any) -> ServerInstance:
 
 def tails_of(head: Head) -> EpisodeTails:
     transport: Transport = head  # type: ignore[assignment]
-    return EpisodeTails(transport, head.find, lambda row: None)
+    return EpisodeTails(FoundRun(transport, head.find), lambda row: None)
 
 
 async def playing(stack: InProcessServers) -> asyncio.Task[HttpResponse]:

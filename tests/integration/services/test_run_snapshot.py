@@ -11,7 +11,8 @@ import orjson
 import pytest
 from fastapi import FastAPI
 
-from rollyard.analysis.viewer.api.live_route import live_router
+from rollyard.analysis.viewer.live import live_router
+from rollyard.cli.viewer import FoundRun
 from rollyard.records.activity import Collection, RunningEpisode, RunningEpisodes, StageActivity
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.run_types import HeadFile, ServerInstance
@@ -145,7 +146,7 @@ def test_the_stages_of_several_agents_are_merged() -> None:
 
 def page(find: Callable[[], Awaitable[HeadFile]], transport: HttpTransport) -> httpx.AsyncClient:
     app = FastAPI()
-    app.include_router(live_router(transport, find))
+    app.include_router(live_router(FoundRun(transport, find), lambda row: None))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://viewer")
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.analysis.viewer.tokens.token_place import token_place
-from rollyard.analysis.viewer.training.pair_file import read_pairs
+from rollyard.analysis.viewer.token_pairs import read_pairs, token_place
 from rollyard.records.types import Json
 from rollyard.training.endings import EndingRules
 from rollyard.training.groups import groups_of, member_of_row

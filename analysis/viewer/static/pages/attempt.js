@@ -1,14 +1,13 @@
 /** One failed attempt at a rollout: what was said, its boards, and where it failed. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
+import { seconds } from '../formatting.js';
 import { useKeys } from '../keys.js';
-import { AttemptBody } from '../parts/attempts/attemptbody.js';
-import { attemptLink, attemptsLink } from '../parts/attempts/attemptlink.js';
+import { AttemptBody } from '../parts/attempts.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { go, link } from '../route.js';
+import { attemptLink, attemptsLink, go, link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name } from '../text.js';
-import { seconds } from '../formatting.js';
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Attempt({ route, overview }) {

@@ -1,13 +1,12 @@
 /** All failed attempts of a run, latest first. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
-import { attemptLink } from '../parts/attempts/attemptlink.js';
+import { count, seconds } from '../formatting.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { TableHead } from '../parts/tablehead.js';
-import { changed, go, link } from '../route.js';
+import { TableHead } from '../parts/tableheads.js';
+import { attemptLink, changed, go, link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name, escapeInvisible } from '../text.js';
-import { count, seconds } from '../formatting.js';
 
 const PAGE_LENGTH = 100;
 const POLL_MS = 3000;

@@ -1,15 +1,16 @@
 /** Compares two runs task by task. */
 import { html } from '../vendor/htm-preact.js';
-import { IS_EXPORT, useData } from '../data.js';
-import { Chart } from '../parts/chart.js';
+import { useData } from '../data.js';
+import { count, percent, plain, points, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
-import { DifferenceTiles } from '../parts/differencetiles.js';
+import { Chart } from '../parts/charts.js';
+import { sideBySide } from '../parts/counterparts.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { SortableHeader } from '../parts/sortableheader.js';
+import { SortableHeader } from '../parts/tableheads.js';
+import { DifferenceTiles } from '../parts/tiles.js';
 import { changed, go, link } from '../route.js';
 import { choices, runOf } from '../runs.js';
 import { Name, escapeInvisible } from '../text.js';
-import { count, percent, plain, points, signed } from '../formatting.js';
 
 const PAGE_LENGTH = 25;
 
@@ -29,9 +30,7 @@ export function Compare({ route, overview }) {
   return html`
     <${Breadcrumbs} name="Compare" title="Two runs, task by task" steps=${[['Overview', link([])]]}>
       <div class="row"><${RunSelect} label="First" runs=${choices(overview)} at=${first} choose=${(run) => go(link(['compare', run, second]))} />
-        <${RunSelect} label="Second" runs=${choices(overview)} at=${second} choose=${(run) => go(link(['compare', first, run]))} />
-        ${!IS_EXPORT && html`<a class="button" href=${link(['series', 'changes', first, second])}>Learned and forgotten</a>
-          <a class="button" href=${link(['compare', first, second, 'tokens'])}>Tokens</a>`}</div>
+        <${RunSelect} label="Second" runs=${choices(overview)} at=${second} choose=${(run) => go(link(['compare', first, run]))} /></div>
     <//>
     ${error && html`<${Notice} error=${error} />`}
     ${!value && !error && html`<${Notice} busy="Comparing …" />`}
@@ -69,17 +68,19 @@ function Pairs({ value, query, path, names }) {
     <thead><tr>${head('task', 'task')}${head('reward, first', 'first')}${head('second', 'second')}${head('change', bySolveRate ? '' : 'change')}
       ${head('solved, first')}${head('second')}${head('change', bySolveRate ? 'change' : '')}${head('rollouts')}</tr></thead>
     <tbody>${value.tasks.map((pair) => html`<${PairRow} key=${pair.task} pair=${pair}
-      href=${link([...path, 'tasks', pair.task, ...(pair.task_in_second === pair.task ? [] : [pair.task_in_second])])} />`)}</tbody>
+      href=${sideBySide([path[1], pair.task, 0], [path[2], pair.task_in_second, 0])}
+      lists=${[link(['runs', path[1]], { task: pair.task }), link(['runs', path[2]], { task: pair.task_in_second })]} />`)}</tbody>
   </table></div>`;
 }
 
-function PairRow({ pair, href }) {
+/** `href`: the task's first rollouts side by side; `lists`: all its rollouts in each run. */
+function PairRow({ pair, href, lists }) {
   const change = ([before, after]) => (before === null || after === null ? null : after - before);
   const cell = (value, format) => html`<td class=${value > 0 ? 'good' : value < 0 ? 'bad' : 'soft'}>${format(value)}</td>`;
   return html`<tr class="link" onClick=${(event) => !event.target.closest('a') && !String(getSelection()) && go(href)}>
     <th scope="row"><a href=${href} aria-label=${`Task ${pair.task}`}>${pair.task}</a></th>
     <td>${plain(pair.rewards[0])}</td><td>${plain(pair.rewards[1])}</td>${cell(change(pair.rewards), signed)}
     <td>${percent(pair.solved[0], 0)}</td><td>${percent(pair.solved[1], 0)}</td>${cell(change(pair.solved), points)}
-    <td class="soft">${count(pair.measured[0])} · ${count(pair.measured[1])}</td>
+    <td>${lists.map((list, i) => html`${i > 0 && ' · '}<a href=${list} aria-label=${`Rollouts of task ${pair.task} in the ${i ? 'second' : 'first'} run`}>${count(pair.measured[i])}</a>`)}</td>
   </tr>`;
 }

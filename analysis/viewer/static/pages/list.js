@@ -1,22 +1,20 @@
 /** The rollouts of a run, filtered, sorted and paged. The address contains the entire state. */
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
 import { EXPORT_VIEW, IS_EXPORT, useData } from '../data.js';
+import { count, percent } from '../formatting.js';
 import { useKeys } from '../keys.js';
-import { Filters } from '../parts/filters.js';
-import { FilterFold } from '../parts/list/filterfold.js';
-import { ListTools } from '../parts/list/listtools.js';
-import { RolloutTable } from '../parts/rollouttable.js';
+import { Annotator, useAnnotator } from '../parts/annotator.js';
+import { Filters, FilterFold } from '../parts/filters.js';
+import { ListTools } from '../parts/listtools.js';
+import { useNotes, nextUnlabelled } from '../parts/notestore.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { Annotator, useAnnotator } from '../parts/notes/annotator.js';
-import { useNotes } from '../parts/notes/notestore.js';
-import { nextUnlabelled } from '../parts/notes/nextunlabelled.js';
-import { nextShown } from '../parts/notes/rolloutnotes.js';
+import { nextShown } from '../parts/rolloutnotes.js';
+import { RolloutTable } from '../parts/rollouttable.js';
 import { StepLinks } from '../parts/steplinks.js';
 import { changed, go, link, parse } from '../route.js';
 import { isGrowing, runOf, versionOf } from '../runs.js';
 import { defaultView } from '../savedviews.js';
 import { Name, escapeInvisible } from '../text.js';
-import { count, percent } from '../formatting.js';
 
 export const PAGE_LENGTH = 100;
 const SEARCH_POLL_MS = 400;
@@ -112,10 +110,15 @@ export function List({ route, overview }) {
     <${Annotator} annotator=${annotator} />`;
 }
 
+/** Choices of the run to list, and of one to compare it with, task by task. */
 function OtherRuns({ runs, run }) {
-  return html`<label class="row small soft">Run <select onChange=${(event) => go(link(['runs', event.target.value]))}>
+  return html`<div class="row"><label class="row small soft">Run <select onChange=${(event) => go(link(['runs', event.target.value]))}>
     ${runs.map((one) => html`<option value=${one.run} selected=${one.run === run.run}>${escapeInvisible(one.name)}</option>`)}
-  </select></label>`;
+  </select></label>
+  <label class="row small soft">Compare with <select onChange=${(event) => go(link(['compare', run.run, event.target.value]))}>
+    <option value="" selected>choose</option>
+    ${runs.filter((one) => one.run !== run.run).map((one) => html`<option value=${one.run}>${escapeInvisible(one.name)}</option>`)}
+  </select></label></div>`;
 }
 
 function Summary({ page, run }) {

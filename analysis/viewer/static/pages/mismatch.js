@@ -1,14 +1,13 @@
 /** Where the log-probabilities of engine and trainer differ, before an update of a training run. */
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
-import { Chart } from '../parts/chart.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { count, percent, plain, pluralize, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
-import { classOf } from '../parts/rollout/tokenclasses.js';
-import { exampleLink } from '../parts/tokens/tokengroups.js';
+import { Chart } from '../parts/charts.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { classOf } from '../parts/tokens.js';
 import { go, link } from '../route.js';
 import { visible } from '../text.js';
-import { count, percent, plain, pluralize, signed } from '../formatting.js';
 
 const READING_MS = 1000;
 
@@ -64,5 +63,5 @@ function InContext({ one }) {
 function RolloutLink({ one }) {
   const name = `task ${one.task}, repeat ${one.repeat}`;
   if (one.call === null) return html`<span class="soft">${name}</span>`;
-  return html`<a href=${exampleLink(one.run, one)}>${name}</a>`;
+  return html`<a href=${link(['runs', one.run, 'tasks', one.task, one.repeat], { token: `${one.call}.${one.position}` })}>${name}</a>`;
 }

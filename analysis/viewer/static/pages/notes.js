@@ -1,12 +1,12 @@
 /** The labels of a run and their authors. */
 import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
+import { count, pluralize } from '../formatting.js';
+import { useNotes } from '../parts/notestore.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { useNotes } from '../parts/notes/notestore.js';
 import { link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name } from '../text.js';
-import { count, pluralize } from '../formatting.js';
 
 const NONE = 'No rollout has a label, a verdict or a note.';
 const EMPTY = 'No rollout has a label, a verdict or a note yet. On a rollout or a row of the list: l adds a label, c is correct, x is wrong, w writes a note.';

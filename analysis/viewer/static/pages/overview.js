@@ -1,15 +1,13 @@
 /** The metrics and charts of every run, refreshed while it grows. */
 import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
-import { attemptsLink } from '../parts/attempts/attemptlink.js';
-import { Chart } from '../parts/chart.js';
+import { bytes, count, percent, compact, pluralize } from '../formatting.js';
+import { Chart } from '../parts/charts.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { Progress } from '../parts/progress.js';
-import { RunTiles } from '../parts/runtiles.js';
-import { TokenTable } from '../parts/rollout/tokentable.js';
-import { link } from '../route.js';
+import { RunTiles } from '../parts/tiles.js';
+import { attemptsLink, link } from '../route.js';
 import { Name } from '../text.js';
-import { bytes, count, percent } from '../formatting.js';
 
 /** @param {{overview: any}} props */
 export function Overview({ overview }) {
@@ -54,4 +52,22 @@ function Run({ run, single }) {
 
 function Notes({ notes }) {
   return notes.length > 0 && html`<ul class="notes">${notes.map((note) => html`<li><${Name} value=${note} /></li>`)}</ul>`;
+}
+
+const COLUMNS = { mean: 'mean', median: 'median', p95: 'p95', max: 'max', total: 'total' };
+
+/** @param {{tokens: any, drift: any}} props */
+function TokenTable({ tokens, drift }) {
+  const kinds = ['input', 'output', 'reasoning'].filter((kind) => tokens[kind]);
+  if (!kinds.length && !drift) return null;
+  return html`<figure class="figure"><h3>Tokens per rollout</h3>
+    ${kinds.length > 0 && html`<div class="table" tabindex="0" role="region" aria-label="Tokens per rollout"><table>
+      <thead><tr><th scope="col">kind</th>${Object.values(COLUMNS).map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+      <tbody>${kinds.map((kind) => html`<tr><th scope="row">${kind}</th>
+        ${Object.keys(COLUMNS).map((statistic) => html`<td title=${count(Math.round(tokens[kind][statistic]))}>${compact(Math.round(tokens[kind][statistic]))}</td>`)}
+      </tr>`)}</tbody>
+    </table></div>`}
+    ${drift && html`<figcaption>Recorded tokens of ${pluralize(drift.rollouts, 'rollout')}: prefix mismatches in ${count(drift.breaks)} of
+      ${` ${pluralize(drift.turns, 'later turn')}`}.</figcaption>`}
+  </figure>`;
 }

@@ -1,36 +1,26 @@
 /** One rollout: its conversation, board, rewards, tokens, failed attempts and other fields. */
 import { html, useCallback, useEffect, useMemo, useRef, useState } from '../vendor/htm-preact.js';
-import { useData } from '../data.js';
+import { useData, IS_EXPORT } from '../data.js';
+import { count, plain, seconds, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
-import { useNeighbours } from '../neighbours.js';
-import { usePlayback } from '../playback.js';
-import { Attempts } from '../parts/rollout/attempts.js';
-import { BoardPlayer } from '../parts/rollout/boardplayer.js';
-import { Conversation } from '../parts/rollout/conversation.js';
-import { Facts } from '../parts/rollout/facts.js';
-import { FindBar } from '../parts/rollout/findbar.js';
-import { outlineOf } from '../parts/rollout/episodeoutline.js';
+import { PAGE_LENGTH } from './list.js';
+import { Annotator, useAnnotator } from '../parts/annotator.js';
+import { Attempts } from '../parts/attempts.js';
+import { usePlayback, BoardPlayer, Rewards, stepsOf } from '../parts/board.js';
+import { Conversation, useSetting } from '../parts/conversation.js';
+import { Counterparts } from '../parts/counterparts.js';
+import { outlineOf, countedNames } from '../parts/episodeoutline.js';
+import { FindBar } from '../parts/findbar.js';
+import { useNotes, nextUnlabelled } from '../parts/notestore.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { Outcome } from '../parts/rollout/outcome.js';
-import { Outline } from '../parts/rollout/outline.js';
-import { Raw } from '../parts/rollout/raw.js';
-import { Rewards, stepsOf } from '../parts/rollout/rewards.js';
-import { NeighbourLink } from '../parts/rollout/neighbourlink.js';
-import { Counterparts } from '../parts/sidebyside/counterparts.js';
-import { TokenTurns } from '../parts/rollout/tokenturns.js';
-import { parseToken, placeOf } from '../parts/tokens/worst.js';
-import { WorstTokens } from '../parts/tokens/worsttokens.js';
-import { piecesOfConversation } from '../parts/rollout/tokenpieces.js';
-import { Verdict } from '../parts/verdict.js';
-import { Annotator, useAnnotator } from '../parts/notes/annotator.js';
-import { NotesPanel } from '../parts/notes/notespanel.js';
-import { useNotes } from '../parts/notes/notestore.js';
-import { nextUnlabelled } from '../parts/notes/nextunlabelled.js';
-import { useSetting } from '../settings.js';
+import { Facts, Raw } from '../parts/raw.js';
+import { NONE, NUMBERED, keyOf, ownLabel, verdictText } from '../parts/rolloutnotes.js';
+import { parseToken, placeOf, piecesOfConversation } from '../parts/tokenpieces.js';
+import { TokenTurns, WorstTokens } from '../parts/tokens.js';
+import { Outcome, Verdict } from '../parts/verdict.js';
 import { changed, go, link } from '../route.js';
 import { runOf } from '../runs.js';
-import { Name } from '../text.js';
-import { count, plain, seconds } from '../formatting.js';
+import { Name, Text } from '../text.js';
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Rollout({ route, overview }) {
@@ -49,7 +39,7 @@ export function Rollout({ route, overview }) {
   const file = html`<${Name} value=${runOf(overview, run).name} />`;
   return html`
     <${Breadcrumbs} name=${`Task ${task}, repeat ${repeat}`} title=${html`Task ${task} <span class="soft">repeat ${repeat}</span>`}
-      steps=${[['Overview', link([])], [file, neighbours.list], [`Task ${task}`, link(['runs', run, 'tasks', task])]]}>
+      steps=${[['Overview', link([])], [file, neighbours.list], [`Task ${task}`, link(['runs', run], { task })]]}>
       <${NeighbourLinks} neighbours=${neighbours} />
     <//>
     ${error && html`<${Notice} error=${error} />`}
@@ -182,4 +172,131 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
     <${Attempts} run=${rollout.run} task=${line.task} repeat=${line.repeat} attempts=${rollout.attempts} />
     <${Facts} facts=${rollout.facts} />
     <${Raw} path=${`runs/${rollout.run}/rollouts/${line.task}/${line.repeat}/raw`} name=${`rollout-${line.task}-${line.repeat}.json`} />`;
+}
+
+const MIN_TURNS = 3;
+const MAX_ENTRIES = 1000;
+/** The part of the window above which the current turn begins. */
+const READING_LINE = 0.35;
+
+/** @param {{events: any[], conversation: any, go: (index: number) => void}} props `conversation` is a ref */
+function Outline({ events, conversation, go }) {
+  const entries = useMemo(() => outlineOf(events), [events]);
+  const current = useCurrentEvent(conversation);
+  const isWide = useMemo(() => matchMedia('(min-width: 80rem)').matches, []);
+  if (entries.length <= MIN_TURNS) return null;
+  const here = entries.findLastIndex((entry) => entry.index <= current);
+  return html`<details class="outline" open=${isWide}><summary class="small soft">Outline (J K)</summary>
+    <nav aria-label="Outline"><ol>${entries.slice(0, MAX_ENTRIES).map((entry, i) => html`<li key=${entry.index}>
+      <button class="quiet" aria-current=${i === here ? 'step' : undefined} onClick=${() => go(entry.index)}>
+        <span class="number turn">${entry.turn || 'Prompt'}</span>
+        <span class="what"><${Name} value=${entry.calls.length ? countedNames(entry.calls) : entry.words} /></span>
+        ${entry.reward !== null && html`<span class=${`number ${entry.reward < 0 ? 'soft' : 'good'}`}>${signed(entry.reward)}</span>`}
+      </button></li>`)}</ol></nav>
+  </details>`;
+}
+
+/** The index of the event at the reading line. */
+function useCurrentEvent(conversation) {
+  const [current, setCurrent] = useState(0);
+  useEffect(() => {
+    let frame = 0;
+    const update = () => {
+      frame = 0;
+      const all = [...(conversation.current?.querySelectorAll('article') ?? [])];
+      const at = all.findLastIndex((one) => one.getBoundingClientRect().top < innerHeight * READING_LINE);
+      setCurrent(Number(all[Math.max(0, at)]?.dataset.index ?? 0));
+    };
+    const onScroll = () => {
+      frame ||= requestAnimationFrame(update);
+    };
+    addEventListener('scroll', onScroll, { passive: true });
+    return () => {
+      removeEventListener('scroll', onScroll);
+      cancelAnimationFrame(frame);
+    };
+  }, []);
+  return current;
+}
+
+/** @param {{annotator: any, line: {task: number, repeat: number}}} props */
+function NotesPanel({ annotator, line }) {
+  const { store } = annotator;
+  const notes = store.notes.get(keyOf(line)) ?? NONE;
+  const isEmpty = notes === NONE;
+  const own = notes.verdicts.find((one) => one.author === store.author);
+  const canWrite = !store.whyReadOnly;
+  if (isEmpty && IS_EXPORT) return null;
+  return html`<section class="notespanel" aria-label="Notes and labels">
+    ${canWrite && html`<div class="row">
+      <button title="Add a label (l)" onClick=${annotator.start('label')}>Label</button>
+      ${['correct', 'wrong'].map((verdict) => html`<button title=${verdict === 'correct' ? 'Correct (c)' : 'Wrong (x)'}
+        aria-pressed=${own?.verdict === verdict ? 'true' : 'false'} onClick=${annotator.judge(verdict)}>${verdict === 'correct' ? 'Correct' : 'Wrong'}</button>`)}
+      <button title="Verdict with a reason, or a reward (v)" onClick=${annotator.start('verdict')}>Reason</button>
+      <button title="Write a note (w)" onClick=${annotator.start('note')}>Note</button>
+      <span class="row used" role="group" aria-label="Labels used most">${(store.view?.labels ?? []).slice(0, NUMBERED).map(({ label }, i) => html`
+        <button key=${label} class="quiet" aria-pressed=${ownLabel(notes, label, store.author) ? 'true' : 'false'} title=${`${i + 1}`}
+          onClick=${() => annotator.toggle(line, label)}><kbd>${i + 1}</kbd> <${Name} value=${label} /></button>`)}</span>
+      <button class="quiet" title="Next rollout that you have not labelled (.)" onClick=${annotator.next}>Next unlabelled</button>
+      ${store.written.length > 0 && html`<button class="quiet" title="Undo (z)" onClick=${annotator.undo}>Undo</button>`}
+      <label class="small soft author">as <input type="text" aria-label="Your name" maxlength="80" size="8" value=${store.author}
+        onChange=${(event) => store.rename(event.target.value)} /></label>
+    </div>`}
+    ${!canWrite && !IS_EXPORT && html`<p class="small soft"><${Name} value=${`Notes cannot be written: ${store.whyReadOnly}.`} /></p>`}
+    ${!isEmpty && html`<ul>
+      ${notes.verdicts.map((one) => html`<li key=${one.id}><span class=${`mark ${one.verdict === 'wrong' ? 'bad' : one.verdict === 'correct' ? 'good' : ''}`}>${verdictText(one.verdict)}</span>
+        <${By} one=${one} /> ${one.reason && html`<${Text} value=${one.reason} lines=${4} characters=${400} />`}
+        <${Remove} annotator=${annotator} line=${line} one=${one} name=${`the verdict of ${one.author}`} /></li>`)}
+      ${notes.labels.map((one) => html`<li key=${one.id}><span class="mark"><${Name} value=${one.label} /></span>
+        <${By} one=${one} /><${Remove} annotator=${annotator} line=${line} one=${one} name=${`the label ${one.label} of ${one.author}`} /></li>`)}
+      ${notes.texts.map((one) => html`<li key=${one.id} class="written"><${Text} value=${one.text} lines=${12} characters=${1500} />
+        <${By} one=${one} /><${Remove} annotator=${annotator} line=${line} one=${one} name=${`the note of ${one.author}`} /></li>`)}
+    </ul>`}
+  </section>`;
+}
+
+function By({ one }) {
+  return html`${' '}<span class="small soft" title=${new Date(one.time).toLocaleString('en-GB')}><${Name} value=${one.author} /></span>${' '}`;
+}
+
+function Remove({ annotator, line, one, name }) {
+  if (annotator.store.whyReadOnly) return null;
+  return html`<button class="quiet remove" aria-label=${`Remove ${name}`} title="Remove"
+    onClick=${() => annotator.write(line, { kind: 'removal', removes: one.id })}>×</button>`;
+}
+
+/**
+ * The address contains the list's query; `at` is the position in the list.
+ * @param {import('../route.js').Route} route
+ * @param {any} rollout
+ * @returns {{list: string, previous: string | null, next: string | null, place: string}}
+ */
+function useNeighbours(route, rollout) {
+  const [, run, , task, repeat] = route.path;
+  const at = Number.parseInt(route.query.get('at') ?? '', 10);
+  const listed = Number.isFinite(at) && at >= 0;
+  const start = Math.max(0, at - 1);
+  const request = changed(route.query, { at: null, facet: null, match: null, columns: 'task', start, limit: 3 });
+  const { value: page } = useData(listed ? `runs/${run}/rollouts?${request}` : null);
+  const lines = page?.lines ?? [];
+  const here = lines.findIndex((line) => String(line.task) === task && String(line.repeat) === repeat);
+  const query = changed(route.query, { at: null, match: null });
+  if (listed && page && here >= 0) {
+    const to = (step) => {
+      const line = lines[here + step];
+      return line ? link(['runs', run, 'tasks', line.task, line.repeat], changed(query, { at: page.start + here + step })) : null;
+    };
+    const from = Math.floor(at / PAGE_LENGTH) * PAGE_LENGTH;
+    const list = link(['runs', run], changed(query, { start: from || null }));
+    return { list, previous: to(-1), next: to(1), place: `${count(page.start + here + 1)} of ${count(page.total)}` };
+  }
+  const same = rollout && String(rollout.line.task) === task && String(rollout.line.repeat) === repeat;
+  const isLoading = listed && !page;
+  const to = (key) => (same && key && !isLoading ? link(['runs', run, 'tasks', ...key]) : null);
+  return { list: link(['runs', run], query), previous: to(rollout?.previous), next: to(rollout?.next), place: '' };
+}
+
+/** @param {{href: string | null, label: string, title: string}} props */
+function NeighbourLink({ href, label, title }) {
+  return href ? html`<a class="button" href=${href} title=${title}>${label}</a>` : html`<button disabled>${label}</button>`;
 }

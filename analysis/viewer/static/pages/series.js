@@ -1,13 +1,11 @@
 /** A series of checkpoints: curves with intervals, tasks by steps, and the way to what changed between two steps. */
 import { html, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
-import { Chart } from '../parts/chart.js';
+import { bytes, count, percent, seconds, plain, points, signed, SHADES, nextCell, shadeOf } from '../formatting.js';
+import { Chart } from '../parts/charts.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { TaskMap } from '../parts/series/taskmap.js';
 import { changed, go, link } from '../route.js';
 import { Name } from '../text.js';
-import { bytes, count, percent, seconds } from '../formatting.js';
-import { Changes } from './changes.js';
 
 const READING_MS = 1000;
 const GROWING_MS = 10_000;
@@ -16,10 +14,6 @@ const NAMES = { files: 'Files', evaluations: 'Evaluations', rollouts: 'Training 
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Series({ route, overview }) {
-  return route.path[1] === 'changes' && route.path.length === 4 ? html`<${Changes} route=${route} overview=${overview} />` : html`<${Curves} route=${route} overview=${overview} />`;
-}
-
-function Curves({ route, overview }) {
   const { query } = route;
   const of = query.get('of') || '';
   const { value, error } = useData(`series?of=${encodeURIComponent(of)}`, (found) => (found && found.read < found.total ? READING_MS : GROWING_MS));
@@ -59,9 +53,81 @@ function Tasks({ value, query, path, set, version }) {
     <option value=${step} selected=${step === at.step}>${count(step)}</option>`)}</select></label>`;
   return html`<section class="block" aria-label="Tasks by steps"><h2>Tasks by steps</h2>
     <div class="row">${select('from', 'From step', from)}${select('to', 'to step', to)}
-      ${from.step !== to.step && html`<a class="button" href=${link(['series', 'changes', from.run, to.run])}>What was learned and forgotten</a>`}</div>
+      ${from.step !== to.step && html`<a class="button" href=${link(['compare', from.run, to.run], { sort: 'change' })}>Compare these steps</a>`}</div>
     ${version > 0
       ? html`<${TaskMap} query=${query} path=${path} of=${value.of} range=${[from.step, to.step].sort((a, b) => a - b)} version=${version} />`
       : html`<${Notice} busy="The tasks are shown when all files have been read …" />`}
   </section>`;
+}
+
+const PAGE_LENGTH = 50;
+const SORTS = [['-change', 'largest gain'], ['change', 'largest loss'], ['learned', 'learned first'], ['-learned', 'learned last'], ['first', 'lowest at the start'], ['-first', 'highest at the start'],
+  ['last', 'lowest at the end'], ['-last', 'highest at the end'], ['task', 'task']];
+const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+const VALUES = { solve_rate: 'solve rate', reward: 'mean reward' };
+const PAIRED = { content: 'content (_ng_task_key)', prompt: 'prompt and tools', index: 'index, because all manifests state the same input' };
+
+/** @param {{query: URLSearchParams, path: string[], of: string, range: [number, number], version: number}} props `version` changes with the data */
+function TaskMap({ query, path, of, range, version }) {
+  const start = Number(query.get('start') || 0);
+  const sort = query.get('sort') || '-change';
+  const request = new URLSearchParams({ of, sort, first: String(range[0]), last: String(range[1]), start: String(start), limit: String(PAGE_LENGTH), version: String(version) });
+  if (query.get('value')) request.set('value', query.get('value'));
+  const { value: map, error, stale } = useData(`series/tasks?${request}`);
+  const set = (changes) => go(link(path, changed(query, { start: null, ...changes })), true);
+  if (error) return html`<${Notice} error=${error} />`;
+  if (!map) return html`<${Notice} busy="Pairing tasks …" />`;
+  if (map.why_not) return html`<p class="message">Tasks cannot be paired: ${map.why_not}.</p>`;
+  const end = start + map.rows.length;
+  return html`<div class=${stale ? 'stale' : ''}>
+    <div class="row small map-tools">
+      <label class="soft">Cells <select onChange=${(event) => set({ value: event.target.value })}>${map.values.map((value) => html`
+        <option value=${value} selected=${value === map.value}>${VALUES[value]}</option>`)}</select></label>
+      <label class="soft">Sort by <select onChange=${(event) => set({ sort: event.target.value })}>${SORTS.map(([key, name]) => html`
+        <option value=${key} selected=${key === sort}>${name}</option>`)}</select></label>
+      <${Scale} low=${map.low} high=${map.high} format=${formatOf(map)} />
+    </div>
+    <p class="small soft">${count(map.total)} tasks, paired by ${PAIRED[map.by]}${map.columns.length < map.steps ? `; ${map.columns.length} of ${count(map.steps)} steps are shown` : ''}.
+      ${' '}<i>Learned</i> is the first step from which a task is solved in at least half of its rollouts until the end. Arrow keys move between cells.</p>
+    <${Cells} map=${map} />
+    ${map.total > PAGE_LENGTH && html`<nav class="paging" aria-label="Pages of tasks">
+      <button onClick=${() => set({ start: Math.max(0, start - PAGE_LENGTH) || null })} disabled=${start === 0}>Previous</button>
+      <span class="number small">${count(start + 1)}–${count(end)} of ${count(map.total)}</span>
+      <button onClick=${() => set({ start: start + PAGE_LENGTH })} disabled=${end >= map.total}>Next</button>
+    </nav>`}
+  </div>`;
+}
+
+function formatOf(map) {
+  return map.value === 'solve_rate' ? (value) => percent(value, 0) : plain;
+}
+
+function Scale({ low, high, format }) {
+  return html`<span class="shades soft" role="img" aria-label=${`Shades from ${format(low)} to ${format(high)}`}>${format(low)}
+    ${Array.from({ length: SHADES }, (_, shade) => html`<span class=${`shade shade-${shade}`}></span>`)} ${format(high)}</span>`;
+}
+
+function Cells({ map }) {
+  const table = useRef(null);
+  const format = formatOf(map);
+  const change = map.value === 'solve_rate' ? points : signed;
+  const linked = map.rows.map((row) => row.cells.map((cell) => cell !== null));
+  const start = linked.flatMap((row, i) => row.flatMap((has, j) => (has ? [[i, j]] : [])))[0];
+  const move = (event) => {
+    const place = event.target.dataset?.at?.split(' ').map(Number);
+    const next = place && MOVES[event.key] && nextCell(linked, place, MOVES[event.key]);
+    if (!next) return;
+    event.preventDefault();
+    table.current.querySelector(`[data-at="${next.join(' ')}"]`)?.focus();
+  };
+  return html`<div class="table" tabindex="0" role="region" aria-label="Heat map"><table class="task-map" ref=${table} onKeyDown=${move}>
+    <caption class="hidden">${VALUES[map.value]} of each task at each step</caption>
+    <thead><tr><th scope="col">task</th>${map.columns.map((step) => html`<th scope="col">${step.step}</th>`)}<th scope="col">change</th></tr></thead>
+    <tbody>${map.rows.map((row, i) => html`<tr key=${row.task}><th scope="row">${row.task}</th>
+      ${row.cells.map((cell, j) => (cell === null ? html`<td class="none"><span class="hidden">none</span></td>` : html`
+        <td class=${`shade-${shadeOf(cell.value, map.low, map.high)}`}><a href=${link(['runs', map.columns[j].run], { task: cell.task })} data-at=${`${i} ${j}`}
+          tabindex=${start[0] === i && start[1] === j ? 0 : -1} title=${`step ${map.columns[j].step}: ${format(cell.value)} of ${cell.rollouts} rollouts`}
+          aria-label=${`Task ${row.task} at step ${map.columns[j].step}: ${format(cell.value)}`}>${map.value === 'solve_rate' ? Math.round(cell.value * 100) : plain(cell.value)}</a></td>`))}
+      <td class=${row.change > 0 ? 'good' : row.change < 0 ? 'bad' : 'soft'}>${change(row.change)}</td></tr>`)}</tbody>
+  </table></div>`;
 }

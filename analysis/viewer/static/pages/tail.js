@@ -1,13 +1,12 @@
 /** One episode while it is played: its conversation and boards, and the way to the finished rollout. */
 import { html, useEffect, useLayoutEffect, useRef, useState } from '../vendor/htm-preact.js';
-import { fetchText } from '../data.js';
-import { EpisodeView } from '../parts/attempts/episodeview.js';
-import { Sequel } from '../parts/attempts/sequel.js';
-import { useKeys } from '../keys.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { decoded, go, link } from '../route.js';
-import { Name } from '../text.js';
+import { fetchText, useData } from '../data.js';
 import { seconds } from '../formatting.js';
+import { useKeys } from '../keys.js';
+import { EpisodeView } from '../parts/attempts.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { decoded, go, link, attemptLink, runOfOutput } from '../route.js';
+import { Name } from '../text.js';
 
 const POLL_MS = 700;
 const LOST_POLL_MS = 3000;
@@ -122,4 +121,34 @@ function State({ tail, toEnd }) {
     <div><dt>Agent</dt><dd><${Name} value=${tail.agent} /></dd></div>
     <div><button title="The page then follows new messages" onClick=${toEnd}>Newest message</button></div>
   </dl>`;
+}
+
+const SEQUEL_POLL_MS = 1000;
+
+/** @param {{tail: any, overview: any}} props */
+function Sequel({ tail, overview }) {
+  const { value: live } = useData('live', () => SEQUEL_POLL_MS);
+  const outputs = (live?.collections ?? []).map((one) => one.output);
+  const runs = outputs.map((output) => runOfOutput(overview, output)).filter(Boolean);
+  const again = live?.episodes.find((one) => one.task === tail.task && one.repeat === tail.repeat && one.episode !== tail.episode);
+  return html`
+    ${again && html`<p><a class="button" href=${link(['live', again.agent, again.episode], { task: again.task, repeat: again.repeat })}>Follow the next attempt</a></p>`}
+    ${runs.map((run) => html`<${Finished} key=${run.run} run=${run} alone=${runs.length === 1} tail=${tail} />`)}
+    ${live && runs.length === 0 && outputs.length > 0 && html`<p class="soft small">
+      Its rollouts are not open here. Show them with <code><${Name} value=${`ng_viewer ${outputs[0]}`} /></code></p>`}`;
+}
+
+/** Asks until the rollout is in the file, and for its failed attempts. */
+function Finished({ run: { run, name }, alone, tail }) {
+  const { task, repeat } = tail;
+  // An episode does not tell which of several collections it belongs to.
+  const where = alone ? '' : html` in <${Name} value=${name} />`;
+  const rollouts = useData(`runs/${run}/sequel/${task}/${repeat}`, (found) => (found?.measured ? 0 : SEQUEL_POLL_MS));
+  const found = rollouts.value;
+  if (!found) return null;
+  return html`<p class="row" role="status">
+    ${found.measured && html`<a class="button" href=${link(['runs', run, 'tasks', task, repeat])}>The finished rollout${where}</a>`}
+    ${found.attempts > 0 && html`<a class="button" href=${attemptLink(run, { task, repeat, at: found.attempts - 1 })}>The failed attempt${where}</a>`}
+    ${!found.measured && !found.attempts && html`<span class="soft small">Waiting for the rollout to be recorded …</span>`}
+  </p>`;
 }

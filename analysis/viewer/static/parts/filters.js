@@ -1,5 +1,7 @@
 /** The filters of the list. Every change updates the address immediately. */
 import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
+import { activeFilters } from '../filtering.js';
+import { pluralize } from '../formatting.js';
 import { escapeInvisible } from '../text.js';
 
 const DEBOUNCE_MS = 350;
@@ -60,5 +62,16 @@ export function Filters({ query, page, search, change }) {
     <label>Task<${Field} type="number" min="0" label="Task" value=${current('task')} change=${set('task')} /></label>
     <label>Repeat<${Field} type="number" min="0" label="Repeat" value=${current('repeat')} change=${set('repeat')} /></label>
     ${isFiltered && html`<button onClick=${clear}>Clear</button>`}
+  </div>`;
+}
+
+/** @param {{query: URLSearchParams, open: boolean, setOpen: (open: boolean) => void, children: any}} props */
+export function FilterFold({ query, open, setOpen, children }) {
+  const active = activeFilters(query);
+  return html`<div class=${`filter-fold ${open ? 'open' : ''}`}>
+    <button class="fold-button" aria-expanded=${open ? 'true' : 'false'} aria-controls="list-filters" onClick=${() => setOpen(!open)}>
+      Filters and columns${active > 0 && html` <span class="badge">${pluralize(active, 'filter')} active</span>`}
+    </button>
+    <div id="list-filters" class="fold-content">${children}</div>
   </div>`;
 }

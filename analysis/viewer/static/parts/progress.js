@@ -1,7 +1,7 @@
 /** The progress of a collection, from its status file. */
 import { html } from '../vendor/htm-preact.js';
-import { Name } from '../text.js';
 import { count, percent, seconds } from '../formatting.js';
+import { Name } from '../text.js';
 
 /** @param {{status: any}} props */
 export function Progress({ status }) {

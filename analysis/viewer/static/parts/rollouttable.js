@@ -1,14 +1,13 @@
 /** The table of rollouts; a click on a column header sorts. */
 import { html } from '../vendor/htm-preact.js';
 import { parseColumns, shownColumns, valueText } from '../columns.js';
+import { count, exact, plain, seconds } from '../formatting.js';
+import { keyOf, labelsOf, overrideOf, verdictText } from './rolloutnotes.js';
+import { SortableHeader } from './tableheads.js';
+import { Outcome } from './verdict.js';
 import { changed, go, link } from '../route.js';
 import { Name, escapeInvisible } from '../text.js';
-import { count, exact, plain, seconds } from '../formatting.js';
-import { NoteMarks } from './notes/notemarks.js';
-import { keyOf } from './notes/rolloutnotes.js';
-import { Outcome } from './rollout/outcome.js';
-import { SnippetRow } from './search/snippetrow.js';
-import { SortableHeader } from './sortableheader.js';
+import { placeOf } from '../textmatches.js';
 
 /** Name, sort key, whether the first click sorts in descending order, cell. @type {[string, string, boolean, (line: any) => any][]} */
 const COLUMNS = [
@@ -80,4 +79,26 @@ function open(event, href) {
   if (event.target.closest('a') || String(getSelection())) return;
   if (event.ctrlKey || event.metaKey) globalThis.open(href);
   else go(href);
+}
+
+/** @param {{notes: any}} props  `notes`: what applies to the rollout, or undefined */
+function NoteMarks({ notes }) {
+  if (!notes) return null;
+  const override = overrideOf(notes);
+  const texts = notes.texts.map((one) => escapeInvisible(`${one.author}: ${one.text}`)).join('\n');
+  return html`<span class="marks">
+    ${override && html`<span class=${`mark verdictmark ${override.verdict === 'wrong' ? 'bad' : override.verdict === 'correct' ? 'good' : ''}`}
+      title=${escapeInvisible(`${override.author}: ${verdictText(override.verdict)} ${override.reason}`)}>${verdictText(override.verdict)}</span>`}
+    ${labelsOf(notes).map(({ label, authors }) => html`<span class="mark" title=${escapeInvisible(authors.join(', '))}><${Name} value=${label} /></span>`)}
+    ${notes.texts.length > 0 && html`<span class="mark soft" title=${texts}>${notes.texts.length === 1 ? 'note' : `${notes.texts.length} notes`}</span>`}
+  </span>`;
+}
+
+/** @param {{snippet: any, span: number, href: (changes: Record<string, string | number | null>) => string}} props */
+function SnippetRow({ snippet, span, href }) {
+  const { event, before, match, after } = snippet;
+  return html`<tr class="snippet"><td colspan=${span}><div>
+    <a href=${href({ match: event })}>${escapeInvisible(placeOf(snippet))}</a>
+    ${' '}<${Name} value=${before} /><mark><${Name} value=${match} /></mark><${Name} value=${after} />
+  </div></td></tr>`;
 }

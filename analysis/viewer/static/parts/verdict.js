@@ -1,8 +1,8 @@
 /** The fields that explain a rollout's reward: gold answer beside the extracted one, or what came of a game; reason, tests, parts of the reward, limits. */
 import { html } from '../vendor/htm-preact.js';
 import { valueText } from '../columns.js';
-import { Name, Text } from '../text.js';
 import { exact, plain } from '../formatting.js';
+import { Name, Text } from '../text.js';
 
 const ROLES = { expected: 'Expected', extracted: 'Extracted', reason: 'Reason', tests: 'Tests', component: 'Reward', limit: 'Limit' };
 const MAIN = new Set(['expected', 'extracted', 'outcome']);
@@ -45,4 +45,13 @@ export function Verdict({ verdict, lines = 6, label }) {
     ${answers.length > 0 && html`<dl class="answers">${answers.map(entry)}</dl>`}
     ${others.length > 0 && html`<dl class="others">${others.map(entry)}</dl>`}
   </section>`;
+}
+
+/** @param {{line: {outcome: string, success: boolean | null}}} props */
+export function Outcome({ line }) {
+  if (line.outcome === 'failed') return html`<span class="outcome bad"><span aria-hidden="true">! </span>failed</span>`;
+  if (line.success === null) return html`<span class="outcome soft">measured</span>`;
+  return line.success
+    ? html`<span class="outcome good"><span aria-hidden="true">✓ </span>solved</span>`
+    : html`<span class="outcome soft"><span aria-hidden="true">✗ </span>not solved</span>`;
 }

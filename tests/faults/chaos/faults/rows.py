@@ -155,7 +155,7 @@ async def viewed(context: FaultContext, output: Path) -> None:
         paths = ["/", "/api/overview", "/api/runs/0/profile", "/api/runs/0/rollouts?limit=200"]
         for row in read(output):
             paths.append(f"/api/runs/0/rollouts/{row['_ng_task_index']}/{row['_ng_rollout_index']}")
-            paths += [f"{paths[-1]}/raw", f"/api/runs/0/tasks/{row['_ng_task_index']}"]
+            paths.append(f"{paths[-1]}/raw")
         for path in paths:
             status, body = await get(f"{url}{path}")
             hold(status == 200, f"the viewer answers {path} with {status}: {body[:200]!r}")

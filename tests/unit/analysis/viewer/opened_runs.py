@@ -7,10 +7,11 @@ from typing import Any
 
 import httpx
 import orjson
+from fastapi import APIRouter
 
 from rollyard.analysis.viewer.access_middleware import AccessMiddleware
 from rollyard.analysis.viewer.app import viewer_app
-from rollyard.analysis.viewer.index.library import FileIndex
+from rollyard.analysis.viewer.library import FileIndex
 from rollyard.records.rollouts.replay import Replay
 from rollyard.records.types import Json
 from rollyard.services.http.access.hosts import KnownHosts
@@ -24,11 +25,14 @@ def open_index(*paths: Path, **options: Any) -> FileIndex:
     return file_index
 
 
-def viewer_client(file_index: FileIndex, *, token: str | None = None, **hosts: Any) -> httpx.AsyncClient:
-    """A client of the viewer app in this process; `hosts` are the arguments of its `KnownHosts`."""
-    access = Access(KnownHosts(**{"names": (), **hosts}), command="ng_viewer", links=True)
-    app = AccessMiddleware(viewer_app(file_index, no_replay), access, token=token)
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080")
+def viewer_client(
+    file_index: FileIndex, *routers: APIRouter, token: str | None = None, any_address: bool = False
+) -> httpx.AsyncClient:
+    """A client of the viewer app in this process, with these additional routes, behind the checks of its access."""
+    access = Access(KnownHosts(names=(), any_address=any_address), command="ng_viewer", links=True)
+    app = AccessMiddleware(viewer_app(file_index, no_replay, routers), access, token=token)
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080")
 
 
 async def get_json(client: httpx.AsyncClient, path: str, status: int = 200) -> Any:

@@ -20,7 +20,6 @@ PATHS = [
     "/api/runs/0/rollouts",
     "/api/runs/0/rollouts/0/0",
     "/api/runs/0/rollouts/0/0/raw",
-    "/api/runs/0/tasks/0",
     "/api/compare",
     "/api/nothing",
     "/api/runs/0/rollouts?sort=colour",
@@ -78,14 +77,6 @@ async def test_a_rollout_links_to_its_neighbours_and_its_raw_row(two_runs: list[
     assert (rollout["previous"], rollout["next"]) == ([0, 1], [1, 1])
     assert raw.content == two_runs[0].read_bytes().split(b"\n")[2]
     assert raw.headers["content-type"] == "application/json"
-
-
-async def test_a_task_shows_all_its_repeats(two_runs: list[Path]) -> None:
-    async with viewer_client(open_index(*two_runs)) as client:
-        whole = await get_json(client, "/api/runs/0/tasks/1")
-        rest = await get_json(client, "/api/runs/0/tasks/1?start=1&limit=5")
-    assert [rollout["line"]["repeat"] for rollout in whole["stories"]] == [0, 1]
-    assert (rest["total"], rest["start"], len(rest["stories"])) == (2, 1, 1)
 
 
 async def test_two_runs_are_compared_task_by_task(two_runs: list[Path]) -> None:

@@ -10,15 +10,14 @@ import httpx
 import orjson
 import pytest
 
-from rollyard.analysis.viewer.app import viewer_app
-from rollyard.analysis.viewer.attempts.attempt_routes import attempt_router
-from rollyard.analysis.viewer.export.export import export
-from rollyard.analysis.viewer.findings.finding_index import FindingIndex
-from rollyard.analysis.viewer.index.library import FileIndex
+from rollyard.analysis.viewer.attempts import attempt_router
+from rollyard.analysis.viewer.export import export
+from rollyard.analysis.viewer.findings import FindingIndex
+from rollyard.analysis.viewer.library import FileIndex
 from rollyard.records.types import Json
 from tests.support.failed_attempts import CALL, RESULT, failed, partial
 from tests.support.rollout_files import grid, write
-from tests.unit.analysis.viewer.opened_runs import get_json, no_replay, open_index
+from tests.unit.analysis.viewer.opened_runs import get_json, no_replay, open_index, viewer_client
 
 
 def opened(folder: Path, *rows: Json) -> FileIndex:
@@ -28,8 +27,7 @@ def opened(folder: Path, *rows: Json) -> FileIndex:
 
 
 def client_of(index: FileIndex) -> httpx.AsyncClient:
-    app = viewer_app(index, no_replay, (attempt_router(index, FindingIndex(index.find), no_replay),))
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080")
+    return viewer_client(index, attempt_router(index, FindingIndex(index.find), no_replay))
 
 
 async def test_a_failed_attempt_shows_what_was_said_and_where_it_failed(tmp_path: Path) -> None:

@@ -10,15 +10,11 @@ import httpx
 import pytest
 
 from rollyard.analysis.metrics.loader.load_run import load
-from rollyard.analysis.viewer.access_middleware import AccessMiddleware
-from rollyard.analysis.viewer.app import viewer_app
-from rollyard.analysis.viewer.fields.cells import requested, verdict_of
-from rollyard.analysis.viewer.fields.field_routes import field_router
-from rollyard.analysis.viewer.index.library import FileIndex
-from rollyard.services.http.access.hosts import KnownHosts
-from rollyard.services.http.access.request_checks import Access
+from rollyard.analysis.viewer.field_routes import field_router
+from rollyard.analysis.viewer.fields import requested, verdict_of
+from rollyard.analysis.viewer.library import FileIndex
 from tests.support.rollout_files import row, write, write_failures
-from tests.unit.analysis.viewer.opened_runs import get_json, no_replay, open_index
+from tests.unit.analysis.viewer.opened_runs import get_json, open_index, viewer_client
 
 ROWS = [
     row(
@@ -46,10 +42,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> FileIndex:
 
 @pytest.fixture(scope="module")
 def client(opened: FileIndex) -> httpx.AsyncClient:
-    app = viewer_app(opened, no_replay, (field_router(opened.find),))
-    access = Access(KnownHosts(names=()), command="ng_viewer", links=True)
-    transport = httpx.ASGITransport(AccessMiddleware(app, access))
-    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080")
+    return viewer_client(opened, field_router(opened.find))
 
 
 async def get(client: httpx.AsyncClient, path: str, status: int = 200, **params: Any) -> Any:
@@ -88,7 +81,7 @@ async def test_the_list_shows_the_prompt_and_the_verdict_unless_columns_are_name
         ("rollouts", {"where": "reward <"}, "at the end"),
         ("rollouts", {"sort": "reward + 1"}, "a field"),
         ("rollouts", {"columns": "(nothing)"}, "a column"),
-        ("groups", {"by": "1"}, "a field"),
+        ("facet", {"key": "1"}, "a field"),
     ],
 )
 async def test_an_invalid_expression_is_refused_in_words(
@@ -110,39 +103,6 @@ async def test_keys_are_those_of_the_rows_without_the_conversation(client: httpx
     found = {key["path"]: key["kind"] for key in (await get(client, "keys"))["keys"]}
     assert {"judge.score": "number", "tag": "text", "response.usage.input_tokens": "number"}.items() <= found.items()
     assert not any(path.startswith(("response.output", "responses_create_params.input")) for path in found)
-
-
-async def test_a_group_has_the_figures_of_a_report_on_its_expression(
-    client: httpx.AsyncClient, opened: FileIndex
-) -> None:
-    found = await get(client, "groups", by="tag", order="value")
-    assert [group["value"] for group in found["groups"]] == ["even", "odd"]
-    for group in found["groups"]:
-        profile = load(opened.runs[0].path, where=group["where"]).profile
-        assert profile.rewards is not None and profile.solved is not None
-        assert group["reward"] == profile.rewards.mean.model_dump()
-        assert group["solved"] == profile.solved.rate.model_dump()
-        assert group["rollouts"] == profile.coverage.measured == 9
-
-
-async def test_groups_follow_the_filters_of_the_list(client: httpx.AsyncClient) -> None:
-    found = await get(client, "groups", by="task", where="task < 2", success="true")
-    assert [(group["value"], group["rollouts"], group["where"]) for group in found["groups"]] == [
-        (0, 1, "task == 0"),
-        (1, 1, "task == 1"),
-    ]
-
-
-async def test_groups_are_sorted_by_their_means(client: httpx.AsyncClient) -> None:
-    found = await get(client, "groups", by="judge.score", order="-solved")
-    assert (found["groups"][0]["value"], found["groups"][0]["solved"]["mean"]) == (0, 1.0)
-    found = await get(client, "groups", by="judge.score", order="reward")
-    assert [group["reward"]["mean"] for group in found["groups"]] == [0.0, 0.0, 1.0]
-
-
-async def test_a_start_past_the_end_of_the_groups_gets_the_last_page(client: httpx.AsyncClient) -> None:
-    found = await get(client, "groups", by="expected_answer", start=100, limit=4)
-    assert (found["total"], found["start"], len(found["groups"])) == (6, 4, 2)
 
 
 async def test_a_facet_counts_values_and_missing_ones(client: httpx.AsyncClient) -> None:
@@ -170,15 +130,12 @@ def test_values_of_rows_that_are_appended_later_are_read_as_well(tmp_path: Path)
 async def test_large_integers_are_counted_grouped_selected_and_shown_exactly(tmp_path: Path) -> None:
     large = 1234567890123456789
     path = write(tmp_path / "x.jsonl", [row(task, 0, 1.0, seed=large + task % 3) for task in range(30)])
-    app = viewer_app(library := open_index(path), no_replay, (field_router(library.find),))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://viewer") as client:
+    async with viewer_client(library := open_index(path), field_router(library.find)) as client:
         facet = await get(client, "facet", key="seed")
-        groups = await get(client, "groups", by="seed")
         page = await get(client, "rollouts", where=f"seed == {large}", columns="seed")
     assert (facet["distinct"], [value["rollouts"] for value in facet["values"]]) == (3, [10] * 3)
     assert {value["value"] for value in facet["values"]} == {str(large + number) for number in range(3)}
     assert (facet["values"][0]["where"], facet["low"]) == (f"seed == {large}", float(large))
-    assert [group["rollouts"] for group in groups["groups"]] == [10] * 3
     assert (page["total"], page["cells"]) == (10, [[str(large)]] * 10)
 
 
@@ -210,8 +167,7 @@ def test_parts_of_the_reward_become_separate_values() -> None:
 async def test_no_key_of_a_row_makes_other_expressions_invalid(tmp_path: Path) -> None:
     keys = ['a "b"', "a\\", "nul\0", "class", "k" * 5000]
     opened = open_index(write(tmp_path / "x.jsonl", [row(0, 0, 1.0, **dict.fromkeys(keys, 1))]))
-    transport = httpx.ASGITransport(viewer_app(opened, no_replay, (field_router(opened.find),)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+    async with viewer_client(opened, field_router(opened.find)) as client:
         assert (await get(client, "expression", text="reward < 1"))["error"] == ""
         for known in (await get(client, "keys"))["keys"]:
             assert (await get(client, "expression", text=f"{known['path']} != null")) == {"error": "", "hint": ""}
@@ -232,14 +188,5 @@ async def test_infinite_numbers_are_values_of_their_own(tmp_path: Path, others: 
     path = tmp_path / "inf.jsonl"
     path.write_text("".join(f"{json.dumps(row(at, 0, 1.0, x=value))}\n" for at, value in enumerate(values)))
     opened = open_index(path)
-    own = httpx.AsyncClient(
-        transport=httpx.ASGITransport(viewer_app(opened, no_replay, (field_router(opened.find),))),
-        base_url="http://127.0.0.1:8080",
-    )
-    grouped = await get(own, "groups", by="x", limit=50)
-    counts = {group["where"]: group["rollouts"] for group in grouped["groups"]}
-    assert counts["x == 1e999"] == 2 and counts["x == -1e999"] == 1
-    for where, rollouts in counts.items():
-        assert (await get(own, "rollouts", where=where))["total"] == rollouts
-    facet = await get(own, "facet", key="x")
+    facet = await get(viewer_client(opened, field_router(opened.find)), "facet", key="x")
     assert sum(one["rollouts"] for one in facet["histogram"]) in (0, len(others))

@@ -1,1 +1,0 @@
-"""Builds the responses of the viewer's API: rollouts, lists and comparisons."""

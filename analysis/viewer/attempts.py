@@ -1,0 +1,314 @@
+"""The failed attempts of a run: their list, and each with what had been said until it failed.
+
+The conversation is the key `partial` of a row of X_failures.jsonl; `events_until_failure` shows where it failed and
+what is missing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, HTTPException, Query
+from fastapi.responses import Response
+from pydantic import Field
+
+from rollyard.analysis.charts.chart import Chart
+from rollyard.analysis.charts.log_probs import log_probs
+from rollyard.analysis.metrics.loader.columns import Ints
+from rollyard.analysis.viewer.api_records import Attempt, Event
+from rollyard.analysis.viewer.conversation import events_of
+from rollyard.analysis.viewer.failed_attempts import Failed, attempt_of
+from rollyard.analysis.viewer.findings import FindingIndex
+from rollyard.analysis.viewer.json_responses import json_response
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.rollout_list import MAX_LINES
+from rollyard.analysis.viewer.rollout_view import Replays
+from rollyard.analysis.viewer.run_file import RunFile
+from rollyard.analysis.viewer.untrusted_values import row_facts
+from rollyard.records.io.durations import duration
+from rollyard.records.io.json_values import items, mapping, number, text_of, whole_number
+from rollyard.records.rollouts.replay import Replay
+from rollyard.records.types import Json, Record
+
+_NOT_RECORDED = (
+    "Nothing is known of the conversation: it was not recorded. Reasons: an older version, --max-partial-bytes 0, an "
+    "agent of another framework, or an agent that died before its first model call."
+)
+_RECORDED_SPANS = 1000
+"""Of longer episodes the durations in the middle are not recorded, so that they cannot be assigned to turns."""
+
+
+class AttemptLine(Attempt):
+    """A row of the list of failed attempts."""
+
+    task: int
+    repeat: int
+    at: int
+    """Position among the failed attempts at this rollout, which is part of the address of its page."""
+
+
+class AttemptPage(Record):
+    """GET /api/runs/{run}/attempts?start=&limit=&kind=&finding=: failed attempts, latest first."""
+
+    total: int
+    start: int
+    lines: list[AttemptLine]
+    kinds: dict[str, int]
+    """Failure kind -> number of attempts in the whole file."""
+
+
+class TurnTime(Record):
+    """How long a turn took."""
+
+    turn: int
+    model_s: float | None
+    """None if the model had not answered."""
+    tools_s: float
+
+
+class Sequel(Record):
+    """GET /api/runs/{run}/sequel/{task}/{repeat}: what has become of a rollout so far."""
+
+    measured: bool
+    """Whether the rollout has a reward."""
+    attempts: int
+    """Number of failed attempts."""
+
+
+class AttemptView(Record):
+    """GET /api/runs/{run}/attempts/{task}/{repeat}/{at}: one failed attempt."""
+
+    run: int
+    line: AttemptLine
+    events: list[Event]
+    """What was said; the last event, `failure`, is where it failed. Empty if nothing is known."""
+    replay: Replay | None
+    turns: list[TurnTime] = Field(default_factory=list)
+    charts: list[Chart] = Field(default_factory=list)
+    """Charts of the recorded tokens."""
+    note: str
+    """What is missing, and why."""
+    facts: Json = Field(default_factory=dict)
+    """The fields of the row, with long values shortened."""
+    others: int
+    """Number of failed attempts at the same rollout."""
+    measured: bool
+    """Whether another attempt at the rollout has a reward."""
+
+
+def attempt_router(file_index: FileIndex, findings: FindingIndex, replays: Replays) -> APIRouter:
+    """Build the routes. `replays` draws boards."""
+    api = APIRouter(prefix="/api/runs/{run}")
+
+    @api.get("/attempts")
+    async def attempts(
+        run: int,
+        start: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=0, le=MAX_LINES)] = 100,
+        kind: str | None = None,
+        finding: str | None = None,
+    ) -> Response:
+        return await json_response(lambda: _page(file_index, findings, run, start, limit, kind, finding))
+
+    @api.get("/attempts/{task}/{repeat}/{at}")
+    async def attempt(run: int, task: int, repeat: int, at: int) -> Response:
+        return await json_response(lambda: _view(file_index, replays, run, task, repeat, at))
+
+    @api.get("/sequel/{task}/{repeat}")
+    async def what_became_of_it(run: int, task: int, repeat: int) -> Response:
+        return await json_response(lambda: sequel(file_index.find(run), task, repeat))
+
+    return api
+
+
+def _page(
+    file_index: FileIndex,
+    findings: FindingIndex,
+    run: int,
+    start: int,
+    limit: int,
+    kind: str | None,
+    finding: str | None,
+) -> AttemptPage:
+    only: tuple[Ints, Ints] | None = None
+    if finding is not None:
+        findings.progress(run)
+        found = next((one for one in findings.found(run).found if one.finding.kind == finding), None)
+        if found is None:
+            raise HTTPException(404, f"run {run} has no finding {finding[:80]!r} in the part examined so far")
+        only = found.task.astype(np.int64), found.repeat.astype(np.int64)
+    return attempt_page(file_index.find(run), start, limit, kind, only)
+
+
+def _view(file_index: FileIndex, replays: Replays, run: int, task: int, repeat: int, at: int) -> AttemptView:
+    view = attempt_view(file_index.find(run), task, repeat, at, replays)
+    if view is None:
+        raise HTTPException(404, f"task {task}, repeat {repeat} has no failed attempt {at + 1} in the part read so far")
+    return view
+
+
+def attempt_page(
+    run: RunFile, start: int, limit: int, kind: str | None, only: tuple[Ints, Ints] | None = None
+) -> AttemptPage:
+    """Return failed attempts, latest first. `only`: the tasks and repeats of the rollouts to list.
+
+    Raises OSError if the file cannot be read.
+    """
+    failed = run.attempts.failed
+    counts = np.bincount(failed.kind.codes, minlength=len(failed.kind.names)).tolist()
+    kinds = {name: count for name, count in zip(failed.kind.names, counts, strict=True) if count}
+    mask = np.ones(len(failed.task), bool)
+    if kind is not None:
+        codes = [code for code, name in enumerate(failed.kind.names) if name == kind]
+        mask &= np.isin(failed.kind.codes, codes)
+    if only is not None:
+        wanted = set(zip(only[0].tolist(), only[1].tolist(), strict=True))
+        mask &= np.array(
+            [key in wanted for key in zip(failed.task.tolist(), failed.repeat.tolist(), strict=True)], bool
+        )
+    indexes = np.flatnonzero(mask)[::-1]
+    lines = [_line(run, failed, index) for index in indexes[start : start + limit].tolist()]
+    return AttemptPage(total=len(indexes), start=start, lines=lines, kinds=kinds)
+
+
+def attempt_view(run: RunFile, task: int, repeat: int, at: int, replays: Replays) -> AttemptView | None:
+    """Return the failed attempt number `at` at a rollout; None if there is none. Raises OSError."""
+    failed = run.attempts.failed
+    indexes = np.flatnonzero((failed.task == task) & (failed.repeat == repeat)).tolist()
+    if not 0 <= at < len(indexes):
+        return None
+    row = run.attempts.row(int(failed.offset[indexes[at]]))
+    line = AttemptLine(**attempt_of(row).model_dump(), task=task, repeat=repeat, at=at)
+    partial = mapping(row.get("partial"))
+    played = mapping(partial.get("row"))
+    index = run.table.find(task, repeat)
+    events = events_until_failure(partial, line) if played else []
+    chart = log_probs([log_prob for event in events if event.tokens for log_prob in event.tokens.log_probs])
+    return AttemptView(
+        run=run.number,
+        line=line,
+        events=events,
+        charts=[] if chart is None else [chart],
+        replay=replays(dict(played)) if played else None,
+        turns=turn_times(partial),
+        note=missing_note(partial) if played else _NOT_RECORDED,
+        facts=row_facts(played),
+        others=len(indexes),
+        measured=index is not None and bool(run.table.measured[index]),
+    )
+
+
+def sequel(run: RunFile, task: int, repeat: int) -> Sequel:
+    """Return what has become of a rollout in the part of the file read so far."""
+    failed, table = run.attempts.failed, run.table
+    index = table.find(task, repeat)
+    return Sequel(
+        measured=index is not None and bool(table.measured[index]),
+        attempts=int(((failed.task == task) & (failed.repeat == repeat)).sum()),
+    )
+
+
+def _line(run: RunFile, failed: Failed, index: int) -> AttemptLine:
+    task, repeat = int(failed.task[index]), int(failed.repeat[index])
+    before = (failed.task[:index] == task) & (failed.repeat[:index] == repeat)
+    row = run.attempts.row(int(failed.offset[index]))
+    return AttemptLine(**attempt_of(row).model_dump(), task=task, repeat=repeat, at=int(before.sum()))
+
+
+def events_until_failure(partial: Json, attempt: Attempt) -> list[Event]:
+    """Return the events of the conversation, followed by the failure."""
+    row = mapping(partial.get("row"))
+    events = _with_gap(row, partial)
+    pending = _pending_call(events)
+    waiting = _waiting(partial, pending)
+    turn = max([whole_number(partial.get("turn"), least=0) or 0, *(event.turn for event in events)], default=0)
+    text = f"{waiting}\n\n{attempt.detail}" if waiting else attempt.detail
+    call = pending.call if pending else ""
+    return [*events, Event(speaker="failure", name=attempt.kind, text=text, turn=turn, call=call)]
+
+
+def turn_times(partial: Json) -> list[TurnTime]:
+    """Return the durations of the turns; empty if they are not recorded."""
+    spans = [
+        (text_of(span[0]), number(span[1], 0.0))
+        for span in items(partial.get("timings"))
+        if isinstance(span, list) and len(span) == 2
+    ]
+    if len(spans) >= _RECORDED_SPANS:
+        return []
+    turns: list[TurnTime] = []
+    for stage, seconds in spans:
+        if stage == "model":
+            turns.append(TurnTime(turn=len(turns) + 1, model_s=seconds, tools_s=0.0))
+        elif stage == "tool" and turns:
+            turns[-1] = turns[-1].model_copy(update={"tools_s": round(turns[-1].tools_s + seconds, 6)})
+    started, waited = whole_number(partial.get("turn"), least=0) or 0, number(partial.get("stage_s"), None)
+    if partial.get("stage") == "model" and started == len(turns) + 1 and waited is not None:
+        turns.append(TurnTime(turn=started, model_s=None, tools_s=0.0))
+    return turns
+
+
+def missing_note(partial: Json) -> str:
+    """Return what the record lacks, as sentences; empty if it is complete."""
+    omitted, notes = mapping(partial.get("omitted")), list[str]()
+    if partial.get("source") == "model_server":
+        notes.append(
+            "The agent could not be asked any more: this is the last request that a model server received. The model's "
+            "answer to it, and what happened after it, are lost."
+        )
+    if removed := whole_number(omitted.get("items"), least=1):
+        notes.append(f"{removed:,} items in the middle were not recorded, because of the size limit.")
+    if shortened := whole_number(omitted.get("texts"), least=1):
+        notes.append(f"{shortened:,} long texts lack their middle.")
+    if tokens := whole_number(omitted.get("tokens"), least=1):
+        notes.append(f"The tokens of {tokens:,} model calls were not recorded.")
+    if fields := [text_of(name) for name in items(omitted.get("fields"))]:
+        notes.append(f"Fields that were not recorded: {', '.join(fields)}.")
+    return " ".join(notes)
+
+
+def _with_gap(row: Json, partial: Json) -> list[Event]:
+    """Return the events of the row, with an event where items are missing, and the right turns after it."""
+    omitted = mapping(partial.get("omitted"))
+    removed, after = whole_number(omitted.get("items"), least=1), whole_number(omitted.get("after"), least=0)
+    if removed is None or after is None:
+        return events_of(row)
+    params, response = mapping(row.get("responses_create_params")), mapping(row.get("response"))
+    start, output = items(params.get("input")), items(response.get("output"))
+    before = events_of(_cut(row, start[:after], output[: max(0, after - len(start))]))
+    events = events_of(row)
+    gap = Event(speaker="other", name="not recorded", text=f"{removed:,} items", turn=before[-1].turn if before else 0)
+    rest = events[len(before) :]
+    finished = (whole_number(partial.get("turn"), least=0) or 0) - (partial.get("stage") == "model")
+    shift = max(0, finished - max((event.turn for event in rest), default=finished))
+    moved = [event.model_copy(update={"turn": event.turn + shift}) if event.turn else event for event in rest]
+    return [*before, gap, *moved]
+
+
+def _cut(row: Json, start: Sequence[Any], output: Sequence[Any]) -> Json:
+    params = {**mapping(row.get("responses_create_params")), "input": list(start)}
+    return {**row, "responses_create_params": params, "response": {"output": list(output)}}
+
+
+def _pending_call(events: Sequence[Event]) -> Event | None:
+    """Return the first tool call without a result."""
+    answered = {event.call for event in events if event.speaker == "result"}
+    return next((event for event in events if event.speaker == "call" and event.call not in answered), None)
+
+
+def _waiting(partial: Json, pending: Event | None) -> str:
+    """Return what the episode was waiting for, as a sentence; empty if that is unknown."""
+    stage, server = text_of(partial.get("stage")), text_of(partial.get("server")) or "a server"
+    seconds = number(partial.get("stage_s"), None)
+    since = f" for {duration(seconds)}" if seconds is not None else ""
+    turn = whole_number(partial.get("turn"), least=1)
+    if stage == "model":
+        return f"Waited{since} for {server} to answer model call {turn or ''}".rstrip() + "."
+    if stage == "tool":
+        tool = f" to run {pending.name}" if pending and pending.name else " to run a tool"
+        return f"Waited{since} for {server}{tool}."
+    if stage == "seed":
+        return f"Waited{since} for {server} to start the session."
+    return f"Waited{since} for the verdict of {server}." if stage == "verify" else ""

@@ -1,1 +1,0 @@
-"""Shows the failed attempts of a run, each with what had been said until it failed."""

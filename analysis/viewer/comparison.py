@@ -1,0 +1,148 @@
+"""Compares two runs task by task for the compare page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollyard.analysis.charts.chart import Chart
+from rollyard.analysis.charts.comparison_charts import difference_charts, side_by_side
+from rollyard.analysis.metrics.comparison import Difference, difference
+from rollyard.analysis.metrics.loader.columns import Floats, Ints
+from rollyard.analysis.metrics.profile import Run
+from rollyard.analysis.metrics.task_pairing import SAME_INPUT, Side, pair
+from rollyard.analysis.viewer.caches import ThrottledCache
+from rollyard.analysis.viewer.run_file import RunFile
+from rollyard.records.types import Record
+
+SORTS = ("task", "change", "first", "second")
+
+
+class TaskPair(Record):
+    """The results of a task in two runs."""
+
+    task: int
+    """The task's index in the first run."""
+    task_in_second: int
+    """The task's index in the second run, which may differ."""
+    rewards: tuple[float | None, float | None]
+    """Mean reward over the repeats in each run."""
+    solved: tuple[float | None, float | None]
+    """Share of solved repeats in each run."""
+    measured: tuple[int, int]
+
+
+class Comparison(Record):
+    """GET /api/compare?first=0&second=1: the comparison of two runs.
+
+    `sort` is one of task, change (of the solve rate, or of the mean reward if "solved" is undefined), first and second
+    (the mean reward in that run). A leading `-` means descending order. `start` and `limit` work as they do for the
+    list of rollouts.
+    """
+
+    runs: tuple[int, int]
+    difference: Difference | None
+    """None if the runs have no task in common."""
+    note: str
+    total: int
+    start: int
+    tasks: list[TaskPair]
+    charts: list[Chart]
+
+
+@dataclass(frozen=True)
+class ComparedTasks:
+    """The tasks of two runs. If a task is missing in one run, its index there is -1 and its values are NaN. Empty if
+    the tasks cannot be paired.
+    """
+
+    difference: Difference
+    tasks: tuple[Ints, Ints]
+    """Index of each task in the two runs."""
+    rewards: tuple[Floats, Floats]
+    solved: tuple[Floats, Floats]
+    measured: tuple[Ints, Ints]
+    charts: list[Chart]
+
+    @classmethod
+    def of(cls, first: Run, second: Run) -> ComparedTasks:
+        found = pair(first, second)
+        empty = np.empty(0, np.int64)
+        sides = found.sides if found.sides is not None and not found.why_not else None
+        keys = empty
+        if sides is not None:
+            # With the same input, tasks missing in one run are included. Otherwise an index may denote two tasks.
+            keys = (np.union1d if found.by == SAME_INPUT else np.intersect1d)(sides[0].key, sides[1].key)
+        (task_a, reward_a, solved_a, count_a), (task_b, reward_b, solved_b, count_b) = (
+            _spread(None if sides is None else sides[number], keys) for number in (0, 1)
+        )
+        comparison = difference(first, second)
+        charts = [*side_by_side([first.profile, second.profile]), *difference_charts(comparison)]
+        return cls(comparison, (task_a, task_b), (reward_a, reward_b), (solved_a, solved_b), (count_a, count_b), charts)
+
+    def page(self, runs: tuple[int, int], sort: str, start: int, limit: int) -> Comparison:
+        """Return a page of tasks. Tasks without a value for `sort` come last."""
+        order = self._order(sort)[start : start + limit]
+        return Comparison(
+            runs=runs,
+            difference=self.difference if self.difference.tasks else None,
+            note=" ".join(self.difference.notes),
+            total=len(self.tasks[0]),
+            start=start,
+            tasks=[self._pair(index) for index in order.tolist()],
+            charts=self.charts,
+        )
+
+    def _pair(self, index: int) -> TaskPair:
+        first, second = int(self.tasks[0][index]), int(self.tasks[1][index])
+        return TaskPair(
+            task=first if first >= 0 else second,
+            task_in_second=second if second >= 0 else first,
+            rewards=(_known(self.rewards[0][index]), _known(self.rewards[1][index])),
+            solved=(_known(self.solved[0][index]), _known(self.solved[1][index])),
+            measured=(int(self.measured[0][index]), int(self.measured[1][index])),
+        )
+
+    def _order(self, sort: str) -> Ints:
+        name, direction = sort.removeprefix("-"), -1 if sort.startswith("-") else 1
+        rewards = self.rewards[1] - self.rewards[0]
+        task = np.where(self.tasks[0] >= 0, *self.tasks)
+        if name == "change":
+            solved = self.solved[1] - self.solved[0]
+            # If "solved" is undefined, every difference is NaN and the rewards decide.
+            return np.lexsort((task, direction * rewards, direction * solved))
+        values = task if name == "task" else self.rewards[SORTS.index(name) - 2]
+        return np.lexsort((task, direction * values))
+
+
+class RunDifferences:
+    """Caches comparisons of pairs of runs and recomputes a comparison when either run has changed. Thread-safe."""
+
+    def __init__(self, find: Callable[[int], RunFile]) -> None:
+        """`find` returns the run with a number."""
+        self._find = find
+        self._pairs: dict[tuple[int, int], ThrottledCache[ComparedTasks]] = {}
+
+    def of(self, first: int, second: int) -> ComparedTasks:
+        """Return the comparison of two runs, given their numbers."""
+        (end_a, a), (end_b, b) = (self._find(number).numbers() for number in (first, second))
+        comparison = self._pairs.setdefault((first, second), ThrottledCache())
+        return comparison.get((end_a, end_b, id(a), id(b)), lambda: ComparedTasks.of(a, b))
+
+
+def _spread(found: Side | None, keys: Ints) -> tuple[Ints, Floats, Floats, Ints]:
+    """Return the index, mean reward, solve rate and number of rollouts of each task in `keys`."""
+    task, measured = np.full(len(keys), -1), np.zeros(len(keys), np.int64)
+    reward, solved = np.full(len(keys), np.nan), np.full(len(keys), np.nan)
+    if found is not None:
+        _, own, positions = np.intersect1d(found.key, keys, assume_unique=True, return_indices=True)
+        task[positions], reward[positions], measured[positions] = found.task[own], found.mean[own], found.measured[own]
+        if found.solve_rate is not None:
+            solved[positions] = found.solve_rate[own]
+    return task, reward, solved, measured
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

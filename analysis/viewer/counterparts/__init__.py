@@ -1,1 +1,0 @@
-"""Finds the rollouts that a rollout is worth comparing with, turn by turn."""

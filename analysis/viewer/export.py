@@ -1,0 +1,236 @@
+"""Writes the viewer's pages to a single file, with up to a number of rollouts of each run.
+
+`ExportView` says which rollouts, in which order and with which columns. It is written as in the list's address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode
+
+import numpy as np
+import orjson
+from pydantic import ValidationError
+
+from rollyard.analysis.viewer.api_records import Overview, RolloutView
+from rollyard.analysis.viewer.attempts import attempt_view
+from rollyard.analysis.viewer.comparison import RunDifferences
+from rollyard.analysis.viewer.fields import DEFAULT, Cells, Heads
+from rollyard.analysis.viewer.findings import FindingsView, examined_now, view_of
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.note_routes import READ_ONLY_FILE, notes_summary, notes_view
+from rollyard.analysis.viewer.rollout_list import SORTS, Indexes, Listing, Query, Table
+from rollyard.analysis.viewer.rollout_view import Replays, rollout_view
+from rollyard.analysis.viewer.run_file import RunFile, numbers_of
+from rollyard.analysis.viewer.single_file_page import single_page
+from rollyard.analysis.viewer.token_texts import TokenDecoder, decoded_rollout
+from rollyard.records.errors import OperatorError
+from rollyard.records.expressions.parse import ExpressionError
+from rollyard.records.types import Json, Record
+
+MAX_EXPORTED = 200
+_MAX_TASKS = 5000
+"""Maximum number of tasks in the comparison."""
+_EXPECTED = (
+    "Expected the part of the list's address after ?, such as "
+    "--view 'sort=-reward&where=reward < 0.5&columns=reward,tag'"
+)
+_OF_A_PAGE = ("at", "start", "limit", "facet", "match")
+_SHOWN = ("sort", "columns")
+_MAX_WAITS = 200
+"""Number of times to wait for a file of which nothing more is read. One of them takes up to 0.25 s."""
+
+
+def export(
+    file_index: FileIndex,
+    replays: Replays,
+    limit: int = MAX_EXPORTED,
+    view: ExportView | None = None,
+    decoder: TokenDecoder | None = None,
+) -> bytes:
+    """Return the page with up to `limit` rollouts of each file. The index must be complete.
+
+    `view`: the columns and the order of the list, and which rollouts to export; the first ones in its order.
+
+    Raises OSError if a file cannot be read, RowChanged if a file has changed, and OperatorError if the view is invalid.
+    """
+    view = view or ExportView(Query())
+    data: Json = {
+        "overview": _overview(file_index),
+        "profiles": {},
+        "findings": {},
+        "notes": {},
+        "pages": {},
+        "stories": {},
+        "attempts": {},
+        "comparison": None,
+        "view": view.address,
+    }
+    notes = []
+    for run in file_index.runs:
+        data["profiles"][str(run.number)] = numbers_of(run)
+        listing, table = run.listing, run.listing.table
+        data["notes"][str(run.number)] = notes_view(run.notes, "", "", READ_ONLY_FILE)
+        data["notes"][f"{run.number}/summary"] = notes_summary(run)
+        found = view_of(examined_now(run))
+        data["findings"][str(run.number)] = found
+        selected = view.indexes(run)
+        in_order = view.is_filtered or bool(view.address)
+        indexes = selected[:limit] if in_order else chosen(table, limit, _examples(table, found))
+        columns, cells = _cells(run, listing, indexes, view.columns)
+        page = listing.page_of(indexes, len(indexes))
+        data["pages"][str(run.number)] = page.model_copy(update={"columns": columns, "cells": cells})
+        for index in indexes.tolist():
+            shown = decoded_rollout(rollout_view(run, table, index, replays), decoder)
+            data["stories"][f"{run.number}/{shown.line.task}/{shown.line.repeat}"] = shown
+            data["attempts"] |= _attempts(run, shown, replays)
+        notes.append(_omission_note(run.name, len(indexes), len(table), len(selected), view))
+    if len(file_index.runs) > 1:
+        compared = RunDifferences(file_index.find).of(0, 1)
+        data["comparison"] = compared.page((0, 1), "task", 0, _MAX_TASKS)
+        notes += _omitted_tasks_note(len(compared.tasks[0]))
+    return single_page(orjson.dumps(data, default=_as_dict), " ".join(filter(None, notes)))
+
+
+def _overview(file_index: FileIndex) -> Overview:
+    """Return the overview without the locations of the files on this host."""
+    overview = file_index.overview()
+    return overview.model_copy(update={"runs": [run.model_copy(update={"absolute_path": ""}) for run in overview.runs]})
+
+
+def _attempts(run: RunFile, view: RolloutView, replays: Replays) -> Json:
+    """Return the failed attempts at an exported rollout, by address."""
+    line = view.line
+    return {
+        f"{run.number}/{line.task}/{line.repeat}/{at}": attempt_view(run, line.task, line.repeat, at, replays)
+        for at in range(len(view.attempts))
+    }
+
+
+def _examples(table: Table, view: FindingsView) -> Indexes:
+    """Return the rollouts to which findings link."""
+    found = (table.find(example.task, example.repeat) for one in view.findings for example in one.examples)
+    return np.array([index for index in found if index is not None], np.intp)
+
+
+def chosen(table: Table, limit: int, examples: Indexes | None = None) -> Indexes:
+    """Select representative rollouts and return their indexes in ascending order.
+
+    A quarter of them are the best, a quarter are the worst, up to a quarter have failed, and up to a quarter are
+    `examples`. The rest are evenly spaced. The best and the worst are spread across tasks.
+    """
+    if len(table) <= limit:
+        return np.arange(len(table))
+    measured = np.flatnonzero(table.measured)
+    failed = np.flatnonzero(~table.measured)
+    quarter = limit // 4
+    best = _by_task(table, measured[np.argsort(-table.reward[measured], kind="stable")])
+    worst = _by_task(table, measured[np.argsort(table.reward[measured], kind="stable")])
+    wanted = np.empty(0, np.intp) if examples is None else examples
+    found = np.unique(np.concatenate([best[:quarter], worst[:quarter], failed[:quarter], wanted[:quarter]]))
+    rest = np.setdiff1d(np.arange(len(table)), found)
+    between = rest[np.linspace(0, len(rest) - 1, limit - len(found)).astype(np.intp)]
+    return np.union1d(found, between)
+
+
+def _by_task(table: Table, indexes: Indexes) -> Indexes:
+    """Reorder the indexes round-robin: the first one of every task, then the second of every task, and so on."""
+    tasks = table.task[indexes]
+    order = np.argsort(tasks, kind="stable")
+    starts = np.flatnonzero(np.diff(tasks[order], prepend=-1))
+    ranks = np.empty(len(indexes), np.intp)
+    ranks[order] = np.arange(len(indexes)) - np.repeat(starts, np.diff(starts, append=len(indexes)))
+    return indexes[np.argsort(ranks, kind="stable")]
+
+
+def _cells(run: RunFile, listing: Listing, indexes: Indexes, names: str) -> tuple[Heads, Cells]:
+    try:
+        return run.cells(listing, indexes, names)
+    except ExpressionError as error:
+        raise OperatorError(f"view: {error}") from error
+
+
+def _omission_note(name: str, kept: int, total: int, selected: int, view: ExportView) -> str:
+    if kept == total:
+        return ""
+    if view.is_filtered or view.address:
+        first = "" if kept == selected else f"the first {kept:,} of "
+        which = f"{first}{selected:,} rollouts of {name}" + (f" with {view.condition}" if view.is_filtered else "")
+        return f"This page contains {which}; the metrics cover all {total:,}."
+    return (
+        f"This page contains {kept:,} of {total:,} rollouts of {name} (best, worst, failed, and some in between); "
+        "the metrics cover all of them."
+    )
+
+
+def _omitted_tasks_note(tasks: int) -> Sequence[str]:
+    return [f"The comparison contains the first {_MAX_TASKS:,} of {tasks:,} tasks."] if tasks > _MAX_TASKS else []
+
+
+def _as_dict(record: object) -> object:
+    assert isinstance(record, Record)
+    return record.model_dump()
+
+
+@dataclass(frozen=True)
+class ExportView:
+    """The rollouts and the columns that an export contains."""
+
+    query: Query
+
+    @classmethod
+    def of(cls, text: str) -> ExportView:
+        """Parse an address of the list, or the part of it after `?`. Raises OperatorError."""
+        query = text[text.find("?") + 1 :]
+        if " " in query:  # typed by hand: in an address, a plus would mean a space
+            query = query.replace("+", "%2B")
+        pairs = dict(parse_qsl(query, keep_blank_values=True))
+        if text and not pairs:
+            raise OperatorError(f"view is {text!r}. {_EXPECTED}")
+        for name in _OF_A_PAGE:
+            pairs.pop(name, None)
+        try:
+            return cls(Query.model_validate(pairs))
+        except ValidationError as error:
+            found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+            raise OperatorError(f"view: {found}. {_EXPECTED}") from error
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether the view selects some of the rollouts."""
+        return bool(self.query.model_dump(exclude_defaults=True, exclude=set(_SHOWN)))
+
+    @property
+    def columns(self) -> str:
+        """The columns to export. The exported page can sort only by values that it contains."""
+        key = self.query.sort.removeprefix("-")
+        return self.query.columns if key in SORTS else f"{self.query.columns or DEFAULT},{key}"
+
+    @property
+    def address(self) -> str:
+        """The query with which the exported list opens: its order and columns."""
+        return urlencode(self.query.model_dump(exclude_defaults=True, include=set(_SHOWN)))
+
+    @property
+    def condition(self) -> str:
+        """The filters in words, for the note on the page."""
+        return ", ".join(
+            f"{name}: {value}"
+            for name, value in self.query.model_dump(exclude_defaults=True, exclude=set(_SHOWN)).items()
+        )
+
+    def indexes(self, run: RunFile) -> Indexes:
+        """Return the indexes of the rollouts in the order of the view. Raises OperatorError if it is invalid."""
+        read, waits = -1.0, 0
+        while True:
+            try:
+                _, indexes, searched = run.select(self.query)
+            except ExpressionError as error:
+                raise OperatorError(f"view: {error}") from error
+            if searched >= 1:
+                return indexes
+            waits = waits + 1 if searched == read else 0
+            read = searched
+            if waits > _MAX_WAITS:
+                raise OperatorError(f"{run.path} cannot be read to its end; was it changed?")

@@ -1,1 +1,0 @@
-"""Exports selected rollouts and all metrics as one HTML file."""

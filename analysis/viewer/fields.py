@@ -1,0 +1,381 @@
+"""The fields of one file: the columns that the list shows beside each rollout, and the keys that rows have.
+
+`FileFields` answers for a file. A column is the prompt, the fields that explain the reward, or any other field.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from rollyard.analysis.metrics.loader.columns import Columns, Ints
+from rollyard.analysis.metrics.loader.computed_columns import COMPUTED, computed_column
+from rollyard.analysis.metrics.loader.where import stored_fields
+from rollyard.analysis.viewer.api_records import ColumnHead, VerdictValue
+from rollyard.analysis.viewer.caches import Identity, PacedCache
+from rollyard.analysis.viewer.field_values import FieldColumns, Selection, Selections, column_named
+from rollyard.analysis.viewer.rollout_list import SORTS
+from rollyard.analysis.viewer.run_notes import RunNotes
+from rollyard.analysis.viewer.untrusted_values import sanitize
+from rollyard.records.expressions.column import LARGEST_EXACT, Column
+from rollyard.records.expressions.evaluate import Mask
+from rollyard.records.expressions.field_path import FieldPath
+from rollyard.records.expressions.parse import ExpressionError, parse, parse_field
+from rollyard.records.io.json_values import items, mapping
+from rollyard.records.io.jsonl import lenient
+from rollyard.records.io.lines import line_at
+from rollyard.records.notes.note_fields import NOTE_FIELDS, is_note_field, note_columns
+from rollyard.records.rollouts.tokens.derived_fields import DERIVED, reader_of
+from rollyard.records.types import TOKEN_FIELDS, Json, Record
+from rollyard.records.verdict_fields import ROLES, VERDICT_FIELDS, fields_of
+
+MAX_PAGE_BYTES = 48 << 20
+"""Maximum size of the rows that are read for one page. The values of further rows are left out."""
+_SAMPLE = 200
+"""Number of rows in which keys are looked for."""
+_LINE = ("outcome", *SORTS)
+"""Columns that every line of the list has."""
+_MAX_PAGES = 8
+"""Number of pages whose values are kept, because a page is requested again while the file is searched."""
+_MAX_ANSWERS = 16
+Cells = tuple[tuple[Any, ...], ...]
+Heads = tuple[ColumnHead, ...]
+PROMPT, VERDICT = "(prompt)", "(verdict)"
+DEFAULT = f"{PROMPT},{VERDICT}"
+MAX_COLUMNS = 24
+_MAX_BYTES = 300
+"""Maximum size of a value of the list, in characters or bytes of JSON."""
+_MAX_SHOWN = 20_000
+"""The same on the page of a rollout."""
+_MAX_BITS = 1000
+"""Maximum size of an integer that is shown with all digits."""
+_NAME = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
+_PARTS_OF_REWARD = 8
+"""Maximum number of parts of the reward that get a column."""
+_MAX_PARTS = 100
+"""The same on the page of a rollout."""
+MAX_KEYS = 400
+MAX_NAME = 499
+"""Longer names cannot be asked for: a sort key has at most 500 characters, one of which may be the sign."""
+_MAX_DEPTH = 4
+_MAX_EXAMPLE = 60
+_LEFT_OUT = {
+    ("responses_create_params", "input"),
+    ("responses_create_params", "instructions"),
+    ("responses_create_params", "tools"),
+    ("response", "output"),
+    ("response", "instructions"),
+    ("response", "tools"),
+    (VERDICT_FIELDS,),
+    *((name,) for name in (*TOKEN_FIELDS, *COMPUTED, *DERIVED, *NOTE_FIELDS)),
+}
+"""The conversation, and keys with the name of a computed field or of a field of notes."""
+_KINDS: dict[type, Kind] = {
+    bool: "true or false",
+    int: "number",
+    float: "number",
+    str: "text",
+    list: "list",
+    dict: "object",
+}
+Kind = Literal["number", "text", "true or false", "list", "object", "mixed"]
+
+
+class KeyInfo(Record):
+    """A field that rows have."""
+
+    path: str
+    """The field as expressions name it."""
+    kind: Kind
+    share: float
+    """Share of the sampled rows that have it."""
+    example: str
+
+
+class Keys(Record):
+    """GET /api/runs/{run}/keys: the fields of the file's rows, found in a sample of them."""
+
+    computed: list[str]
+    """Fields that the viewer computes for every rollout, and those that it can compute from the sampled rows."""
+    keys: list[KeyInfo]
+    sampled: int
+    """Number of rows in the sample."""
+
+
+class ExpressionCheck(Record):
+    """GET /api/runs/{run}/expression?text=: whether a text is an expression over the file's rows."""
+
+    error: str
+    """What is wrong with it, and what was expected; empty if it is valid."""
+    hint: str = ""
+    """A field that no sampled row has, and similar ones. The expression is valid: a rare field may be in other rows."""
+
+
+class FileFields:
+    """Thread-safe."""
+
+    def __init__(self, path: Path, notes: RunNotes) -> None:
+        self._path = path
+        self._notes = notes
+        self._columns = FieldColumns(path, notes)
+        self._selections = Selections(self._columns)
+        self._pages = PacedCache[tuple[Heads, Cells]](_MAX_PAGES)
+        self.answers = PacedCache[Any](_MAX_ANSWERS)
+        """Facets and groups, by their queries."""
+        self._keys: tuple[Ints, Keys] | None = None
+
+    def select(self, columns: Columns, measured: Mask, until: int, where: str, sort: str) -> Selection:
+        """Evaluate an expression and a sort key; either may be empty. Raises ExpressionError."""
+        return self._selections.of(columns, measured, until, where, sort)
+
+    def column(self, columns: Columns, until: int, name: str) -> tuple[Column, float]:
+        """Return the values of a field over the measured rollouts, and the share of the file that has been read for it.
+
+        Raises ExpressionError if `name` is not a field.
+        """
+        found, values = column_named(self._columns, columns, until, name)
+        return found, values.share(until)
+
+    def cells(self, columns: Columns, offsets: Sequence[int], places: Sequence[int], names: str) -> tuple[Heads, Cells]:
+        """Return the columns, and the values of each of the rows that begin at `offsets` (negative: no row).
+
+        `places`: the index of each row in `columns`, negative for unmeasured ones. Raises ExpressionError if a name is
+        not a field, and OSError if the file cannot be read.
+        """
+        key = names, tuple(offsets), Identity(columns)
+        return self._pages.get(
+            key, self._notes.current().version, lambda: self._cells(columns, offsets, places, names), final=True
+        )
+
+    def _cells(
+        self, columns: Columns, offsets: Sequence[int], places: Sequence[int], names: str
+    ) -> tuple[Heads, Cells]:
+        wanted = requested(names)
+        needs_rows = not set(wanted) <= set(_LINE)
+        rows = list(self._rows(offsets)) if needs_rows else [None] * len(offsets)
+        heads = heads_of(wanted, rows, _LINE)
+        readers = [self._reader(head, columns, places, offsets) for head in heads]
+        values = tuple(tuple(read(at, row) for read in readers) for at, row in enumerate(rows))
+        return tuple(heads), values
+
+    def keys(self, columns: Columns) -> Keys:
+        """Return the fields of a sample of the rows. Raises OSError if the file cannot be read."""
+        cached = self._keys
+        if cached is not None and cached[0] is columns.offset:
+            return cached[1]
+        offsets = np.sort(columns.offset)
+        places = np.unique(np.linspace(0, max(len(offsets) - 1, 0), _SAMPLE).astype(np.intp))[: len(offsets)]
+        found = known_keys([row for row in map(sanitize, self._rows(offsets[places].tolist())) if row is not None])
+        self._keys = columns.offset, found
+        return found
+
+    def check(self, columns: Columns, text: str) -> ExpressionCheck:
+        """Return what is wrong with an expression, or which of its fields no sampled row has."""
+        try:
+            fields = stored_fields(parse(text))
+        except ExpressionError as error:
+            return ExpressionCheck(error=str(error))
+        keys = self.keys(columns)
+        names = [parse_field(key.path) for key in keys.keys]
+        known = {*map(str, names), *COMPUTED, *DERIVED, *NOTE_FIELDS}
+        for field in fields:
+            if field.column in DERIVED:
+                if field.column in keys.computed:
+                    continue
+                return ExpressionCheck(error="", hint=f"no sampled row has the tokens that {field} is computed from")
+            parts = field.parts
+            if not any(name.parts[: len(parts)] == parts or parts[: len(name.parts)] == name.parts for name in names):
+                close = difflib.get_close_matches(str(field), known, 2)
+                similar = f"; similar: {', '.join(close)}" if close else ""
+                return ExpressionCheck(error="", hint=f"no sampled row has the field {field}{similar}")
+        return ExpressionCheck(error="")
+
+    def _reader(
+        self, head: ColumnHead, columns: Columns, places: Sequence[int], offsets: Sequence[int]
+    ) -> Callable[[int, Json | None], Any]:
+        if head.path != PROMPT and is_note_field(field := parse_field(head.path)):
+            noted = note_columns([field], self._notes.current().by_offset, offsets)[field].objects()
+            return lambda at, row: shortened(noted[at])
+        return _reader(head, columns, places)
+
+    def forget(self) -> None:
+        """Forget the answers, because they belong to an older list of rollouts, which they would keep in memory."""
+        for kept in (self._selections, self._pages, self.answers):
+            kept.clear()
+        self._columns.forget()
+
+    def stop(self) -> None:
+        """Stop reading, because the file was changed or is being closed."""
+        self._columns.stop()
+        self.forget()
+        self._keys = None
+
+    def _rows(self, offsets: Iterable[int]) -> Iterable[Json | None]:
+        """Yield the rows as they are in the file, because sanitizing entire rows takes longer than parsing them."""
+        budget = MAX_PAGE_BYTES
+        for offset in offsets:
+            if offset < 0 or budget <= 0:
+                yield None
+                continue
+            line = line_at(self._path, offset)
+            budget -= len(line)
+            yield _row(line)
+
+
+def _row(line: bytes) -> Json | None:
+    try:
+        row = lenient(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _reader(head: ColumnHead, columns: Columns, places: Sequence[int]) -> Callable[[int, Json | None], Any]:
+    """Return a function that returns a column's value in one of the rows."""
+    if head.path in COMPUTED and len(columns):
+        values = computed_column(columns, head.path).take(np.maximum(np.array(places, np.intp), 0)).objects()
+        return lambda at, row: values[at] if places[at] >= 0 else None
+    read = cell_reader(head)
+    return lambda at, row: None if row is None else read(row)
+
+
+def requested(text: str) -> list[str]:
+    """Return the names in a list of columns. Commas in quoted keys, as in `row["a,b"]`, separate nothing."""
+    found = [name.strip() for name in _NAME.findall(text or DEFAULT)]
+    return list(dict.fromkeys(filter(None, found)))[:MAX_COLUMNS]
+
+
+def verdict_of(row: Mapping[str, Any], parts: int = _MAX_PARTS) -> list[VerdictValue]:
+    """Return the fields that explain the row's reward, in the order of their roles. Objects of parts are
+    divided; of each, the first `parts` are returned.
+    """
+    found: list[VerdictValue] = []
+    for field in fields_of(row):
+        value = field.value(row)
+        if field.role == "component" and isinstance(value, Mapping):
+            for key, part in list(value.items())[:parts]:
+                name = sanitize(str(key))
+                path = FieldPath((*field.keys, name))
+                found.append(VerdictValue(path=str(path), label=name, role="component", value=shortened(part)))
+        elif value is not None or field.path in row:
+            path = FieldPath(field.keys, raw=field.path in (*COMPUTED, *DERIVED))
+            kept = shortened(value, _MAX_SHOWN)
+            found.append(VerdictValue(path=str(path), label=field.shown_label, role=field.role, value=kept))
+    return found
+
+
+def heads_of(names: Sequence[str], rows: Sequence[Mapping[str, Any] | None], known: Sequence[str]) -> list[ColumnHead]:
+    """Return the columns that these names mean for the rows. `known`: names of columns that need no values.
+
+    Raises ExpressionError if a name is not a field.
+    """
+    heads: dict[str, ColumnHead] = {}
+    for name in names:
+        if name == PROMPT:
+            heads.setdefault(name, ColumnHead(path=name, label="prompt"))
+        elif name == VERDICT:
+            fields = {value.path: value for row in rows if row for value in verdict_of(row, _PARTS_OF_REWARD)}
+            for value in sorted(fields.values(), key=lambda each: ROLES.index(each.role))[:MAX_COLUMNS]:
+                heads.setdefault(value.path, ColumnHead(path=value.path, label=value.label, role=value.role))
+        elif name.startswith("("):
+            raise ExpressionError(f"{name} is not a column; expected {PROMPT}, {VERDICT} or a field such as reward")
+        elif name not in known:
+            field = parse_field(name)
+            heads.setdefault(str(field), ColumnHead(path=str(field), label=str(field)))
+    return list(heads.values())
+
+
+def cell_reader(head: ColumnHead) -> Callable[[Json], Any]:
+    """Return a function that returns the value of the column in a row, shortened."""
+    if head.path == PROMPT:
+        return lambda row: shortened(prompt_of(row))
+    read = reader_of(parse_field(head.path))
+    return lambda row: shortened(read(row))
+
+
+def prompt_of(row: Mapping[str, Any]) -> str:
+    """Return the text of the last user message of the prompt; the task of most environments."""
+    found = mapping(row.get("responses_create_params")).get("input")
+    if isinstance(found, str):
+        return found
+    texts = [
+        _text(item.get("content"))
+        for item in items(found)
+        if isinstance(item, dict) and item.get("role") in ("user", None) and "content" in item
+    ]
+    return next((text for text in reversed(texts) if text), "")
+
+
+def shortened(value: Any, longest: int = _MAX_BYTES) -> Any:
+    """Return the value as a page can show it, or a text that describes it if it is longer than `longest`.
+
+    Large integers become texts, because a browser reads them as floats, and so do infinite numbers, which JSON lacks.
+    """
+    is_large = type(value) is int and abs(value) > LARGEST_EXACT and value.bit_length() <= _MAX_BITS
+    if is_large or (type(value) is float and math.isinf(value)):
+        return str(value)
+    value = sanitize(value)
+    if isinstance(value, str):
+        return value if len(value) <= longest else f"{value[:longest]}…"
+    if isinstance(value, list | dict) and len(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)) > longest:
+        return f"({'list' if isinstance(value, list) else 'object'} of {len(value)})"
+    return value
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = [part.get("text") for part in items(content) if isinstance(part, dict)]
+    return "\n".join(text for text in parts if isinstance(text, str))
+
+
+def known_keys(rows: Sequence[Json]) -> Keys:
+    """Return the fields of the rows, in the order in which rows contain them. Missing values (null) have no kind."""
+    kinds: dict[tuple[str, ...], set[Kind]] = {}
+    counts: dict[tuple[str, ...], int] = {}
+    examples: dict[tuple[str, ...], Any] = {}
+    for row in rows:
+        for parts, value in _values(row, ()):
+            if parts not in kinds and len(kinds) >= MAX_KEYS:
+                continue
+            found = kinds.setdefault(parts, set())
+            counts[parts] = counts.get(parts, 0) + 1
+            if value is not None:
+                found.add(_KINDS.get(type(value), "mixed"))
+                examples.setdefault(parts, value)
+    names = {parts: str(FieldPath(parts)) for parts in kinds}
+    keys = [
+        KeyInfo(
+            path=names[parts],
+            kind=next(iter(found)) if len(found) == 1 else "mixed",
+            share=counts[parts] / len(rows),
+            example=_example(examples.get(parts)),
+        )
+        for parts, found in kinds.items()
+        if len(names[parts]) <= MAX_NAME
+    ]
+    derived = [name for name in DERIVED if any(reader_of(FieldPath((name,)))(row) is not None for row in rows)]
+    return Keys(computed=[*COMPUTED, *derived, *NOTE_FIELDS], keys=keys, sampled=len(rows))
+
+
+def _values(value: Json, parts: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, inner in value.items():
+        path = (*parts, key)
+        if path in _LEFT_OUT:
+            continue
+        if isinstance(inner, dict) and inner and len(path) < _MAX_DEPTH:
+            yield from _values(inner, path)
+        else:
+            yield path, inner
+
+
+def _example(value: Any) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    return text if len(text) <= _MAX_EXAMPLE else f"{text[:_MAX_EXAMPLE]}…"

@@ -1,1 +1,0 @@
-"""Shows what stands out in a run: the findings, and all rollouts of one of them."""

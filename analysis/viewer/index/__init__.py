@@ -1,1 +1,0 @@
-"""Indexes large rollout files for the viewer: tables, text searches and file fingerprints."""

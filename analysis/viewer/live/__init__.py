@@ -1,1 +1,0 @@
-"""Follows single episodes while they are played."""

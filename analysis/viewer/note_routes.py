@@ -1,0 +1,350 @@
+"""Routes for notes: what applies to a run's rollouts, new records, labels and authors, and what is still unlabelled.
+
+Requests from web pages of other origins are refused by `Access`, as for all routes of the viewer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Annotated
+
+import numpy as np
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import Query as Parameters
+from pydantic import AwareDatetime, Field, ValidationError
+
+from rollyard.analysis.metrics.solved import which_solved
+from rollyard.analysis.viewer.json_responses import json_response
+from rollyard.analysis.viewer.rollout_list import Query
+from rollyard.analysis.viewer.rollout_view import row_of
+from rollyard.analysis.viewer.run_file import RunFile
+from rollyard.analysis.viewer.run_notes import PlacedNotes, RunNotes
+from rollyard.records.errors import RunError
+from rollyard.records.notes.current_state import RolloutNotes
+from rollyard.records.notes.record import MAX_TEXT, Name, RolloutRef, Verdict, new_record, what_is_wrong
+from rollyard.records.notes.rollout_identity import ref_of
+from rollyard.records.types import Record
+
+MAX_BODY = 256 << 10
+"""Maximum size of a request in bytes: the longest note and reason, escaped."""
+READ_ONLY = "this viewer is read only (--read-only)"
+NO_NOTES = RolloutNotes()
+READ_ONLY_FILE = "an exported file is read only"
+
+
+def note_router(find: Callable[[int], RunFile], *, author: str, read_only: bool = False) -> APIRouter:
+    """Return the routes. `find` returns a run by its number; `author` is that of records without another one."""
+    router = APIRouter(prefix="/api/runs/{run}/notes")
+    why_read_only = READ_ONLY if read_only else ""
+
+    @router.get("")
+    async def notes(run: int, since: Annotated[str, Parameters(max_length=80)] = "") -> Response:
+        return await json_response(lambda: notes_view(find(run).notes, since, author, why_read_only))
+
+    @router.get("/summary")
+    async def summary(run: int) -> Response:
+        return await json_response(lambda: notes_summary(find(run)))
+
+    @router.get("/next")
+    async def next_rollout(run: int, query: Annotated[NextQuery, Parameters()]) -> Response:
+        return await json_response(lambda: next_unlabelled(find(run), query, query.author or author))
+
+    @router.post("")
+    async def write(run: int, request: Request) -> Response:
+        if read_only:
+            raise HTTPException(403, f"{READ_ONLY}: notes cannot be written")
+        try:
+            wanted = NoteRequest.model_validate_json(await _body(request))
+        except ValidationError as error:
+            raise HTTPException(422, what_is_wrong(error)) from error
+        return await json_response(lambda: _write(find(run), wanted, author))
+
+    return router
+
+
+def _write(run: RunFile, wanted: NoteRequest, author: str) -> NoteWritten:
+    fields = wanted.model_dump(exclude_none=True, exclude={"task", "repeat", "kind", "author"})
+    ref, offset = _rollout(run, wanted.task, wanted.repeat)
+    try:
+        record = new_record(wanted.kind, wanted.author or author, ref, **fields)
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from error
+    try:
+        run.notes.file.append(record)
+    except RunError as error:
+        raise HTTPException(409, str(error)) from error
+    found = run.notes.current().by_offset.get(offset, NO_NOTES)
+    return NoteWritten(id=record.id, rollout=shown_notes(found, wanted.task, wanted.repeat))
+
+
+def _rollout(run: RunFile, task: int, repeat: int) -> tuple[RolloutRef, int]:
+    """Return the identity of a rollout and the byte offset of its row."""
+    table = run.table
+    index = table.find(task, repeat)
+    row = None if index is None else row_of(run, table, index)
+    if index is None or row is None:
+        raise HTTPException(404, f"task {task}, repeat {repeat} has no row, so that nothing can be noted about it")
+    return ref_of(row, task, repeat), int(table.offset[index])
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise HTTPException(413, f"the body has more than {MAX_BODY:,} bytes; a note has at most 20,000 characters")
+    return body
+
+
+class ShownLabel(Record):
+    id: str
+    author: str
+    time: AwareDatetime
+    label: str
+
+
+class ShownVerdict(Record):
+    id: str
+    author: str
+    time: AwareDatetime
+    verdict: Verdict
+    reason: str
+
+
+class ShownText(Record):
+    id: str
+    author: str
+    time: AwareDatetime
+    text: str
+
+
+class ShownNotes(Record):
+    """What currently applies to one rollout."""
+
+    task: int
+    repeat: int
+    labels: list[ShownLabel]
+    """One for each label and author."""
+    verdicts: list[ShownVerdict]
+    """The last one of each author; the last of the list is the override."""
+    texts: list[ShownText]
+
+
+class LabelCount(Record):
+    label: str
+    rollouts: int
+
+
+class NotesView(Record):
+    """GET /api/runs/{run}/notes?since=: the notes of the run. The page polls it."""
+
+    version: str
+    """The value of `since` in the next request."""
+    complete: bool
+    """Whether `rollouts` has all rollouts with notes; otherwise, those that changed since then, perhaps to nothing."""
+    rollouts: list[ShownNotes]
+    labels: list[LabelCount]
+    """All labels, the most frequent first."""
+    author: str
+    """The author of records without another one: the user who started the viewer."""
+    why_read_only: str
+    """Why nothing can be written; empty if it can."""
+    path: str
+    lost: int
+    """Number of rollouts with records that are not in the rollout file."""
+    ignored: int
+    """Number of lines of the file that are not records."""
+    ignored_lines: list[str]
+    error: str
+
+
+class NoteRequest(Record):
+    """POST /api/runs/{run}/notes: a new record about a rollout."""
+
+    task: int
+    repeat: int
+    kind: str = Field(max_length=20)
+    """`note`, `label`, `unlabel`, `override` or `removal`."""
+    author: Name | None = None
+    text: str | None = Field(default=None, max_length=MAX_TEXT)
+    label: Name | None = None
+    verdict: Verdict | None = None
+    reason: str | None = Field(default=None, max_length=MAX_TEXT)
+    removes: str | None = Field(default=None, max_length=80)
+
+
+class NoteWritten(Record):
+    """The response to NoteRequest."""
+
+    id: str
+    """The id of the new record, which a removal names."""
+    rollout: ShownNotes
+
+
+def notes_view(notes: RunNotes, since: str, author: str, why_read_only: str) -> NotesView:
+    """Return the notes that changed since a version, or all of them if `since` is empty or too old."""
+    placed = notes.current()
+    changed = placed.changed_since(since)
+    return NotesView(
+        version=placed.version,
+        complete=changed is None,
+        rollouts=[shown(placed, offset) for offset in (placed.by_offset if changed is None else changed)],
+        labels=label_counts(placed.by_offset.values()),
+        author=author,
+        why_read_only=why_read_only or notes.file.why_not_writable(),
+        path=str(notes.file.path),
+        lost=placed.lost,
+        ignored=placed.content.ignored_count,
+        ignored_lines=list(placed.content.ignored),
+        error=placed.content.error or placed.error,
+    )
+
+
+def shown(placed: PlacedNotes, offset: int) -> ShownNotes:
+    """Return what applies to the row at a byte offset."""
+    task, repeat = placed.keys[offset]
+    return shown_notes(placed.by_offset.get(offset, NO_NOTES), task, repeat)
+
+
+def shown_notes(notes: RolloutNotes, task: int, repeat: int) -> ShownNotes:
+    """Return what applies to a rollout, without the identities that its records contain."""
+    return ShownNotes(
+        task=task,
+        repeat=repeat,
+        labels=[
+            ShownLabel(id=one.id, author=one.author, time=one.time, label=one.label) for one in notes.added.values()
+        ],
+        verdicts=[
+            ShownVerdict(id=one.id, author=one.author, time=one.time, verdict=one.verdict, reason=one.reason)
+            for one in notes.judged.values()
+        ],
+        texts=[ShownText(id=one.id, author=one.author, time=one.time, text=one.text) for one in notes.texts],
+    )
+
+
+def label_counts(all_notes: Iterable[RolloutNotes]) -> list[LabelCount]:
+    """Return the labels with their numbers of rollouts, the most frequent first, then in alphabetical order."""
+    counts = Counter(label for notes in all_notes for label in notes.labels)
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [LabelCount(label=label, rollouts=rollouts) for label, rollouts in ordered]
+
+
+class LabelLine(Record):
+    label: str
+    rollouts: int
+    authors: list[str]
+    measured: int
+    solved: int | None
+    """Number of the measured ones that are solved; None if "solved" is undefined."""
+
+
+class AuthorLine(Record):
+    author: str
+    rollouts: int
+    """Number of rollouts with a label, a verdict or a note of this author."""
+    labels: int
+    verdicts: int
+    notes: int
+
+
+class NotesSummary(Record):
+    """GET /api/runs/{run}/notes/summary."""
+
+    labels: list[LabelLine]
+    """The most frequent first."""
+    authors: list[AuthorLine]
+    """Those with the most rollouts first."""
+
+
+def notes_summary(run: RunFile) -> NotesSummary:
+    """Return the labels of the run's rollouts, and what each author wrote."""
+    columns = run.listing.columns
+    notes = run.notes.current().by_offset
+    _, solved = which_solved(columns, run.threshold)
+    flags = [False] * len(columns) if solved is None else solved.tolist()
+    success = dict(zip(columns.offset.tolist(), flags, strict=True))
+    labels = Counter(label for one in notes.values() for label in one.labels)
+    lines = []
+    for label, rollouts in sorted(labels.items(), key=lambda pair: (-pair[1], pair[0])):
+        having = {offset: one for offset, one in notes.items() if label in one.labels}
+        successes = [success[offset] for offset in having if offset in success]
+        authors = dict.fromkeys(author for one in having.values() for name, author in one.added if name == label)
+        lines.append(
+            LabelLine(
+                label=label,
+                rollouts=rollouts,
+                authors=list(authors),
+                measured=len(successes),
+                solved=None if solved is None else sum(successes),
+            )
+        )
+    return NotesSummary(labels=lines, authors=_authors(run))
+
+
+def _authors(run: RunFile) -> list[AuthorLine]:
+    rollouts, labels, verdicts, texts = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    for one in run.notes.current().by_offset.values():
+        rollouts.update(one.annotators)
+        labels.update(author for _, author in one.added)
+        verdicts.update(list(one.judged))
+        texts.update(note.author for note in one.texts)
+    return [
+        AuthorLine(author=author, rollouts=count, labels=labels[author], verdicts=verdicts[author], notes=texts[author])
+        for author, count in sorted(rollouts.items(), key=lambda pair: (-pair[1], pair[0]))
+    ]
+
+
+class NextQuery(Query):
+    """Query parameters of GET /api/runs/{run}/notes/next: the present rollout, and those of the list."""
+
+    author: str = Field(default="", max_length=80)
+    """Whose labels and verdicts count; empty: those of the user who started the viewer."""
+    after_task: int | None = None
+    after_repeat: int | None = None
+    after: int | None = None
+    """Place of the present rollout in the list, which counts if its labels have removed it from the list."""
+
+
+class ListPlace(Record):
+    task: int
+    repeat: int
+    at: int
+    """Index in the list."""
+
+
+class NextUnlabelled(Record):
+    """GET /api/runs/{run}/notes/next."""
+
+    next: ListPlace | None
+    """None if the author has labelled all rollouts of the list."""
+    left: int
+    """Number of rollouts of the list that the author has not labelled."""
+    total: int
+
+
+def next_unlabelled(run: RunFile, query: NextQuery, author: str) -> NextUnlabelled:
+    """Return the next rollout; after the end of the list, the search continues at its start.
+
+    Rollouts without a row are left out, because nothing can be noted about them. Raises ExpressionError.
+    """
+    listing, indexes, _ = run.select(query)
+    table = listing.table
+    by_offset = run.notes.current().by_offset
+    labelled = [
+        offset for offset, notes in by_offset.items() if author in (*(name for _, name in notes.added), *notes.judged)
+    ]
+    offsets = table.offset[indexes]
+    open_places = np.flatnonzero((offsets >= 0) & ~np.isin(offsets, labelled))
+    left, total = len(open_places), int((offsets >= 0).sum())
+    if not left:
+        return NextUnlabelled(next=None, left=0, total=total)
+    same = (table.task[indexes] == query.after_task) & (table.repeat[indexes] == query.after_repeat)
+    here = np.flatnonzero(same)
+    # A rollout that is no longer in the list has given its place to the one after it.
+    first = int(here[0]) + 1 if len(here) else query.after or 0
+    later = open_places[open_places >= first]
+    at = int(later[0] if len(later) else open_places[0])
+    index = indexes[at]
+    place = ListPlace(task=int(table.task[index]), repeat=int(table.repeat[index]), at=at)
+    return NextUnlabelled(next=place, left=left, total=total)

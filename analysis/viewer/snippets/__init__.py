@@ -1,1 +1,0 @@
-"""The parts of rollouts that a text search matched."""

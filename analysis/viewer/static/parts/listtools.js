@@ -1,0 +1,170 @@
+/** The tools above the list: expression, columns, values of a field, views. They need a server. */
+import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
+import { formatColumns, joined, parseColumns, completions, barCondition, valueText, DEFAULT_COLUMNS } from '../columns.js';
+import { useData } from '../data.js';
+import { count, percent, plain, pluralize } from '../formatting.js';
+import { Notice } from './notice.js';
+import { go, link, changed } from '../route.js';
+import { defaultView, saveView, savedViews, setDefaultView, viewOf } from '../savedviews.js';
+import { escapeInvisible, Name } from '../text.js';
+
+/** Fields that are also columns of every line or keys of the rows. @param {any} keys @returns {string[]} */
+function fieldNames(keys) {
+  return keys ? [...keys.computed, ...keys.keys.map((key) => key.path)] : [];
+}
+
+/** @param {{run: any, query: URLSearchParams, change: (changes: Record<string, string | null>) => void, expression: any}} props */
+export function ListTools({ run, query, change, expression }) {
+  const { value: keys } = useData(`runs/${run.run}/keys`);
+  const names = fieldNames(keys);
+  const where = query.get('where') ?? '';
+  const facet = query.get('facet') ?? '';
+  return html`<div class="filters listtools">
+    <${ExpressionField} run=${run.run} value=${where} keys=${names} inputRef=${expression} change=${(text) => change({ where: text })} />
+    <div class="field"><label for="values-of">Values of</label><select id="values-of" onChange=${(event) => change({ facet: event.target.value })}>
+      <option value="" selected=${!facet}>choose a field</option>
+      ${names.map((name) => html`<option key=${name} value=${name} selected=${name === facet}>${escapeInvisible(name)}</option>`)}
+    </select></div>
+    <${ColumnChooser} names=${parseColumns(query.get('columns'))} keys=${names} change=${(chosen) => change({ columns: formatColumns(chosen) })} />
+    <${ViewMenu} query=${query} file=${run.path} open=${(saved) => go(link(['runs', run.run], new URLSearchParams(saved)))} />
+  </div>
+  ${facet && html`<${FacetPanel} run=${run.run} name=${facet} query=${query} close=${() => change({ facet: null })}
+    select=${(condition) => change({ where: joined(where, condition) })} />`}`;
+}
+
+const CHECK_AFTER_MS = 200;
+
+/** @param {{run: number, value: string, keys: string[], inputRef: any, change: (text: string) => void}} props */
+function ExpressionField({ run, value, keys, inputRef, change }) {
+  const [draft, setDraft] = useState(value);
+  const [checked, setChecked] = useState(value);
+  const cancelled = useRef(false);
+  useEffect(() => setDraft(value), [value]);
+  useEffect(() => {
+    const timer = setTimeout(() => setChecked(draft), CHECK_AFTER_MS);
+    return () => clearTimeout(timer);
+  }, [draft]);
+  const text = checked.trim();
+  const { value: check } = useData(text ? `runs/${run}/expression?${new URLSearchParams({ text })}` : null);
+  const found = text && draft.trim() === text ? check : null;
+  const apply = (event) => {
+    if (cancelled.current) return;
+    const typed = event.target.value.trim(); // the draft may not be rendered yet
+    if (typed !== value) change(typed);
+  };
+  return html`<div class="expression">
+    <label>Expression<input type="text" ref=${inputRef} list="expression-keys" autocomplete="off" spellcheck="false" autocapitalize="off"
+      placeholder="reward < 0.5 and tool_calls > 3  ( e )" value=${draft} aria-invalid=${found?.error ? 'true' : undefined}
+      aria-describedby="expression-check" onInput=${(event) => setDraft(event.target.value)} onBlur=${apply}
+      onKeyDown=${(event) => {
+        if (event.key === 'Enter') apply(event);
+        if (event.key === 'Escape') {
+          setDraft(value);
+          cancelled.current = true;
+          event.target.blur();
+          cancelled.current = false;
+        }
+      }} /></label>
+    <datalist id="expression-keys">${completions(draft, keys).map((one) => html`<option key=${one} value=${one}></option>`)}</datalist>
+    <p id="expression-check" class=${`small ${found?.error ? 'bad' : 'soft'}`} aria-live="polite">${found ? found.error || found.hint : ''}</p>
+  </div>`;
+}
+
+const POLL_MS = 400;
+
+/** @param {{run: number, name: string, query: URLSearchParams, select: (where: string) => void, close: () => void}} props */
+function FacetPanel({ run, name, query, select, close }) {
+  const request = changed(query, { facet: null, start: null, sort: null, columns: null, key: name });
+  const { value: facet, error } = useData(`runs/${run}/facet?${request}`, (loaded) => (loaded && loaded.searched < 1 ? POLL_MS : 0));
+  const most = Math.max(1, ...(facet?.values ?? []).map((one) => one.rollouts), ...(facet?.histogram ?? []).map((bar) => bar.rollouts));
+  const bar = (rollouts) => html`<meter min="0" max=${most} value=${rollouts} aria-hidden="true"></meter>`;
+  const isNumber = facet && facet.low !== null;
+  return html`<section class="facet" aria-label=${`Values of ${name}`}>
+    <div class="row"><h2>Values of <${Name} value=${name} /></h2><button class="quiet" onClick=${close}>Close</button></div>
+    ${error && html`<${Notice} error=${error} />`}
+    ${facet && html`<p class="small soft" aria-live="polite">${pluralize(facet.distinct, 'distinct value')} in ${pluralize(facet.rollouts, 'measured rollout')},
+      ${' '}${count(facet.missing)} without one${isNumber ? `; from ${plain(facet.low)} to ${plain(facet.high)}, median ${plain(facet.median)}` : ''}
+      ${facet.searched < 1 ? ` so far; read ${percent(facet.searched, 0)} of the file` : ''}</p>
+    <table><caption class="hidden">Values and numbers of rollouts</caption><tbody>
+      ${facet.values.map((one) => html`<tr><th scope="row" class="words">${one.where
+        ? html`<button class="quiet" onClick=${() => select(one.where)}><${Name} value=${valueText(one.value)} /></button>`
+        : html`<${Name} value=${valueText(one.value)} />`}</th><td>${count(one.rollouts)}</td><td>${bar(one.rollouts)}</td></tr>`)}
+      ${facet.values.length === 0 && facet.histogram.map((one, at) => html`<tr><th scope="row" class="words"><button class="quiet"
+        onClick=${() => select(barCondition(name, one, at === facet.histogram.length - 1))}>${plain(one.low)}${one.high > one.low && ` to ${plain(one.high)}`}</button></th>
+        <td>${count(one.rollouts)}</td><td>${bar(one.rollouts)}</td></tr>`)}
+    </tbody></table>
+    ${facet.values.length > 0 && facet.distinct > facet.values.length && html`<p class="small soft">The ${facet.values.length} most frequent values.</p>`}`}
+  </section>`;
+}
+
+const NAMES = new Map(Object.entries({ success: 'outcome', tool_calls: 'calls', output_tokens: 'tokens', seconds: 'time', '(prompt)': 'prompt', '(verdict)': 'verdict: expected, extracted, reason, tests, parts of the reward, limits' }));
+const MAX_SHOWN = 60;
+
+/** Keys are untrusted: a row may have one that is called `constructor`. */
+const nameOf = (key) => NAMES.get(key) ?? key;
+
+/** @param {{names: string[], keys: string[], change: (names: string[]) => void}} props */
+function ColumnChooser({ names, keys, change }) {
+  const [text, setText] = useState('');
+  const all = [...new Set([...DEFAULT_COLUMNS, ...names, ...keys])].filter((key) => key !== 'task');
+  const found = all.filter((key) => nameOf(key).toLowerCase().includes(text.toLowerCase()));
+  const toggle = (key) => change(names.includes(key) ? names.filter((one) => one !== key) : [...names, key]);
+  return html`<details class="chooser">
+    <summary class="button">Columns</summary>
+    <div class="choices">
+      <input type="search" aria-label="Find a column" placeholder="find a column" value=${text} onInput=${(event) => setText(event.target.value)} />
+      <ul>${found.slice(0, MAX_SHOWN).map((key) => html`<li key=${key}><label class="check"><input type="checkbox" checked=${names.includes(key)}
+        disabled=${names.length === 1 && names.includes(key)} onChange=${() => toggle(key)} />${escapeInvisible(nameOf(key))}</label></li>`)}</ul>
+      ${found.length > MAX_SHOWN && html`<p class="small soft">${found.length - MAX_SHOWN} more; type a part of the name.</p>`}
+      <button onClick=${() => change([])}>Default columns</button>
+    </div>
+  </details>`;
+}
+
+/** @param {{query: URLSearchParams, file: string, open: (query: string) => void}} props */
+function ViewMenu({ query, file, open }) {
+  const [name, setName] = useState('');
+  const [note, setNote] = useState('');
+  /** The name and the query that the last action replaced or deleted. */
+  const [before, setBefore] = useState(null);
+  const summary = useRef(null);
+  const views = savedViews();
+  const now = viewOf(query);
+  const current = views.find(([, saved]) => saved === now)?.[0] ?? '';
+  const report = (kept, text) => setNote(kept ? text : 'The browser does not allow this page to store views.');
+  const wanted = name.trim();
+  const replaced = views.find(([one]) => one === wanted) ?? null;
+  const save = () => {
+    if (!wanted) return;
+    report(saveView(wanted, now), replaced ? `Replaced ${wanted}.` : `Saved as ${wanted}.`);
+    setBefore(replaced);
+    setName('');
+  };
+  const remove = (view) => {
+    report(saveView(view[0], null), `Deleted ${view[0]}.`);
+    setBefore(view);
+    summary.current.focus();
+  };
+  const undo = () => {
+    report(saveView(...before), `${before[0]} is as before.`);
+    setBefore(null);
+    summary.current.focus();
+  };
+  const isDefault = defaultView(file) === now && now !== '';
+  return html`<details class="chooser">
+    <summary class="button" ref=${summary}>${current ? html`View: ${escapeInvisible(current)}` : 'Views'}</summary>
+    <div class="choices">
+      ${views.length > 0 && html`<ul>${views.map(([one, saved]) => html`<li key=${one} class="row">
+        <button class="quiet" aria-pressed=${one === current ? 'true' : 'false'} onClick=${() => open(saved)}>${escapeInvisible(one)}</button>
+        <button class="quiet" aria-label=${`Delete the view ${escapeInvisible(one)}`} onClick=${() => remove([one, saved])}>Delete</button>
+      </li>`)}</ul>`}
+      <div class="row"><input type="text" aria-label="Name of the view" placeholder="name" maxlength="80" value=${name}
+        onInput=${(event) => setName(event.target.value)} onKeyDown=${(event) => event.key === 'Enter' && save()} />
+        <button onClick=${save} disabled=${!wanted}>${replaced ? 'Replace that view' : 'Save this view'}</button></div>
+      <button onClick=${() => report(setDefaultView(file, isDefault ? '' : now), isDefault ? 'This file opens without a view.' : 'This file now opens with this view.')}
+        disabled=${!now}>${isDefault ? 'Do not open this file with this view' : 'Open this file with this view'}</button>
+      ${before && html`<button onClick=${undo}>Undo</button>`}
+      <p class="small soft" aria-live="polite">${note || 'A view is also in the address: copy it to share it.'}</p>
+    </div>
+  </details>`;
+}

@@ -1,0 +1,149 @@
+/** The notes of a run: loaded, polled for what others write, and written. All components of a page share one poll. */
+import { useEffect, useState } from '../vendor/htm-preact.js';
+import { IS_EXPORT, loadJson, postJson } from '../data.js';
+import { merged } from './rolloutnotes.js';
+import { changed } from '../route.js';
+
+const POLL_MS = 4000;
+const AUTHOR = 'rollyard-author';
+
+const stores = new Map();
+
+/** The name that this browser writes under; '' for that of the user who started the viewer. */
+function storedAuthor() {
+  try {
+    return localStorage.getItem(AUTHOR) ?? '';
+  } catch {
+    return '';
+  }
+}
+
+class NoteStore {
+  constructor(run) {
+    this.run = run;
+    this.notes = new Map();
+    this.view = null;
+    this.error = null;
+    this.own = storedAuthor();
+    this.written = [];
+    this.listeners = new Set();
+    this.timer = 0;
+    this.loading = null;
+  }
+
+  get author() {
+    return this.own || this.view?.author || '';
+  }
+
+  /** Why nothing can be written, or ''. */
+  get whyReadOnly() {
+    return this.view?.why_read_only ?? '';
+  }
+
+  subscribe(listener) {
+    this.listeners.add(listener);
+    if (this.listeners.size === 1) this.poll();
+    return () => {
+      this.listeners.delete(listener);
+      if (!this.listeners.size) clearTimeout(this.timer);
+    };
+  }
+
+  changed() {
+    for (const listener of this.listeners) listener();
+  }
+
+  poll() {
+    clearTimeout(this.timer);
+    const again = () => {
+      if (this.listeners.size && !IS_EXPORT) this.timer = setTimeout(() => this.poll(), POLL_MS);
+    };
+    return document.hidden && this.view ? again() : this.load().finally(again);
+  }
+
+  async load() {
+    if (this.loading) await this.loading;
+    this.loading = this.request();
+    await this.loading;
+    this.loading = null;
+  }
+
+  async request() {
+    const since = this.view?.version ?? '';
+    try {
+      const view = await loadJson(`runs/${this.run}/notes${since && `?since=${since}`}`);
+      const same = (name) => view[name] === this.view?.[name];
+      const isNew = !view.version || view.complete || this.error || !['version', 'why_read_only', 'lost', 'ignored', 'error'].every(same);
+      this.notes = view.rollouts.length || view.complete ? merged(this.notes, view.rollouts, view.complete) : this.notes;
+      this.view = view;
+      this.error = null;
+      if (isNew) this.changed();
+    } catch (error) {
+      this.error = error;
+      this.changed();
+    }
+  }
+
+  /** Writes a record about a rollout; throws an error with a readable message. */
+  async write({ task, repeat }, record) {
+    if (this.whyReadOnly) throw new Error(`Notes cannot be written: ${this.whyReadOnly}.`);
+    const body = { task, repeat, ...record, ...(this.own ? { author: this.own } : {}) };
+    const { id, rollout } = await postJson(`runs/${this.run}/notes`, body);
+    if (record.kind !== 'removal') this.written.push({ id, task, repeat });
+    this.notes = merged(this.notes, [rollout], false);
+    this.changed();
+    await this.load();
+  }
+
+  /** Removes the last record that was written in this tab; returns its rollout, or null if there is none. */
+  async undo() {
+    const last = this.written.pop(); // before anything is awaited, so that a second call undoes the record before it
+    if (!last) return null;
+    try {
+      await this.write(last, { kind: 'removal', removes: last.id });
+    } catch (error) {
+      this.written.push(last);
+      throw error;
+    }
+    return last;
+  }
+
+  rename(author) {
+    this.own = author.trim();
+    try {
+      localStorage.setItem(AUTHOR, this.own);
+    } catch {
+      // the name is kept until the page is closed
+    }
+    this.changed();
+  }
+}
+
+/** The notes of a run; the component is rendered again when they change. @param {string | number} run @returns {NoteStore} */
+export function useNotes(run) {
+  const key = String(run);
+  if (!stores.has(key)) stores.set(key, new NoteStore(key));
+  const store = stores.get(key);
+  const [, update] = useState(0);
+  useEffect(() => store.subscribe(() => update((count) => count + 1)), [store]);
+  return store;
+}
+
+/**
+ * @param {any} store  that of `useNotes`
+ * @param {URLSearchParams} query  the list's
+ * @param {{task?: number, repeat?: number, at?: number}} here  the present rollout, and its place in the list
+ * @param {(message: string) => void} say
+ * @param {(found: {task: number, repeat: number, at: number}) => void} goTo
+ */
+export async function nextUnlabelled(store, query, here, say, goTo) {
+  const place = { after_task: here.task ?? null, after_repeat: here.repeat ?? null, after: Number.isFinite(here.at) ? here.at : null };
+  const request = changed(query, { ...place, author: store.author, facet: null, start: null, columns: null, match: null });
+  try {
+    const found = await loadJson(`runs/${store.run}/notes/next?${request}`);
+    say(found.next ? `${found.left} of ${found.total} not labelled yet` : `You have labelled all ${found.total} rollouts of this list.`);
+    if (found.next) goTo(found.next);
+  } catch (error) {
+    say(error.message);
+  }
+}

@@ -1,0 +1,43 @@
+/** Shows a JSON object: short values on one line, long texts in separate blocks. */
+import { html } from '../vendor/htm-preact.js';
+import { Name, Text } from '../text.js';
+import { lastMatch } from '../textmatches.js';
+
+const MAX_LENGTH = 50_000;
+const MAX_KEYS = 30;
+const MAX_INLINE = 120;
+const LARGE_INTEGER = /[:[,]\s*-?\d{16,}\s*[,\]}]/;
+
+/** Parses a text as a JSON object, or returns null, also if it has integers that a browser would round. @param {string} text @returns {Record<string, unknown> | null} */
+export function parseObject(text) {
+  if (text.length > MAX_LENGTH || !text.trimStart().startsWith('{') || LARGE_INTEGER.test(text)) return null;
+  try {
+    const value = JSON.parse(text);
+    const keys = Object.keys(value);
+    return keys.length > 0 && keys.length <= MAX_KEYS ? value : null;
+  } catch {
+    return null;
+  }
+}
+
+function asText(value) {
+  return typeof value === 'string' ? value : JSON.stringify(value);
+}
+
+/** Whether a name or a value contains the text, as they are shown. @param {Record<string, unknown>} value @param {string} find */
+export function isInFields(value, find) {
+  return Object.entries(value).some(([key, one]) => lastMatch(key, find) >= 0 || lastMatch(asText(one), find) >= 0);
+}
+
+/** The text `find` is visible even in shortened texts. @param {{value: Record<string, unknown>, find?: string}} props */
+export function Parsed({ value, find = '' }) {
+  const parts = Object.entries(value).map(([key, one]) => [key, asText(one)]);
+  const long = (text) => text.includes('\n') || text.length > MAX_INLINE;
+  return html`
+    ${parts.filter(([, text]) => long(text)).map(([key, text]) => html`<div class="part">
+      <span class="key"><${Name} value=${key} /></span><${Text} value=${text} kind="mono" lines=${25} reveal=${lastMatch(text, find)} />
+    </div>`)}
+    <dl class="inline">${parts.filter(([, text]) => !long(text)).map(([key, text]) => html`<div>
+      <dt><${Name} value=${key} /></dt><dd><${Name} value=${text} /></dd>
+    </div>`)}</dl>`;
+}

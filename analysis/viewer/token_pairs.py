@@ -1,0 +1,334 @@
+"""Engine and trainer: the log-probabilities of both for some tokens of a step, as `ng_train` records them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, HTTPException, Query
+from fastapi.responses import Response
+
+from rollyard.analysis.charts.axis import Axis
+from rollyard.analysis.charts.chart import Chart, chart, table
+from rollyard.analysis.charts.histogram import Bar, histogram
+from rollyard.analysis.charts.labels import pluralize, share, short, signed
+from rollyard.analysis.charts.scatter import Pair, scatter
+from rollyard.analysis.viewer.json_responses import json_response
+from rollyard.analysis.viewer.library import UnknownRun
+from rollyard.analysis.viewer.rollout_view import RowChanged, row_of
+from rollyard.analysis.viewer.run_file import RunFile
+from rollyard.analysis.viewer.token_texts import TokenDecoder
+from rollyard.analysis.viewer.training import TrainingIndex, rollouts_number
+from rollyard.analysis.viewer.untrusted_values import sanitize
+from rollyard.records.errors import RunError
+from rollyard.records.io.json_values import items, mapping, number, whole_number
+from rollyard.records.rollouts.tokens.model_calls import is_from_model, model_call
+from rollyard.records.types import Record
+
+_ENGINE, _TRAINER = Axis("engine's log-probability"), Axis("trainer's log-probability")
+_TOKENS = Axis("tokens (logarithmic)", integers=True, log10=True)
+_SAME = 1e-4
+"""Trainers store log-probabilities in single precision."""
+_BEFORE, _AFTER = 40, 20
+
+
+class LargeDifference(Record):
+    """A token on which engine and trainer differ."""
+
+    run: int
+    """Number of the step's rollout file."""
+    task: int
+    repeat: int
+    id: int
+    engine: float
+    trainer: float
+    entropy: float | None
+    clipped: bool
+    call: int | None
+    """Index of the model call; None if the row does not contain the token, or has not been read."""
+    position: int | None
+    text: str
+    """Empty if texts are not recorded."""
+    before: str
+    after: str
+
+
+class Mismatch(Record):
+    """GET /api/training/mismatch?step=: engine and trainer before an update. Without `step`, that of the last one."""
+
+    steps: list[int]
+    """Steps with a file of pairs, in ascending order."""
+    step: int | None
+    """None if there are none."""
+    tokens: int
+    """Number of tokens with a loss in the update."""
+    clipped: int
+    charts: list[Chart]
+    largest: list[LargeDifference]
+    not_finite: int
+    """Number of recorded tokens that are left out because the log-probability of engine or trainer is not a number."""
+    problem: str
+    """Why the step's file cannot be read, in one sentence; empty if it can."""
+    pending: bool
+    """Whether the rollout file is still being read, so that tokens may lack their places."""
+
+
+def pair_router(index: TrainingIndex, decoder: TokenDecoder | None = None) -> APIRouter:
+    """Build the route."""
+    router = APIRouter(prefix="/api/training")
+
+    @router.get("/mismatch")
+    async def mismatch(step: Annotated[int | None, Query(ge=0)] = None) -> Response:
+        return await json_response(lambda: _mismatch(index, step, decoder))
+
+    return router
+
+
+def _mismatch(index: TrainingIndex, step: int | None, decoder: TokenDecoder | None) -> Mismatch:
+    files = index.folder.token_pairs()
+    if not files and step is None:
+        return _view([], None, NO_PAIRS, [])
+    chosen = max(files) if step is None else step
+    if chosen not in files:
+        raise HTTPException(404, f"step {chosen} has no file of log-probabilities; {len(files)} other steps have one")
+    try:
+        found = read_pairs(files[chosen])
+    except RunError as error:  # the page still offers the other steps
+        return _view(list(files), chosen, NO_PAIRS, [], problem=sanitize(str(error)))
+    try:
+        run: RunFile | None = index.find(rollouts_number(chosen))
+    except UnknownRun:
+        run = None
+    largest = [_large(pair, rollouts_number(chosen), run, decoder) for pair in found.largest]
+    return _view(list(files), chosen, found, largest, pending=run is not None and run.unread_bytes > 0)
+
+
+def _view(
+    steps: list[int],
+    step: int | None,
+    found: PairFile,
+    largest: list[LargeDifference],
+    *,
+    problem: str = "",
+    pending: bool = False,
+) -> Mismatch:
+    return Mismatch(
+        steps=steps,
+        step=step,
+        tokens=found.tokens,
+        clipped=found.clipped,
+        charts=pair_charts(found),
+        largest=largest,
+        not_finite=found.not_finite,
+        problem=problem,
+        pending=pending,
+    )
+
+
+def _large(pair: TokenPair, number: int, run: RunFile | None, decoder: TokenDecoder | None) -> LargeDifference:
+    place = _place(pair, run, decoder)
+    return LargeDifference(
+        run=number,
+        task=pair.task,
+        repeat=pair.repeat,
+        id=pair.id,
+        engine=pair.engine,
+        trainer=pair.trainer,
+        entropy=pair.entropy,
+        clipped=pair.clipped,
+        call=place.call if place else None,
+        position=place.position if place else None,
+        text=sanitize(place.text) if place else "",
+        before=sanitize(place.before) if place else "",
+        after=sanitize(place.after) if place else "",
+    )
+
+
+def _place(pair: TokenPair, run: RunFile | None, decoder: TokenDecoder | None) -> TokenPlace | None:
+    if run is None:
+        return None
+    table = run.table
+    if (at := table.find(pair.task, pair.repeat)) is None:
+        return None
+    try:
+        row = row_of(run, table, at)
+    except (OSError, RowChanged):
+        return None
+    return token_place(row, pair.index, pair.id, pair.engine, decoder) if row else None
+
+
+def pair_charts(found: PairFile) -> list[Chart]:
+    """Return the charts for which there is data."""
+    charts = []
+    if found.sample:
+        pairs = [*((pair, False) for pair in found.sample), *((pair, True) for pair in found.largest)]
+        charts = [_against(found, pairs), _differences(pairs)]
+    if sum(found.counts):
+        charts.append(_ratios(found))
+    return charts
+
+
+def _against(found: PairFile, pairs: Sequence[tuple[TokenPair, bool]]) -> Chart:
+    points = [Pair(pair.engine, pair.trainer, _tip(pair), marked) for pair, marked in pairs]
+    caption = (
+        f"{pluralize(len(found.sample), 'token')} chosen at random, and in the second colour the "
+        f"{len(found.largest)} with the largest differences. On the line, both agree."
+    )
+    if found.not_finite:
+        caption += f" {pluralize(found.not_finite, 'token')} without a finite log-probability cannot be drawn."
+    svg = scatter(f"Engine against trainer. {caption}", points, _ENGINE, _TRAINER, diagonal=True)
+    return chart("engine_trainer", "Engine against trainer", svg, caption)
+
+
+def _differences(pairs: Sequence[tuple[TokenPair, bool]]) -> Chart:
+    points = [Pair(pair.engine, pair.trainer - pair.engine, _tip(pair), marked) for pair, marked in pairs]
+    caption = "Trainer minus engine: do unlikely tokens differ more?"
+    svg = scatter(f"Difference. {caption}", points, _ENGINE, Axis("difference in nats"))
+    return chart("difference", "Difference", svg, caption)
+
+
+def _ratios(found: PairFile) -> Chart:
+    """Draw the histogram of all tokens of the update. Its bins are not equally wide, so that each has a number."""
+    edges, total = found.edges, sum(found.counts)
+    names = [
+        f"below {signed(edges[0])}",
+        *(f"{signed(low)} to {signed(high)}" for low, high in pairwise(edges)),
+        f"above {signed(edges[-1])}",
+    ]
+    bars, rows = [], []
+    for index, (name, count) in enumerate(zip(names, found.counts, strict=True)):
+        height = max(math.log10(count), 0.06) if count else 0.0
+        bars.append(Bar(index, index + 1, height, f"log-ratio {name}: {pluralize(count, 'token')}"))
+        rows.append(([name, f"{count:,}", share(count / total, 2)], None))
+
+    def edge(number: int) -> str:
+        return signed(edges[number - 1]) if 1 <= number <= len(edges) else ""
+
+    middle = len(edges) // 2
+    inside = found.counts[middle]
+    caption = (
+        f"{share(inside / total, 1)} of {pluralize(total, 'token')} differ by less than {short(edges[middle])} nats; "
+        f"{share(found.clipped / total, 2)} are clipped. Ratios are the trainer's probability to the engine's."
+    )
+    ticks = [float(number) for number in range(1, len(edges) + 1)]
+    svg = histogram(f"Log-ratios. {caption}", bars, Axis("log-ratio", names=edge), _TOKENS, ticks)
+    return chart("log_ratios", "Log-ratios", svg, caption, table(["log-ratio", "tokens", "share"], rows))
+
+
+def _tip(pair: TokenPair) -> str:
+    clipped = ", clipped" if pair.clipped else ""
+    difference = signed(pair.trainer - pair.engine)
+    return f"id {pair.id}: engine {short(pair.engine)}, trainer {short(pair.trainer)}, difference {difference}{clipped}"
+
+
+@dataclass(frozen=True)
+class TokenPair:
+    """A token with a loss."""
+
+    task: int
+    repeat: int
+    index: int
+    """Index in its training sequence, prompt included."""
+    id: int
+    engine: float
+    trainer: float
+    entropy: float | None
+    clipped: bool
+
+
+@dataclass(frozen=True)
+class PairFile:
+    """The file of a step."""
+
+    tokens: int
+    clipped: int
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    """Number of tokens by log-ratio, with one number more than `edges`; empty if they do not fit together."""
+    sample: tuple[TokenPair, ...]
+    largest: tuple[TokenPair, ...]
+    not_finite: int
+    """Number of recorded tokens that are left out because the log-probability of engine or trainer is not a number."""
+
+
+NO_PAIRS = PairFile(tokens=0, clipped=0, edges=(), counts=(), sample=(), largest=(), not_finite=0)
+
+
+def read_pairs(path: Path) -> PairFile:
+    """Read the file of a step. Raises RunError, which names the file and the problem in one sentence."""
+    name = f"{path.parent.name}/{path.name}"
+    try:
+        record = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise RunError(f"{name} cannot be read: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise RunError(f"{name} is not valid JSON ({error}); expected a file of ng_train") from error
+    if not isinstance(record, dict):
+        raise RunError(f"{name} contains no JSON object; expected a file of ng_train")
+    edges = tuple(edge for value in items(record.get("log_ratio_edges")) if (edge := number(value, None)) is not None)
+    found = items(record.get("log_ratio_counts"))
+    counts = tuple(count for value in found if (count := whole_number(value, least=0)) is not None)
+    sample, largest = (list(_pairs(record.get(name))) for name in ("sample", "largest"))
+    return PairFile(
+        tokens=whole_number(record.get("tokens"), least=0) or 0,
+        clipped=whole_number(record.get("clipped"), least=0) or 0,
+        edges=edges,
+        counts=counts if edges and len(counts) == len(edges) + 1 else (),
+        sample=tuple(pair for pair in sample if isinstance(pair, TokenPair)),
+        largest=tuple(pair for pair in largest if isinstance(pair, TokenPair)),
+        not_finite=len({pair for pair in sample + largest if isinstance(pair, tuple)}),
+    )
+
+
+def _pairs(values: Any) -> Iterator[TokenPair | tuple[int, ...]]:
+    """Yield the valid pairs, and only (task, repeat, index, id) if a log-probability is not a finite number."""
+    for value in map(mapping, items(values)):
+        found = [whole_number(value.get(name)) for name in ("task", "repeat", "index", "id")]
+        whole = tuple(one for one in found if one is not None)
+        engine, trainer = number(value.get("engine"), None), number(value.get("trainer"), None)
+        if len(whole) < len(found):
+            continue
+        if engine is None or trainer is None:
+            yield whole
+            continue
+        task, repeat, index, token = whole
+        entropy = number(value.get("entropy"), None)
+        yield TokenPair(task, repeat, index, token, engine, trainer, entropy, value.get("clipped") is True)
+
+
+@dataclass(frozen=True)
+class TokenPlace:
+    """A token in its model call, with the text around it if it is recorded."""
+
+    call: int
+    position: int
+    text: str = ""
+    before: str = ""
+    after: str = ""
+
+
+def token_place(
+    row: Mapping[str, Any], index: int, token: int, log_prob: float, decoder: TokenDecoder | None = None
+) -> TokenPlace | None:
+    """Return the place of the generated token at `index` of a sequence, prompt included; None if the row has none.
+
+    Several sequences of an episode may have a token at the same index, so that its log-probability has to match, too.
+    """
+    call = 0
+    for item in items(mapping(row.get("response")).get("output")):
+        if not is_from_model(item) or (found := model_call(item)) is None:
+            continue
+        position = index - len(items(item.get("prompt_token_ids")))
+        matches = 0 <= position < min(len(found.ids), len(found.log_probs)) and found.ids[position] == token
+        if matches and abs(found.log_probs[position] - log_prob) < _SAME:
+            texts = found.texts or (decoder.texts(found.ids) if decoder else [])
+            before, after = "".join(texts[:position]), "".join(texts[position + 1 :])
+            text = texts[position] if texts else ""
+            return TokenPlace(call, position, text, before[-_BEFORE:], after[:_AFTER])
+        call += 1
+    return None

@@ -1,1 +1,0 @@
-"""The page of a run's tokens: where the policy is unsure."""

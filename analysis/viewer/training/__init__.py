@@ -1,1 +1,0 @@
-"""Shows a training run: its curves, and the rollouts of each step."""

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.analysis.viewer import failed_attempts
+from rollyard.analysis.viewer.failed_attempts import AttemptFile
+
+ROW = {
+    "_ng_task_index": 3,
+    "_ng_rollout_index": 1,
+    "failure_kind": "timeout",
+    "server": "environment",
+    "detail": "late",
+}
+
+
+def append(path: Path, *lines: bytes) -> None:
+    with path.open("ab") as file:
+        file.writelines(lines)
+
+
+def test_attempts_are_read_as_they_are_written_and_a_partial_line_once_complete(tmp_path: Path) -> None:
+    path = tmp_path / "x_failures.jsonl"
+    file = AttemptFile(path)
+    assert not file.advance()
+    line = orjson.dumps(ROW) + b"\n"
+    append(path, line, line[:20])
+    assert file.advance() and len(file.of(3, 1)) == 1
+    assert not file.advance()
+    append(path, line[20:])
+    assert file.advance()
+    assert [(attempt.kind, attempt.server, attempt.detail) for attempt in file.of(3, 1)] == [
+        ("timeout", "environment", "late")
+    ] * 2
+    assert file.of(3, 2) == []
+
+
+def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "x_failures.jsonl"
+    append(path, b"nonsense\n", b"[1]\n", b'{"_ng_task_index": "3"}\n', orjson.dumps(ROW) + b"\n")
+    file = AttemptFile(path)
+    file.advance()
+    assert len(file.failed.task) == 1
+
+
+def test_a_long_file_is_read_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failed_attempts, "_STEP", 300)
+    path = tmp_path / "x_failures.jsonl"
+    append(path, *[orjson.dumps(ROW) + b"\n"] * 20)
+    file, steps = AttemptFile(path), 1
+    file.advance()
+    while file.unread_bytes:
+        file.advance()
+        steps += 1
+    assert (len(file.of(3, 1)), steps > 3) == (20, True)
+
+
+def test_the_attempts_of_a_removed_file_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "x_failures.jsonl"
+    append(path, orjson.dumps(ROW) + b"\n")
+    file = AttemptFile(path)
+    file.advance()
+    path.unlink()
+    assert file.advance() and file.of(3, 1) == []

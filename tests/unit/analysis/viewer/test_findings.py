@@ -1,0 +1,110 @@
+"""The findings of the viewer are those of the report, also for files that grow, are replaced, or are large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.analysis.findings.find import findings_of
+from rollyard.analysis.findings.finding import Finding
+from rollyard.analysis.findings.sign_reader import read_signs
+from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.viewer.findings import FindingIndex, findings_view
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.records.types import Json
+from tests.support.finding_rows import played
+from tests.support.reading_pools import read_in_threads
+from tests.support.rollout_files import write
+from tests.support.waiting import eventually
+from tests.unit.analysis.viewer.opened_runs import open_index
+
+BOXES = r"\boxed{1} or \boxed{2} or \boxed{3}"
+
+
+def rows(start: int, stop: int) -> list[Json]:
+    """Rollouts of which every third lists its answers."""
+    return [
+        played(task, says=BOXES if task % 3 == 0 else r"\boxed{2}", success=True, expected_answer="2")
+        for task in range(start, stop)
+    ]
+
+
+def append(path: Path, more: list[Json]) -> None:
+    with path.open("ab") as file:
+        file.write(b"".join(orjson.dumps(row) + b"\n" for row in more))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "x.jsonl", rows(0, 30))
+
+
+@pytest.fixture
+def files(path: Path) -> FileIndex:
+    return open_index(path)
+
+
+@pytest.fixture
+def findings(files: FileIndex) -> Iterator[FindingIndex]:
+    index = FindingIndex(files.find)
+    yield index
+    index.close()
+
+
+def examined(index: FindingIndex) -> list[Finding]:
+    """The findings once the page would no longer ask again."""
+    eventually("the file is examined", lambda: findings_view(index, 0).examined == 1.0)
+    return findings_view(index, 0).findings
+
+
+def of_report(path: Path) -> list[Finding]:
+    found = findings_of(load(path))
+    assert found is not None
+    return found.findings
+
+
+def test_the_findings_are_those_of_the_report(findings: FindingIndex, path: Path) -> None:
+    assert examined(findings) == of_report(path)
+    assert findings.found(0).rollouts == 30
+
+
+def test_rollouts_that_are_appended_are_examined(findings: FindingIndex, files: FileIndex, path: Path) -> None:
+    before = examined(findings)
+    append(path, rows(30, 60))
+    files.read_through()
+    after = examined(findings)
+    assert (before[0].count, after[0].count) == (10, 20)
+    assert after == of_report(path)
+
+
+def test_a_replaced_file_is_examined_anew(findings: FindingIndex, files: FileIndex, path: Path) -> None:
+    examined(findings)
+    write(path, [played(task, says=r"\boxed{2}", success=True, expected_answer="2") for task in range(4)])
+    files.read_through()
+    assert "several_answers_rewarded" not in {one.kind for one in examined(findings)}
+
+
+def test_a_failed_attempt_that_is_recorded_later_is_reported(
+    findings: FindingIndex, files: FileIndex, path: Path
+) -> None:
+    examined(findings)
+    failed = {"_ng_task_index": 40, "_ng_rollout_index": 0, "failure_kind": "model_timeout", "server": "policy"}
+    write(path.with_name("x_failures.jsonl"), [failed])
+    files.read_through()
+    assert "timeouts" in {one.kind for one in examined(findings)}
+
+
+def test_a_closed_index_starts_no_reader(findings: FindingIndex) -> None:
+    findings.close()
+    assert findings.progress(0)[0] == 0.0
+
+
+def test_several_processes_read_the_same_signs_as_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_in_threads(monkeypatch)
+    size = path.stat().st_size
+    one, several = read_signs(path, size), read_signs(path, size, workers=2, part=size // 5)
+    for name in ("offset", "flags", "expected", "extracted", "length", "answer_length"):
+        assert getattr(one, name).tolist() == getattr(several, name).tolist()

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollyard.analysis.viewer.text_search import Search, forms
+
+WAIT_S = 120.0
+
+
+def lines_with(path: Path, text: str) -> list[int]:
+    """Numbers of the lines that contain the text."""
+    data = path.read_bytes()
+    found, searched = Search(path, text).progress(len(data), WAIT_S)
+    assert searched == 1.0
+    return [data[:offset].count(b"\n") for offset in found.tolist()]
+
+
+def write(path: Path, *values: object) -> Path:
+    path.write_bytes(b"".join(orjson.dumps(value) + b"\n" for value in values))
+    return path
+
+
+@pytest.mark.parametrize("text", ["box", "BOX", "the Box"])
+def test_the_search_ignores_case(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "x", {"a": "The box is here"}, {"a": "nothing"}, {"a": "THE BOX"})
+    assert lines_with(path, text) == [0, 2]
+
+
+@pytest.mark.parametrize("text", ['he said "go"', "two\nlines", "back\\slash", "tab\there", "É und ß", "√ and 🎲"])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_text_is_found_at_any_level_of_escaping(tmp_path: Path, text: str, ascii_only: bool) -> None:
+    plain = json.dumps({"a": text}, ensure_ascii=ascii_only)
+    nested = json.dumps({"output": plain}, ensure_ascii=ascii_only)
+    path = tmp_path / "x"
+    path.write_text(f"{{}}\n{plain}\n{nested}\n", encoding="utf-8")
+    assert lines_with(path, text) == [1, 2]
+    assert lines_with(path, text.swapcase() if text.isascii() else text.replace("É", "é")) == [1, 2]
+
+
+def test_keys_and_numbers_are_found_as_they_are_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", {"reward": 1.5}, {"reward": 2})
+    assert lines_with(path, '"reward":1.5') == [0]
+
+
+def test_a_line_counts_once_and_a_match_does_not_cross_lines(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"aa aa aa\nab\nba\n")
+    assert lines_with(path, "aa") == [0]
+    assert lines_with(path, "b\nb") == []
+
+
+@given(st.text(min_size=1, max_size=6), st.text(max_size=10), st.text(max_size=10))
+def test_the_search_forms_of_any_text_match_it(text: str, before: str, after: str) -> None:
+    line = orjson.dumps({"x": before + text + after}, option=orjson.OPT_APPEND_NEWLINE)
+    assert any(form in line.lower() for form in forms(text))
+
+
+def test_lines_longer_than_a_part_and_many_parts_are_searched(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"x" * 3_000_000 + b" needle\n" + b"y\n" * 1_000_000 + b"needle\n")
+    assert lines_with(path, "needle") == [0, 1_000_001]
+
+
+def test_appended_lines_are_searched_at_the_next_call(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", "needle")
+    search = Search(path, "needle")
+    assert len(search.progress(path.stat().st_size, WAIT_S)[0]) == 1
+    with path.open("ab") as file:
+        file.write(b'"needle"\n"torn needle')
+    complete = path.read_bytes().rindex(b"\n") + 1
+    found, searched = search.progress(complete, WAIT_S)
+    assert (len(found), searched) == (2, 1.0)
+
+
+def test_a_search_pauses_without_a_waiting_caller_and_resumes_at_the_next_call(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"needle\n" * 600_000)
+    search = Search(path, "needle", pause_after_s=0.0)
+    _, searched = search.progress(path.stat().st_size, WAIT_S)
+    assert searched < 1.0
+    search._pause_after_s = WAIT_S
+    found, searched = search.progress(path.stat().st_size, WAIT_S)
+    assert (len(found), searched) == (600_000, 1.0)
