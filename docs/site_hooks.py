@@ -25,7 +25,10 @@ LINK = re.compile(r"""\]\(([^)#\s]+)|(?:src|srcset|href)="([^"#]+)""")
 def repository_pages() -> list[Path]:
     """All Markdown pages, without those that are reached again through the links in src/."""
     found = {page for pattern in PAGES for page in ROOT.glob(pattern)}
-    return sorted(page for page in found if page.relative_to(ROOT).parts[0] != "src" and page.name not in HIDDEN)
+    parts = {page: page.relative_to(ROOT).parts for page in found}
+    return sorted(
+        page for page in found if parts[page][0] != "src" and "templates" not in parts[page] and page.name not in HIDDEN
+    )
 
 
 def linked_files(page: Path) -> Iterator[Path]:

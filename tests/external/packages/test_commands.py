@@ -74,7 +74,7 @@ def test_folders_in_the_working_directory_never_shadow_packages(main: Installati
 
 
 def test_a_clone_in_the_working_directory_is_not_imported(main: Installation, tmp_path: Path) -> None:
-    for name in ("services", "resources_servers/gsm8k", "src/rollyard"):
+    for name in ("records", "resources_servers/gsm8k", "src/rollyard"):
         (tmp_path / "rollyard" / name).mkdir(parents=True)
     (tmp_path / "rollyard/records/errors.py").write_text("raise RuntimeError(__name__)\n")
     code = "import rollyard.records.errors as errors; print(errors.__file__)"

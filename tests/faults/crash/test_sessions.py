@@ -19,6 +19,7 @@ from rollyard.services.config.run_config import RunConfig
 from rollyard.services.http.session import Session
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, PUZZLES, colocated, load_config, read_rows
+from tests.support.waiting import until
 
 from .harness import ENVIRONMENT, POLICY, falls_to_zero, forked, gauge, ready_pid
 
@@ -173,6 +174,8 @@ async def test_a_caller_that_disconnects_leaves_no_session(tmp_path: Path) -> No
 async def test_an_agent_that_is_killed_leaves_no_session(tmp_path: Path) -> None:
     async with forked(_slow(f"+{ENVIRONMENT}.resources_servers.grl_sokoban.orphan_s=0.5"), tmp_path) as stack:
         running = await _playing(stack, 20)
+        # The response to the heartbeat that reports them lists the agent: sessions of unknown agents are left alone.
+        await until(lambda: any(one.sessions == 20 for one in stack.registry.instances()))
         pid = ready_pid(stack, AGENT)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
