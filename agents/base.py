@@ -30,7 +30,7 @@ from pydantic import Field, field_validator
 from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState
 from rollyard.agents.conversation import Conversation
 from rollyard.agents.episode import MODEL_PATH, Episode
-from rollyard.agents.mcp_tools.mcp_endpoint import McpProbe
+from rollyard.agents.mcp_tools import McpProbe
 from rollyard.agents.partial_episodes import PartialEpisodes, episode_id
 from rollyard.agents.policy_allowlist import AllowedUrl
 from rollyard.agents.policy_override import EpisodePolicy, PolicyOverrides
@@ -38,7 +38,7 @@ from rollyard.agents.row_checks import create_params
 from rollyard.agents.session_closer import SessionCloser
 from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.rollouts.rewards import check_reward, with_verdict
+from rollyard.records.rewards import check_reward, with_verdict
 from rollyard.records.types import FinishReason, Json, ServerRef
 from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import RawRequest, RawResponse

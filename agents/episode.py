@@ -10,7 +10,7 @@ import orjson
 
 from rollyard.agents.active_episodes import EpisodeState
 from rollyard.agents.conversation import Conversation
-from rollyard.agents.mcp_tools.mcp_endpoint import McpProbe, McpTools, open_tools
+from rollyard.agents.mcp_tools import McpProbe, McpTools, open_tools
 from rollyard.agents.timings import Timings
 from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer
 from rollyard.agents.tool_call_checks import arguments_body, expected_arguments, is_tool_name
@@ -18,7 +18,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, Usage
 from rollyard.records.token_types import PrefixMismatchSummary
 from rollyard.records.types import FinishReason, Json
-from rollyard.services.http.response_failures import raise_for_status, reported_failure, with_server
+from rollyard.services.http.problem import raise_for_status, reported_failure, with_server
 from rollyard.services.http.session import Session
 from rollyard.services.responses.server_answers import read_answer, read_response
 from rollyard.services.responses.tool_calls import read_arguments, read_items, read_name

@@ -19,7 +19,8 @@ from fastapi.responses import Response
 from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rollout_types import ResponseItem
-from rollyard.records.rollouts.partial_records import (
+from rollyard.records.types import Json
+from rollyard.records.unfinished_episode import (
     EPISODE_ID_HEADER,
     MAX_RECORD_BYTES,
     PARTIAL_MEMBER,
@@ -27,9 +28,8 @@ from rollyard.records.rollouts.partial_records import (
     EpisodeTail,
     PartialConversation,
 )
-from rollyard.records.types import Json
 from rollyard.services.http.request import RawRequest
-from rollyard.services.rollouts.partial.shorten import encoded_item, shortened
+from rollyard.services.rollouts.partial_conversation import encoded_item, shortened
 
 KEPT_BYTES = 32 << 20
 KEPT_S = 60.0

@@ -12,7 +12,7 @@ from typing import Any
 
 from rollyard.agents.policy_allowlist import AllowedUrl, parsed_url
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.json_values import json_kind
+from rollyard.records.json_values import json_kind
 from rollyard.records.types import Json
 from rollyard.services.responses.policy_endpoint import PolicyEndpoint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.json_values import json_kind
+from rollyard.records.json_values import json_kind
 from rollyard.records.types import Json
 
 _PARAMS = "responses_create_params"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from rollyard.records.types import Json
-from rollyard.services.http.response_failures import raise_for_status, reported_failure
+from rollyard.services.http.problem import raise_for_status, reported_failure
 from rollyard.services.http.session import is_foreign
 from rollyard.services.http.transport import HttpResponse
 

@@ -17,28 +17,36 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollyard.analysis.metrics.loader.columns import Floats, Ints, displayable
-from rollyard.analysis.metrics.paired.difference import Level, difference
-from rollyard.analysis.metrics.paired.metric import REWARD, SOLVE_RATE, Metric
-from rollyard.analysis.metrics.paired.records import ChangedTasks, ComparedRun, Interval, PairedDifference
-from rollyard.analysis.metrics.paired.run_pair import (
+from rollyard.analysis.metrics.columns import Floats, Ints, displayable
+from rollyard.analysis.metrics.comparison import SAME_INPUT, Pairing, pair
+from rollyard.analysis.metrics.profile import Run
+from rollyard.analysis.metrics.run_pair import (
+    REWARD,
+    SOLVE_RATE,
+    ChangedTasks,
+    ComparedRun,
+    Filling,
+    GroupedRun,
+    Interval,
+    Level,
+    Metric,
+    PairedDifference,
     PairedRuns,
     changed_tasks,
+    common,
     compared_run,
+    difference,
     different_scales,
     notes_of,
     span_of,
 )
-from rollyard.analysis.metrics.paired.task_values import Filling, GroupedRun, common
-from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.solved import Flags
-from rollyard.analysis.metrics.task_pairing import SAME_INPUT, Pairing, pair
 from rollyard.analysis.report.comparison_report import change
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.json_differences import differences
-from rollyard.records.io.jsonl import iter_jsonl, skip
-from rollyard.records.io.yaml_aliases import check_aliases
+from rollyard.records.json_values import differences
+from rollyard.records.jsonl import iter_jsonl, skip
 from rollyard.records.types import Json, Record
+from rollyard.records.yaml_aliases import check_aliases
 from rollyard.services.server.settings import parse_settings
 
 

@@ -18,7 +18,7 @@ from benchmarks.tables import table, verdict
 from benchmarks.verdict_page import write
 from benchmarks.verdict_scores import GRADERS, HALVES, Found, Scored, wilson
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.jsonl import iter_jsonl, refuse
+from rollyard.records.jsonl import iter_jsonl, refuse
 
 TRIPLES = Path(__file__).parent / "data" / "verdicts.jsonl"
 TARGETS = {"false accepts": 3 / 270, "false refusals": 15 / 361}

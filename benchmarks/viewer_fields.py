@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.records.io.jsonl import iter_jsonl, refuse
+from rollyard.records.jsonl import iter_jsonl, refuse
 
 POLL_S = 0.4
 QUESTIONS = (

@@ -9,9 +9,8 @@ from pathlib import Path
 import orjson
 
 from benchmarks.profile import Case, rollouts
-from rollyard.analysis.metrics.paired.task_changes import TaskChanges
-from rollyard.analysis.metrics.training.step_summary import StepSummary
-from rollyard.analysis.metrics.training.task_series import TaskSeries
+from rollyard.analysis.metrics.run_pair import TaskChanges
+from rollyard.analysis.metrics.training_steps import StepSummary, TaskSeries
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.step_reader import StepReader, files_as_series
 

@@ -15,22 +15,25 @@ from urllib.parse import urlsplit
 import uvloop
 from pydantic import Field
 
-from rollyard.cli.arguments.head_address import HeadServer, head_address
-from rollyard.cli.display.collect_summary import summary
-from rollyard.cli.display.progress_bar import Display, display_for, keep_showing
-from rollyard.cli.find_run import find_run
+from rollyard.analysis.charts.svg import pluralize
+from rollyard.analysis.report.formatting import reward
+from rollyard.cli.find_run import HeadServer, find_run, head_address
 from rollyard.cli.options import Options, read_options, run_command
-from rollyard.records.datasets.data_files import DataFiles
+from rollyard.cli.progress_bar import Display, display_for, keep_showing
+from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from rollyard.records.rollouts.rollout_keys import Shard
+from rollyard.records.rollout_keys import Shard
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.run_types import HeadFile
+from rollyard.records.scores import ClusteredMean
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from rollyard.records.terminal import duration, plain_line
 from rollyard.records.types import State
-from rollyard.services.config.server_folders import search_roots
+from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
 from rollyard.services.datasets.tasks import TaskFile, Tasks
-from rollyard.services.http.access.hosts import is_loopback
+from rollyard.services.http.access import is_loopback
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import NOTE, NemoGymHead, clients_of
@@ -45,7 +48,91 @@ from rollyard.services.rollouts.collection import (
 )
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.store import most_frequent_failure
 from rollyard.services.runtime.process_setup import file_limit_of, raise_file_limit, tune_gc
+
+# Prints the summary of a finished or stopped collection.
+
+
+def summary(
+    state: State,
+    progress: CollectionProgress,
+    paths: RolloutPaths,
+    why: str,
+    refused: int,
+    unmerged: Path | None = None,
+) -> None:
+    """Print the summary of a collection.
+
+    `why`: why the collection stopped early; empty if it did not.
+    `refused`: number of rollouts whose tasks the environment rejected. `unmerged`: the output of which this job has
+    collected a share, if it has not merged the shards.
+    """
+    complete = progress.measured == progress.expected
+    print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")
+    if why:
+        print(f"  stopped       {plain_line(why)}")
+    _print_means(progress)
+    if progress.collected:
+        print(f"  speed         {progress.rate:.1f} rollouts/s, {progress.collected} in {duration(progress.elapsed_s)}")
+    print(f"  rollouts      {paths.output}")
+    abandoned = progress.failed - progress.masked
+    if progress.failed_attempts or abandoned:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in progress.kinds.most_common()) or "of an earlier command"
+        failed = f"{progress.failed_attempts} attempts failed ({kinds}), {abandoned} rollouts abandoned"
+        print(f"  failures      {failed}")
+        if common := most_frequent_failure(paths.failures):
+            print(f"                {common}")
+        print(f"                {paths.failures}")
+    missing = progress.expected - progress.measured
+    if refused:
+        print(f"  refused       {refused} rollouts were rejected by the environment (bad_task); see the failures file")
+    if masked := progress.masked:
+        reason = "their environment or agent says that they have no score (mask_sample, failure_kind)"
+        print(f"  masked        {pluralize(masked, 'rollout')} in the file: {reason}")
+    if (open_count := missing - refused - masked) > 0:
+        changed = "restart ng_run if you changed a server's code; " if progress.kinds["server_error"] else ""
+        print(f"  next          {changed}repeat the command to collect the {open_count} missing rollouts")
+    elif not missing and unmerged is not None:
+        print("  next          the last of the jobs merges their files; if it was killed:")
+        print(f"                ng_merge {unmerged}")
+    elif not missing:
+        print(f"  next          ng_reward_profile {paths.output}  (a report)")
+        print(f"                ng_viewer {paths.output}  (the rollouts, in a browser)")
+
+
+def _print_means(progress: CollectionProgress) -> None:
+    """Print the means of each dataset in a mixture, then the overall means."""
+    means = progress.means()
+    names = {name: plain_line(name) for name in means.datasets}
+    width = max(map(len, names.values()), default=0)
+    for name, (mean, success) in means.datasets.items():
+        solved = "" if success is None else f"success {_rate(success, progress.scores.parts[name].solved)}, "
+        print(f"  {names[name]:<{width}}  {solved}mean reward {_mean(mean)}, {pluralize(mean.tasks, 'task')}")
+    if means.success is not None:
+        print(f"  success rate  {_rate(means.success, progress.successes or 0)}")
+    if means.reward is not None:
+        print(f"  mean reward   {_mean(means.reward)}")
+    elif means.why_no_reward:
+        print(f"  mean reward   not averaged over all datasets: {plain_line(means.why_no_reward)}")
+    if any(one and one.stderr is not None for one in (means.success, means.reward)):
+        print("                ± is one SE, clustered by task")
+
+
+def _rate(found: ClusteredMean, solved: int) -> str:
+    """Format a rate with its standard error, or, if it is 0% or 100%, with a confidence interval."""
+    counted = f"({solved} / {found.rollouts})"
+    if found.stderr is not None:
+        return f"{found.value:.2%} ± {found.stderr:.2%} {counted}"
+    if (interval := found.share_interval) is None:
+        return f"{found.value:.2%} {counted}"
+    return f"{found.value:.2%} {counted}, 95% interval {interval[0]:.2%} to {interval[1]:.2%}"
+
+
+def _mean(found: ClusteredMean) -> str:
+    error = "" if found.stderr is None else f" ± {reward(found.stderr)}"
+    return f"{reward(found.value)}{error}"
+
 
 EXAMPLE = (
     "ng_collect_rollouts --agent-name grl_sokoban_game_agent "

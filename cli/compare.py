@@ -10,21 +10,25 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
-from rollyard.analysis.metrics.loader.load_run import load
-from rollyard.analysis.metrics.paired.bootstrap import RESAMPLES
-from rollyard.analysis.metrics.paired.difference import Level
-from rollyard.analysis.metrics.paired.metric import SOLVE_RATE, Metric
-from rollyard.analysis.metrics.paired.records import RunComparisons, RunPair
-from rollyard.analysis.metrics.paired.run_pair import compare_runs, with_holm
+from rollyard.analysis.metrics.load import load
+from rollyard.analysis.metrics.paired_tests import RESAMPLES
+from rollyard.analysis.metrics.run_pair import (
+    SOLVE_RATE,
+    Level,
+    Metric,
+    RunComparisons,
+    RunPair,
+    compare_runs,
+    with_holm,
+)
 from rollyard.analysis.report import html, markdown
 from rollyard.analysis.report.comparison_report import document
-from rollyard.cli.arguments.positional import folder_names, rollout_files
-from rollyard.cli.display.comparison_view import print_comparisons
-from rollyard.cli.options import Options, read_options, run_command
+from rollyard.cli.comparison_view import print_comparisons
+from rollyard.cli.options import Options, folder_names, read_options, rollout_files, run_command
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED
-from rollyard.records.io.jsonl import replace
-from rollyard.records.rollouts.rollout_files import named_files
+from rollyard.records.jsonl import replace
+from rollyard.records.rollout_file import named_files
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 
 EXAMPLE = "ng_compare results/base.jsonl results/trained.jsonl --effect 0.02 --output-dir results/compared"
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from rollyard.cli.arguments.command_line import wants_help
-from rollyard.cli.diagnostics import environment, machine, sandbox, tokens
-from rollyard.cli.options import run_command
+from rollyard.cli import doctor_environment as environment
+from rollyard.cli import doctor_machine as machine
+from rollyard.cli import doctor_sandbox as sandbox
+from rollyard.cli import doctor_tokens as tokens
+from rollyard.cli.options import run_command, wants_help
 from rollyard.records.errors import did_you_mean
-from rollyard.records.io.exit_status import EXIT_USAGE
-from rollyard.records.io.terminal import plain_output
+from rollyard.records.script import EXIT_USAGE
+from rollyard.records.terminal import plain_output
 
 CHECKS = ("env", "sandbox", "tokens")
 

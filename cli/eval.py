@@ -5,25 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import orjson
 import uvloop
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
 
-from rollyard.cli.arguments.eval_arguments import EvalArguments, EvalOptions, read_arguments
-from rollyard.cli.display.eval_view import EvalDisplay, heading, print_result, print_status
-from rollyard.cli.options import Options, read_options, run_command
+from rollyard.analysis.charts.svg import pluralize
+from rollyard.cli.config_arguments import check_key, config_path, is_server_setting
+from rollyard.cli.console import console, is_terminal
+from rollyard.cli.options import Options, option_name, read_command_line, read_options, run_command
+from rollyard.cli.progress_bar import BAR_MAX_WIDTH, BAR_MIN_WIDTH, PLAIN_EVERY_S
 from rollyard.launchers.evaluation.control import Action, ControlRequests, FoundEval, Started, detached, find_eval
-from rollyard.launchers.evaluation.eval_config import EvalConfig
-from rollyard.launchers.evaluation.eval_state import EvalFolder, EvalState
-from rollyard.launchers.evaluation.evaluate import EvaluationEnding, evaluate
+from rollyard.launchers.evaluation.eval_config import EvalConfig, VllmSettings, load_eval_config
+from rollyard.launchers.evaluation.eval_state import FINAL, EvalFolder, EvalState
+from rollyard.launchers.evaluation.evaluate import EvalResult, EvaluationEnding, evaluate
+from rollyard.launchers.evaluation.nemo_rl_run import NemoRlRun, read_nemo_rl
 from rollyard.launchers.evaluation.plan import EvalPlan, check
 from rollyard.launchers.evaluation.watch import (
     EvalWatch,
@@ -34,7 +41,227 @@ from rollyard.launchers.evaluation.watch import (
     write_watch_identity,
 )
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from rollyard.records.terminal import duration, plain_line
+from rollyard.records.types import CollectionStatus
+from rollyard.services.config.load import find_config
+from rollyard.services.config.overrides import refuse_secrets
+from rollyard.services.config.plugins import search_roots
+from rollyard.services.config.settings_file import search_path
+from rollyard.services.rollouts.collection import CREATE_PARAMS, max_turns
+from rollyard.services.server.settings import COMMAND_LINE, parse_settings
+
+# The arguments of ng_eval: a config file, keys of the config, settings of servers, flags and options.
+
+
+class EvalOptions(EvalConfig, Options):
+    """The keys of the config, and options of the command."""
+
+    model_config = ConfigDict(validate_by_name=True)
+    SUBJECT: ClassVar[str] = "config_path"
+
+    config_path: str | None = None
+    """YAML file with the keys below, also as the first argument: in this folder, configs/ or the installed package. A
+    file for NeMo-RL's evaluation is converted."""
+    dry_run: bool = False
+    """Check everything and print the plan; start nothing."""
+    json_output: bool = Field(default=False, alias="json")
+    """Print the result as one JSON line."""
+    watch_pattern: str = "*"
+    """With --watch: glob pattern for the names of checkpoint folders."""
+    watch_marker: str | None = None
+    """With --watch: name of a file that marks a complete checkpoint; default: its safetensors index is complete."""
+    poll_interval_s: float = Field(default=300.0, gt=0)
+    """With --watch: interval between two searches for new checkpoints, in seconds."""
+    detach: bool = False
+    """Run in the background; `ng_eval status|pause|resume|stop` controls it."""
+    watch: str | None = None
+    """Folder or S3 URL: evaluate each checkpoint that appears in it."""
+    once: bool = False
+    """With --watch: evaluate the existing checkpoints and return."""
+
+
+_OWN = tuple(
+    field.alias or name for name, field in EvalOptions.model_fields.items() if name not in EvalConfig.model_fields
+)
+
+_BELOW = {"responses_create_params": CREATE_PARAMS, "vllm": VllmSettings.model_fields}
+
+
+@dataclass(frozen=True)
+class EvalArguments:
+    """The parsed command line of ng_eval."""
+
+    config: EvalConfig
+    options: EvalOptions
+    nemo_rl: NemoRlRun | None
+    """The evaluation that `config` was converted from."""
+    detach: bool
+    watch: str | None
+    """Folder or S3 URL of checkpoints to evaluate."""
+
+
+def read_arguments(arguments: Sequence[str], here: Path) -> EvalArguments:
+    """Parse the arguments. Raises OperatorError if they are invalid."""
+    overrides, files = read_command_line(EvalOptions, arguments, rest=True)
+    known = [option_name(name, field) for name, field in EvalOptions.model_fields.items()]
+    own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
+    others = [one for one in overrides if one.top not in _OWN]
+    refuse_secrets(others)
+    path = config_path(files, own.get("config_path"))
+    roots = search_roots(here)
+    found = None if path is None else find_config(path, search_path(roots))
+    servers = tuple(one.text for one in others if is_server_setting(one))
+    nemo_rl = read_nemo_rl(found, [one for one in others if not is_server_setting(one)], servers) if found else None
+    if nemo_rl is not None:
+        config = nemo_rl.eval_config
+    else:
+        for override in others:
+            check_key(override, known, _BELOW)
+        config = load_eval_config(path, [one for one in others if not is_server_setting(one)], roots)
+        config = config.model_copy(update={"overrides": (*config.overrides, *servers)})
+    options = parse_settings(EvalOptions, {"output_dir": config.output_dir, **own}, COMMAND_LINE)
+    if options.watch is not None and (config.model or config.policy_base_url or config.head):
+        raise OperatorError("--watch evaluates checkpoints, so model, policy_base_url and head must not be set")
+    return EvalArguments(config, options, nemo_rl, options.detach, options.watch)
+
+
+# Shows an evaluation in the terminal: messages, the progress of its collection, its plan, its state and its result.
+
+
+class EvalDisplay:
+    """Prints messages to stderr, and the progress as a bar in a terminal, otherwise as a line every ten seconds."""
+
+    def __init__(self, here: Path) -> None:
+        self._prefix = f"{here}/"
+        self._bar: Progress | None = None
+        self._next = 0.0
+
+    def print_line(self, text: str) -> None:
+        self.collection_ended()
+        text = text.replace(self._prefix, "")
+        print(text, file=sys.stderr, flush=True)
+
+    def show(self, status: CollectionStatus) -> None:
+        if is_terminal(sys.stderr):
+            self._show_bar(status)
+        elif time.monotonic() >= self._next:
+            if self._next:
+                print(f"  {_counts(status)}  {numbers(status)}", file=sys.stderr, flush=True)
+            self._next = time.monotonic() + PLAIN_EVERY_S
+
+    def collection_ended(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _show_bar(self, status: CollectionStatus) -> None:
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("  rollouts", table_column=Column(no_wrap=True)),
+                BarColumn(bar_width=None, table_column=Column(min_width=BAR_MIN_WIDTH, max_width=BAR_MAX_WIDTH)),
+                MofNCompleteColumn(table_column=Column(no_wrap=True)),
+                TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
+                console=console(sys.stderr),
+                auto_refresh=False,
+            )
+            self._bar.add_task("rollouts", total=status.expected, numbers="")
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=status.measured, numbers=numbers(status))
+        self._bar.refresh()
+
+
+def numbers(status: CollectionStatus) -> str:
+    """Format speed, time left, success rate and failures."""
+    parts = [f"{status.rollouts_per_s:.1f}/s"]
+    if status.eta_s is not None:
+        parts.append(f"{duration(status.eta_s)} left")
+    if status.successes is not None and status.measured:
+        parts.append(f"success {status.successes / status.measured:.1%}")
+    elif status.mean_reward is not None:
+        parts.append(f"reward {status.mean_reward:.2f}")
+    if status.failed_attempts:
+        parts.append(f"{status.failed_attempts} failed attempts")
+    if status.failed:
+        parts.append(f"{status.failed} abandoned")
+    return "  ".join(parts)
+
+
+def _counts(status: CollectionStatus) -> str:
+    return f"rollouts {status.measured}/{status.expected}"
+
+
+def heading(plan: EvalPlan) -> str:
+    """Return what the evaluation does, in a few lines."""
+    config = plan.config
+    where = {
+        "served": f"served by vLLM ({plan.served['vllm_command'][0] if plan.served else ''})",
+        "endpoint": f"at {plan.source.base_url}",
+        "builtin": "the built-in policy",
+        "configs": "",
+        "running": f"at {config.head}",
+    }[plan.source.kind]
+    rollouts = pluralize(plan.tasks.count * config.num_repeats, "rollout")
+    data = plan.input_jsonl_fpath or ("mixture" if not isinstance(plan.data, str) else plan.data)
+    turns = _max_turns(plan)
+    calls = "" if turns is None else f", at most {plan.expected * turns:,} model calls without retries"
+    lines = [
+        f"model      {plan.model_title}{', ' if where else ''}{where}",
+        f"agent      {', '.join(sorted(plan.tasks.agents))}",
+        f"data       {data}: {pluralize(plan.tasks.count, 'task')} x {config.num_repeats} = {rollouts}{calls}",
+        f"folder     {plan.folder.root}",
+    ]
+    if config.shard is not None:
+        lines.append(f"shard      {config.shard}: {pluralize(plan.expected, 'rollout')}")
+    return "\n".join(plain_line(line) for line in [*lines, *(f"note: {note}" for note in plan.notes)])
+
+
+def _max_turns(plan: EvalPlan) -> int | None:
+    """Return the agents' largest limit of model calls in an episode; None if it is unknown."""
+    if plan.run_config is None:
+        return None
+    agents = [spec for spec in plan.run_config.servers if spec.name in plan.tasks.agents]
+    return max_turns({**spec.settings.model_dump(include={"max_steps", "max_turns"})} for spec in agents)
+
+
+def print_result(result: EvalResult, folder: Path) -> None:
+    """Print how the evaluation ended: the report's summary to stdout, or what went wrong to stderr."""
+    if result.summary:
+        print(result.summary)
+    counts = f"{result.measured:,} of {result.expected:,} rollouts"
+    if result.state == "complete":
+        print(f"ng_eval: complete, {counts}; everything is in {folder}")
+        return
+    attempts = f" after {result.attempts} attempts" if result.attempts > 1 else ""
+    print(f"ng_eval: {result.state}{attempts}, {counts}: {result.message}", file=sys.stderr)
+
+
+def print_status(found: FoundEval) -> None:
+    """Print the state of an evaluation, and how to continue if it has ended."""
+    state = found.state()
+    if state is None:
+        print(f"{found.folder.own}: no state was written yet")
+        return
+    print(plain_line(f"evaluation {state.id} in {state.folder}"))
+    print(f"  state      {describe(state, running=found.is_running())}")
+    print(f"  stage      {state.stage}, attempt {state.attempt} of {state.max_attempts}")
+    failed = f", {state.failed} failed" if state.failed else ""
+    print(f"  rollouts   {state.measured} of {state.expected}{failed}")
+    if state.address and found.is_running():
+        print(f"  servers    ng_status --head {state.address.removeprefix('http://')}")
+    if state.message:
+        print(f"  message    {plain_line(state.message)}")
+    if state.state != "complete" and not found.is_running():
+        config = found.folder.config
+        print(f"  continue   {f'ng_eval {shlex.quote(str(config))}' if config.exists() else 'repeat the command'}")
+
+
+def describe(state: EvalState, *, running: bool) -> str:
+    """Describe the state. The state file of a killed evaluation still says that it is running."""
+    if running:
+        return f"{state.state} (process {state.pid}, {duration(time.time() - state.started)})"
+    return state.state if state.state in FINAL else f"dead: process {state.pid} on {state.host} no longer runs"
+
 
 EXAMPLE = (
     "ng_eval configs/sokoban_eval.yaml --output-dir results/my_eval --num-repeats 4\n"

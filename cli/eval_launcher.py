@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollyard.cli.display.console import console
+from rollyard.cli.console import console
 from rollyard.launchers.conversion.cache import ConversionRequest, conversion_target, is_converted
 from rollyard.launchers.slurm.client import SlurmClient
 from rollyard.launchers.slurm.launch import Launch, find_launch
@@ -29,9 +29,8 @@ from rollyard.launchers.slurm.report import LaunchStatus, SweepTable, launch_sta
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.launchers.slurm.sweep import shown_value
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, exit_status
-from rollyard.records.io.script import ScriptParser, positive
-from rollyard.records.io.terminal import plain_line
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED, ScriptParser, exit_status, positive
+from rollyard.records.terminal import plain_line
 
 COMMAND = "ng_eval_launcher"
 WIDTH = 1000

@@ -10,11 +10,13 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rollyard.records.errors import Failure, RunError
+from pydantic import ConfigDict, Field
+
+from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.records.run_types import HeadFile
-from rollyard.services.head.identity import origin_of
-from rollyard.services.http.access.peer_user import own_uid
-from rollyard.services.http.access.socket_owners import kernel_sockets, listener_owner
+from rollyard.records.types import Record
+from rollyard.services.head.registry_client import origin_of
+from rollyard.services.http.access import kernel_sockets, listener_owner, own_uid
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import identify_head
 from rollyard.services.runtime.run_dir import killed_heads, running_heads
@@ -154,3 +156,25 @@ def _name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+# The address of the head, in Rollyard's form (--head HOST:PORT) or in NeMo Gym's (--head-server.port ...).
+
+
+class HeadServer(Record):
+    """NeMo Gym's setting `head_server`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=11000, ge=1, le=65535)
+
+
+def head_address(head: str | None, head_server: HeadServer | None) -> str | None:
+    """Return the address that the options contain, or None. Raises OperatorError if they contain two."""
+    if head_server is None:
+        return head
+    if head is not None:
+        raise OperatorError("--head and --head-server are the same setting: pass one of them")
+    host = f"[{head_server.host}]" if ":" in head_server.host else head_server.host
+    return f"{host}:{head_server.port}"

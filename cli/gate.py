@@ -11,18 +11,57 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
-from rollyard.analysis.gate import DEFAULT_MAX_DROP, GateRule, checked, decide, read_rules
-from rollyard.analysis.metrics.loader.load_run import load
-from rollyard.analysis.metrics.paired.bootstrap import RESAMPLES
-from rollyard.analysis.metrics.paired.difference import Level
-from rollyard.analysis.metrics.paired.metric import SOLVE_RATE, Metric
-from rollyard.cli.arguments.positional import folder_names, rollout_files
-from rollyard.cli.display.gate_view import print_verdict
-from rollyard.cli.options import Options, read_options, run_command
+from rollyard.analysis.gate import DEFAULT_MAX_DROP, GateRule, GateVerdict, RuleResult, checked, decide, read_rules
+from rollyard.analysis.metrics.load import load
+from rollyard.analysis.metrics.paired_tests import RESAMPLES
+from rollyard.analysis.metrics.run_pair import SOLVE_RATE, Level, Metric
+from rollyard.analysis.report.comparison_report import change, tasks_listed, value
+from rollyard.analysis.report.formatting import measured
+from rollyard.cli.options import Options, folder_names, read_options, rollout_files, run_command
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.jsonl import replace
-from rollyard.records.rollouts.rollout_files import check_output, named_files
+from rollyard.records.jsonl import replace
+from rollyard.records.rollout_file import check_output, named_files
+from rollyard.records.terminal import plain_line
 from rollyard.services.server.settings import dashed
+
+# Prints the verdict of a gate.
+
+_TASKS = 10
+
+
+def print_verdict(found: GateVerdict) -> None:
+    """Print the decision, the rules behind it, and the tasks that regressed."""
+    print(plain_line(f"{found.decision}: {found.candidate.name} against {found.baseline.name}, {found.tasks:,} tasks"))
+    for result in found.rules:
+        _print_rule(result)
+    for one in (found.baseline, found.candidate):
+        print(plain_line(f"  {one.name}: {measured(one.coverage)} ({one.path})"))
+    for name, tasks in (("regressed", found.regressed), ("improved", found.improved)):
+        if tasks.total:
+            listed = tasks_listed(tasks, found.changed_by, _TASKS)
+            print(plain_line(f"  {name}: {tasks.total:,} tasks by {found.changed_by}: {listed}"))
+    if found.settings:
+        print(plain_line(f"  different settings, allowed: {'; '.join(found.settings)}"))
+    for note in found.notes:
+        print(plain_line(f"  note: {note}"))
+
+
+def _print_rule(result: RuleResult) -> None:
+    one = result.difference
+    print(plain_line(f"  {result.decision:<12}  {result.requirement}"))
+    print(
+        plain_line(
+            f"                {value(one.metric, one.baseline)} -> {value(one.metric, one.candidate)}, difference "
+            f"{change(one.metric, one.difference)} over {one.tasks:,} tasks. {result.reason}"
+        )
+    )
+    if result.missing_baseline or result.missing_candidate:
+        print(
+            f"                Missing rollouts: {result.missing_baseline:,} of the baseline, "
+            f"{result.missing_candidate:,} of the candidate. The lower bound counts them against the candidate, the "
+            "upper bound in its favour."
+        )
+
 
 EXAMPLE = "ng_gate results/base.jsonl results/trained.jsonl --max-drop 0.02 --output-json-fpath results/gate.json"
 

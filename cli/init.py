@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.exit_status import EXIT_DONE
-from rollyard.records.io.search_path import INSTALLED
-from rollyard.services.config.server_folders import FAMILIES
+from rollyard.records.script import EXIT_DONE
+from rollyard.records.search_path import INSTALLED
+from rollyard.services.config.plugins import FAMILIES
 
 EXAMPLE = "ng_init my_env --kind tools"
 TEMPLATES = Path(__file__).parent / "templates"

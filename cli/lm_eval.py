@@ -29,9 +29,9 @@ from rollyard.launchers.evaluation.lm_eval_results import (
     as_markdown,
 )
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.records.run_types import Keys
-from rollyard.services.head.client import RegistryClient
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.transport import HttpTransport
 

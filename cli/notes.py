@@ -10,22 +10,21 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
-from rollyard.analysis.metrics.loader.load_run import load
-from rollyard.analysis.metrics.loader.where import parsed_condition, rollouts_where
+from rollyard.analysis.labelled_rows import labelled_rows, scale_of, tasks_by_key, with_labels
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import Run
+from rollyard.analysis.metrics.row_notes import notes_in
+from rollyard.analysis.metrics.selection import parsed_condition, rollouts_where
 from rollyard.analysis.metrics.solved import which_solved, with_solved
-from rollyard.analysis.notes.file_notes import notes_in
-from rollyard.analysis.notes.labelled_rows import labelled_rows, scale_of, tasks_by_key, with_labels
-from rollyard.cli.arguments.positional import rollout_files
-from rollyard.cli.options import Options, read_options, run_command
-from rollyard.records.datasets.data_files import DataFiles
+from rollyard.cli.options import Options, read_options, rollout_files, run_command
+from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import EXIT_DONE
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.notes.current_state import RolloutNotes
-from rollyard.records.rollouts.rollout_files import check_output, named_files
-from rollyard.services.config.server_folders import search_roots
+from rollyard.records.jsonl import replace
+from rollyard.records.note_records import RolloutNotes
+from rollyard.records.rollout_file import check_output, named_files
+from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.script import EXIT_DONE
+from rollyard.services.config.plugins import search_roots
 
 EXAMPLE = "ng_notes results/rollouts.jsonl --labels loop --output-jsonl-fpath results/loops.jsonl"
 

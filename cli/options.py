@@ -2,34 +2,402 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel
+import yaml
+from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rollyard.cli.arguments.command_line import (
-    ALIASES,
-    Options,
-    before_end,
-    option_name,
-    read_command_line,
-    unknown_option,
-    wants_help,
-)
+from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.io.exit_status import EXIT_DONE, exit_status
-from rollyard.services.config.overrides import Override
-from rollyard.services.config.overrides.command_line import refuse_secrets
-from rollyard.services.server.setting_types import alternatives, takes_list, takes_text
-from rollyard.services.server.settings import COMMAND_LINE, dashed, is_secret, parse_settings
+from rollyard.records.script import EXIT_DONE, exit_status
+from rollyard.services.config.overrides import (
+    Override,
+    as_override,
+    join_split_values,
+    open_bracket,
+    parse_overrides,
+    pieces,
+    refuse_secrets,
+)
+from rollyard.services.server.settings import (
+    COMMAND_LINE,
+    alternatives,
+    dashed,
+    is_secret,
+    parse_settings,
+    takes_list,
+    takes_text,
+)
+
+# Parses the arguments of a command: options, as people write them, and the files that are its subject.
+
+
+class Options(BaseModel):
+    """Base class of every command's options."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        coerce_numbers_to_str=True,
+    )
+
+    SUBJECT: ClassVar[str] = ""
+    """The option that arguments without a name belong to: the files that the command is about."""
+
+    NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {}
+    """Option -> well-known keys of its mapping. If a user passes only the key, `option.key` is suggested."""
+
+    EXPRESSIONS: ClassVar[Collection[str]] = ()
+    """Options whose value is an expression. It is taken as typed, because `<`, `=` and quotes have meanings there."""
+
+    RETIRED: ClassVar[Mapping[str, str]] = {}
+    """Option that no longer exists -> what to do instead."""
+
+    debug: bool = False
+    """Show a traceback if an error occurs."""
+
+
+ALIASES = {
+    "agent": ("agent_name",),
+    "input": ("input_jsonl_fpath",),
+    "output": ("output_jsonl_fpath", "output_dir", "output_json_fpath"),
+    "concurrency": ("num_samples_in_parallel",),
+    "resume_from_cache": ("resume",),
+}
+"""NeMo Gym's name of an option -> ours, of which a command has the first that it knows."""
+REPLACED = {"worker": "shard=i/n", "lease_s": "shard=i/n"}
+"""An option that earlier versions had -> the one that takes its place."""
+_OPTION = re.compile(r"--([A-Za-z_][\w\-]*(?:\.[\w\-]+)*)(?:=(.*))?", re.DOTALL)
+_HYDRA_KEY = re.compile(r"([+~]{0,2})([A-Za-z_][\w\-]*)((?:\.[\w\-]+)*)(?==|$)")
+_MARKS = frozenset("+~=-\u2010\u2011\u2012\u2013\u2014\u2015\u2212")
+"""First characters of arguments that are not files; with the dashes that word processors write."""
+_FLAG_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", "null"})
+
+
+def option_name(name: str, field: FieldInfo) -> str:
+    """Return the option's name on the command line. It can be an alias, because pydantic models reserve `json`."""
+    return field.alias or name
+
+
+def names_of(model: type[BaseModel]) -> list[str]:
+    return [option_name(name, field) for name, field in model.model_fields.items()]
+
+
+def is_path(word: str) -> bool:
+    """Return whether an argument is a path and not `key=value`; paths such as `results/lr=0.1` contain = as well."""
+    key, equals, _ = word.partition("=")
+    return not equals or "/" in key or Path(word).exists()
+
+
+def wants_help(arguments: Sequence[str]) -> bool:
+    words = before_end(arguments)
+    return "--help" in words or "-h" in words
+
+
+def before_end(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments before `--`, which ends the options."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def read_command_line(
+    model: type[Options], arguments: Sequence[str], *, rest: bool = False
+) -> tuple[list[Override], list[str]]:
+    """Return the options, and the arguments without a name if the command has a subject that is one value.
+
+    Repeated values of a list are one list, and so are the arguments of a subject that is a list: in the order in which
+    they stand. `null` is the default of an option that does not accept None. With `rest`, unknown options are returned
+    as well. Raises OperatorError.
+    """
+    for word in before_end(arguments):
+        typed = word.partition("=")[0]
+        if typed != word.lstrip("+-") and (instead := model.RETIRED.get(typed.lstrip("+-").replace("-", "_"))):
+            raise OperatorError(f"{typed} is no longer an option: {instead}")
+    reader = _Reader(model, arguments, rest)
+    return list(_merged(model, reader.read())), reader.files
+
+
+def unknown_option(override: Override, names: Collection[str], below: Mapping[str, str]) -> str:
+    """Return the message for an unknown option, with the nearest name in the form that was typed.
+
+    `below`: key of a mapping -> option.key.
+    """
+    top, meant = override.top, below.get(override.top)
+    instead = REPLACED.get(top.replace("-", "_"), "")
+    if instead.partition("=")[0] in names:
+        return f"{override.source.partition('=')[0]} is no longer an option; use +{instead} (--help describes it)"
+    if not override.is_dashed:
+        hint = f", did you mean +{meant}=...?" if meant else did_you_mean(top, names)
+        known = "" if hint else f" (known: {', '.join(sorted(names))})"
+        return f"unknown option {top!r} in {override.shown!r}{hint}{known}"
+    aliases = (alias for alias, ours in ALIASES.items() if any(one in names for one in ours))
+    near = did_you_mean(top.replace("-", "_"), [*names, *aliases, "help", "version"])
+    hint = f", did you mean {dashed(meant)}?" if meant else near.replace("_", "-").replace(" '", " '--")
+    return f"unknown option {override.source.partition('=')[0]!r}{hint} (--help lists the options)"
+
+
+def field_of(model: type[BaseModel], key: str) -> FieldInfo | None:
+    """Return the field that a dotted key names; None if it is in a mapping without a model, or unknown."""
+    top, _, below = key.partition(".")
+    for name, field in model.model_fields.items():
+        if option_name(name, field) == top:
+            if not below:
+                return field
+            nested = [kind for kind in alternatives(field.annotation) if _is_model(kind)]
+            return field_of(nested[0], below) if nested else None
+    return None
+
+
+class _Reader:
+    """Reads one command line from left to right."""
+
+    def __init__(self, model: type[Options], arguments: Sequence[str], rest: bool) -> None:
+        self._model, self._rest = model, rest
+        self._names = {option_name(name, field): field for name, field in model.model_fields.items()}
+        self._below = {name: f"{top}.{name}" for top, listed in model.NESTED_KEYS.items() for name in listed}
+        samples = {name: _sample(field) for name, field in self._names.items()}
+        self._samples = samples | dict.fromkeys(self._below.values(), "...")
+        given, ending = before_end(arguments), arguments[len(before_end(arguments)) + 1 :]
+        self._words = join_split_values(given)
+        self._done: list[str] = []
+        self.files: list[str] = []
+        self._ending = list(ending)
+
+    def read(self) -> Iterator[Override]:
+        while self._words:
+            word = self._words.pop(0)
+            if option := _OPTION.fullmatch(word):
+                yield self._dashed(option[1], option[2])
+            elif self._is_file(word):
+                yield from self._file(_home(word))
+            else:
+                yield self._hydra(word)
+            self._done = [word]
+        if self._ending and not self._model.SUBJECT:
+            raise OperatorError(f"unexpected argument {self._ending[0]!r} after --; this command takes only options")
+        for word in self._ending:
+            yield from self._file(word)
+
+    def _file(self, word: str) -> Iterator[Override]:
+        """Yield a file of a list, which has a place among its option's values; keep one that is no part of a list."""
+        subject = self._model.SUBJECT
+        if takes_list(self._names[subject].annotation):
+            yield Override("", subject, [word], source=word)
+        else:
+            self.files.append(word)
+
+    def _is_file(self, word: str) -> bool:
+        if not self._model.SUBJECT or not word.strip() or not is_path(word):
+            return False
+        if word[:1] in _MARKS:
+            return word.startswith("~/") or (word[:1] == "-" and Path(word).is_file())
+        # `key = value` and `key: value` are mistakes, not files.
+        name = word.strip().rstrip(":").partition(":")[0]
+        return not (name in self._names and (word != name or (self._words[:1] and self._words[0].startswith("="))))
+
+    def _hydra(self, word: str) -> Override:
+        """Read an override of Hydra. Its key may have dashes, or be an alias."""
+        key = _HYDRA_KEY.match(word)
+        text = word
+        if key and (name := self._known(key[2])):
+            text = f"{key[1]}{name}{key[3].replace('-', '_')}{word[key.end() :]}"
+            if name in self._model.EXPRESSIONS and "=" in word and not key[3]:
+                value = _without_quotes(text.partition("=")[2].strip())
+                return Override(text, name, None if value == "null" else value, source=word)
+            if "=" in word and not key[3] and _items(self._names[name], text.partition("=")[2]):
+                return self._override(name, text.partition("=")[2], word, self._names[name])
+        (override,) = parse_overrides([text], self._samples, around=(self._done, self._words))
+        return replace(override, source=word)
+
+    def _dashed(self, typed: str, value: str | None) -> Override:
+        top, dot, below = typed.partition(".")
+        name = self._known(top)
+        source = f"--{typed}" if value is None else f"--{typed}={value}"
+        if name is None:
+            negated = self._known(typed[3:]) if typed[:3] in ("no-", "no_") and value is None else None
+            if negated and _is_flag(self._names[negated]):
+                return self._override(negated, "false", source, self._names[negated])
+            if not self._rest:
+                override = Override(source, typed, None, source=source)
+                below_names = {key.replace("_", "-"): meant for key, meant in self._below.items()} | self._below
+                raise OperatorError(unknown_option(override, self._names, below_names))
+            key = f"{top}.{below.replace('-', '_')}" if dot else typed.replace("-", "_")
+            taken = self._value_of_unknown() if value is None else value
+            return self._override(key, taken, source if value is not None else f"{source}={taken}", None)
+        key = f"{name}{dot}{below.replace('-', '_')}"
+        field = field_of(self._model, key)
+        if value is None:
+            value = self._next_value(f"--{typed}", field)
+            source = f"--{typed}={value}"
+        return self._override(key, value, source, field)
+
+    def _known(self, typed: str) -> str | None:
+        """Return the name of the option that is written `typed`; None if there is none."""
+        name = typed.replace("-", "_")
+        if name in self._names:
+            return name
+        return next((ours for ours in ALIASES.get(name, ()) if ours in self._names), None)
+
+    def _value_of_unknown(self) -> str:
+        following = self._words[0] if self._words else "--"
+        return "true" if following.startswith(("--", "+", "~")) else self._take()
+
+    def _next_value(self, typed: str, field: FieldInfo | None) -> str:
+        following = self._words[0] if self._words else None
+        if field is not None and _is_flag(field):
+            return self._take() if following is not None and following.lower() in _FLAG_VALUES else "true"
+        if following is None or self._is_option(following):
+            raise OperatorError(f"{typed} needs a value, such as {typed} {_example(field)}")
+        return self._take()
+
+    def _is_option(self, word: str) -> bool:
+        """Return whether a word is one of this command's options, and so not the value of the option before it."""
+        if option := _OPTION.fullmatch(word):
+            top = option[1].partition(".")[0]
+            return self._known(top) is not None or top in ("help", "version")
+        key = _HYDRA_KEY.match(word)
+        return bool(key and key[1] and self._known(key[2]))
+
+    def _take(self) -> str:
+        """Take the next word, and those after it if the shell split a list or mapping at its spaces."""
+        text = self._words.pop(0)
+        if text[:1] in ("[", "{") and open_bracket(f"x={text}"):
+            for number in range(1, len(self._words) + 1):
+                longer = " ".join([text, *self._words[:number]])
+                if not open_bracket(f"x={longer}"):
+                    del self._words[:number]
+                    return longer
+        return text
+
+    def _override(self, key: str, value: str, source: str, field: FieldInfo | None) -> Override:
+        read = self._value(key, value, source, field)
+        try:
+            text = as_override(key, read)  # for a command that this one starts
+        except OperatorError:
+            text = f"+{key}={value}"
+        return Override(text, key, read, adds=True, source=source)
+
+    def _value(self, key: str, value: str, source: str, field: FieldInfo | None) -> Any:
+        if value == "null":
+            return None
+        kinds = [] if field is None else alternatives(field.annotation)
+        holds_text = field is not None and takes_text(field.annotation)
+        if key in self._model.EXPRESSIONS or (holds_text and not (value[:1] in ("[", "{") and _has_mapping(kinds))):
+            return value if key in self._model.EXPRESSIONS else _text(value)
+        if field is not None and (items := _items(field, value)):
+            return items
+        try:
+            return parse_overrides([f"{key}={value}"])[0].value
+        except OperatorError as error:
+            has_commas = field is not None and takes_list(field.annotation) and "," in value
+            if value.strip()[:1] not in ("[", "{") and not (has_commas and not Path(value).exists()):
+                return value
+            try:
+                found = yaml.safe_load(value)  # JSON
+            except (yaml.YAMLError, ValueError, RecursionError):
+                found = None
+            if isinstance(found, list | dict):
+                return found
+            option = source.partition("=")[0]
+            raise OperatorError(str(error).replace(f"{key}=", f"{option}=")) from None
+
+
+def _merged(model: type[Options], overrides: Iterator[Override]) -> Iterator[Override]:
+    """Yield each override, with its default in place of null, and values of the same list as one list."""
+    last: dict[str, Override] = {}
+    order: list[Override] = []
+    for override in overrides:
+        field = field_of(model, override.key)
+        if field is not None and not override.delete:
+            if override.value is None and type(None) not in get_args(field.annotation):
+                if field.is_required():
+                    raise OperatorError(f"{dashed(override.key)} is null, but it has no default; expected a value")
+                override = replace(override, value=field.get_default(call_default_factory=True))
+            elif isinstance(override.value, bool) and _is_number(field):
+                override = replace(override, value=override.typed)  # an error: true is no number
+            before = last.get(override.key)
+            is_file = not override.text or (before is not None and not before.text)
+            if takes_list(field.annotation) and before and (is_file or not isinstance(override.value, list | tuple)):
+                values = [*_as_list(before.value), *_as_list(override.value)]
+                override = replace(override, value=values, text="" if is_file else override.text)
+                order.remove(before)
+            last[override.key] = override
+        order.append(override)
+    yield from order
+
+
+def _as_list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _items(field: FieldInfo, value: str) -> list[str]:
+    """Return the items of a list that is written as plain words, `a,b`; empty if the value can mean something else."""
+    found = list(pieces(value))
+    separators = [number for number, piece in enumerate(found) if piece == ("mark", ",")]
+    is_plain = all(kind in ("text", "quoted") or piece == "," for kind, piece in found)
+    if not takes_list(field.annotation) or not separators or not is_plain or "(" in value or Path(value).exists():
+        return []
+    edges = zip([-1, *separators], [*separators, len(found)], strict=True)
+    items = [_text("".join(piece for _, piece in found[start + 1 : end]).strip()) for start, end in edges]
+    return items if all(items) else []
+
+
+def _text(value: str) -> str:
+    """Return a text as typed; quotes around all of it are removed, and ~/ is the home folder."""
+    return _without_quotes(_home(value))
+
+
+def _home(value: str) -> str:
+    return str(Path.home()) + value[1:] if value == "~" or value.startswith("~/") else value
+
+
+def _without_quotes(text: str) -> str:
+    quote = text[:1]
+    whole = quote in ('"', "'") and len(text) > 1 and text.endswith(quote) and quote not in text[1:-1]
+    return text[1:-1] if whole else text
+
+
+def _is_flag(field: FieldInfo) -> bool:
+    kinds = alternatives(field.annotation)
+    return bool(kinds) and all(kind is bool for kind in kinds)
+
+
+def _is_number(field: FieldInfo) -> bool:
+    kinds = alternatives(field.annotation)
+    return bool(kinds) and all(kind in (int, float) for kind in kinds)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _has_mapping(kinds: Collection[Any]) -> bool:
+    return any((get_origin(kind) or kind) in (dict, list, tuple) or _is_model(kind) for kind in kinds)
+
+
+def _example(field: FieldInfo | None) -> str:
+    kinds = [] if field is None else alternatives(field.annotation)
+    return "4" if int in kinds else "0.5" if float in kinds else "..."
+
+
+def _sample(field: FieldInfo) -> str:
+    """Return an example value of the option's type, for suggestions."""
+    if takes_list(field.annotation):
+        return "[...]"
+    return "true" if _is_flag(field) else "..."
+
 
 __all__ = ["Options", "read_options", "run_command"]
 
@@ -173,3 +541,31 @@ def _type_name(annotation: Any) -> str:
     if annotation is Path:
         return "path"
     return str(getattr(annotation, "__name__", annotation))
+
+
+# The rollout files that arguments name.
+
+
+def rollout_files(arguments: Sequence[str | Path]) -> list[Path]:
+    """Return the rollout file that each argument names: the file itself, or the one in an evaluation's folder.
+
+    Raises OperatorError if a folder contains no rollouts.
+    """
+    found = []
+    for argument in arguments:
+        path = Path(argument)
+        if path.is_dir():
+            file = EvalFolder(path).rollouts.output
+            if not file.is_file():
+                raise OperatorError(
+                    f"the folder {str(path)!r} has no {file.name}; expected an evaluation's folder or a rollout file"
+                )
+            path = file
+        found.append(path)
+    return found
+
+
+def folder_names(arguments: Sequence[str | Path]) -> list[str]:
+    """Return the names of the folders, if all arguments are folders with different names; otherwise an empty list."""
+    names = [Path(argument).resolve().name for argument in arguments if Path(argument).is_dir()]
+    return names if len(set(names)) == len(arguments) else []

@@ -17,30 +17,30 @@ import orjson
 from pydantic import Field
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rollyard.analysis.findings.detector import Findings
 from rollyard.analysis.findings.find import findings_of
-from rollyard.analysis.findings.finding import Findings
 from rollyard.analysis.metrics.comparison import difference
-from rollyard.analysis.metrics.loader.load_run import load
-from rollyard.analysis.metrics.loader.parallel_reader import Progress as ReportProgress
+from rollyard.analysis.metrics.load import Progress as ReportProgress
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import Run
-from rollyard.analysis.metrics.training.series_profile import SeriesProfile, series_profile
+from rollyard.analysis.metrics.training_steps import SeriesProfile, series_profile
 from rollyard.analysis.report.document import Report
+from rollyard.analysis.report.formatting import ViewerLinks
 from rollyard.analysis.report.html import html
 from rollyard.analysis.report.markdown import markdown
 from rollyard.analysis.report.task_rows import task_rows
 from rollyard.analysis.report.terminal_summary import summary
-from rollyard.analysis.report.viewer_links import ViewerLinks
 from rollyard.analysis.viewer.step_reader import read_series
-from rollyard.cli.arguments.file_steps import file_steps
-from rollyard.cli.display.console import console, is_terminal
-from rollyard.cli.display.progress_bar import PLAIN_EVERY_S
+from rollyard.cli.console import console, is_terminal
+from rollyard.cli.file_steps import file_steps
 from rollyard.cli.options import Options, read_options, run_command
-from rollyard.records.datasets.data_files import DataFile, DataFiles
+from rollyard.cli.progress_bar import PLAIN_EVERY_S
+from rollyard.records.data_files import DataFile, DataFiles
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED
-from rollyard.records.io.jsonl import replace
-from rollyard.records.rollouts.rollout_files import named_files
-from rollyard.services.config.server_folders import search_roots
+from rollyard.records.jsonl import replace
+from rollyard.records.rollout_file import named_files
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED
+from rollyard.services.config.plugins import search_roots
 
 EXAMPLE = "ng_reward_profile results/base.jsonl results/trained.jsonl --output-dir results/compared"
 

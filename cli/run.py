@@ -14,21 +14,18 @@ from typing import ClassVar
 import uvloop
 from pydantic import Field
 
-from rollyard.cli.display.run_plan import print_plan
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.records.run_types import AccessRules, Keys
+from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.services.config.load import load
+from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.run_config import RunConfig, ServerSpec
-from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.venv import cache_folder
-from rollyard.services.http.access.hosts import KnownHosts, is_loopback
-from rollyard.services.runtime.distributed.derived_keys import shared_keys
-from rollyard.services.runtime.distributed.join import ListenAddress, join_run
-from rollyard.services.runtime.distributed.server_selection import select_servers
+from rollyard.services.http.access import KnownHosts, is_loopback
 from rollyard.services.runtime.exposure import check_exposure
-from rollyard.services.runtime.foreign.foreign_servers import refuse_programs
+from rollyard.services.runtime.foreign_servers import refuse_programs
+from rollyard.services.runtime.join import ListenAddress, join_run, select_servers, shared_keys
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
@@ -36,6 +33,20 @@ from rollyard.services.runtime.ray_launcher import check_cluster, on_cluster
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.server.settings import dashed
+
+# Prints what `ng_run --dry-run` would start.
+
+
+def print_plan(specs: Sequence[ServerSpec], notes: Sequence[str], advice: Sequence[str]) -> None:
+    for spec in specs:
+        note = f" x {spec.settings.replicas}" if spec.settings.replicas > 1 else ""
+        own = ", separate virtual environment" if spec.isolated else ""
+        where = f" ({spec.origin})" if spec.origin else ""
+        print(f"  {spec.name:<36} {spec.family}/{spec.implementation}{note}{own}{where}")
+    for text in (*notes, *advice):
+        print(f"note: {text}")
+    print(f"All {len(specs)} servers are configured correctly; nothing was started (dry_run).")
+
 
 EXAMPLE = (
     "ng_run responses_api_models/builtin_model/configs/builtin_model.yaml "

@@ -17,20 +17,20 @@ from omegaconf import OmegaConf
 from pydantic import Field
 
 from rollyard.api import connect, stack
-from rollyard.cli.arguments.listening_token import listening_token
+from rollyard.cli.listening_token import listening_token
 from rollyard.cli.options import Options, read_options, run_command
-from rollyard.records.datasets.data_files import DataFiles
+from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.exit_status import EXIT_DONE
+from rollyard.records.script import EXIT_DONE
 from rollyard.records.types import Json
-from rollyard.services.config.server_folders import ALIASES, search_roots
-from rollyard.services.config.yaml_files import find_config, read_yaml
+from rollyard.services.config.load import find_config, read_yaml
+from rollyard.services.config.plugins import ALIASES, search_roots
 from rollyard.services.interop.environment import ServedEnvironment, TaskList, open_environment
 from rollyard.services.interop.openenv import openenv_app
 from rollyard.services.interop.ors import ors_app
 from rollyard.services.interop.served_app import listening_to_clients
+from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.runtime.hosting import bind
-from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.runtime.process_setup import raise_file_limit
 from rollyard.services.runtime.running_stack import RunningStack
 

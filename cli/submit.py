@@ -51,10 +51,8 @@ from rollyard.launchers.sagemaker.training_job import (
     wait,
 )
 from rollyard.records.errors import OperatorError, RollyardError
-from rollyard.records.io.durations import duration
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, exit_status
-from rollyard.records.io.script import ScriptParser, positive
-from rollyard.records.io.terminal import plain_line
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ScriptParser, exit_status, positive
+from rollyard.records.terminal import duration, plain_line
 
 COMMANDS = ("status", "stop")
 TRAINING_INSTANCE, EVALUATION_INSTANCE = "ml.p4de.24xlarge", "ml.g6e.48xlarge"

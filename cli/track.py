@@ -11,18 +11,13 @@ from typing import ClassVar, Literal
 import orjson
 from pydantic import Field
 
-from rollyard.analysis.tracking.mlflow_tracker import MlflowTracker
-from rollyard.analysis.tracking.progress_file import ProgressFile
-from rollyard.analysis.tracking.reservoir_sample import COLUMNS, RolloutSample
-from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics
-from rollyard.analysis.tracking.tail import rows
-from rollyard.analysis.tracking.tracker import Tracker
-from rollyard.analysis.tracking.wandb_tracker import WandbTracker
+from rollyard.analysis.tracking.rollout_metrics import COLUMNS, ProgressFile, RolloutMetrics, RolloutSample, rows
+from rollyard.analysis.tracking.tracker import MlflowTracker, Tracker, WandbTracker
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.rollout_file import read_status
+from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.types import Json
 
 EXAMPLE = "ng_track results/rollouts.jsonl --to wandb --project sokoban"

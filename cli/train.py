@@ -4,32 +4,192 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
 
 from anyio.from_thread import start_blocking_portal
+from pydantic import BaseModel, ConfigDict
 
-from rollyard.analysis.tracking.mlflow_tracker import MlflowTracker
-from rollyard.analysis.tracking.wandb_tracker import WandbTracker
-from rollyard.cli.arguments.train_arguments import TrainOptions, read_arguments
-from rollyard.cli.display.train_view import Messages, heading, result
-from rollyard.cli.options import run_command
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
-from rollyard.records.io.foreground import run_foreground
-from rollyard.records.io.own_command import own_command
+from rollyard.analysis.charts.svg import pluralize
+from rollyard.analysis.metrics.training_steps import MetricsFile
+from rollyard.analysis.tracking.tracker import MlflowTracker, WandbTracker
+from rollyard.cli.config_arguments import check_key, config_path, is_server_setting
+from rollyard.cli.options import Options, read_command_line, run_command
+from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED, own_command, run_foreground
+from rollyard.records.terminal import plain_line
+from rollyard.services.config.overrides import refuse_secrets
+from rollyard.services.config.plugins import search_roots
+from rollyard.services.config.settings_file import load_settings
+from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.http.ray_address import ray_authentication
-from rollyard.training.metrics.sinks import MakeTracker
+from rollyard.services.rollouts.collection import CREATE_PARAMS
+from rollyard.services.server.settings import COMMAND_LINE, parse_settings
+from rollyard.training.metrics.sinks import MakeTracker, short_name, value_text
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
 from rollyard.training.ray_trainer import run_on_ray
 from rollyard.training.run_folder import RunFolder, completed_step
+from rollyard.training.run_paths import TrainingPaths, version_of_step
 from rollyard.training.start_checks import TrainPlan, check
 from rollyard.training.train import MainProcess, TrainingEnd, is_main_process, train
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_stack import training_stack
+
+# The arguments of ng_train: a config file, keys of the config, settings of servers, and options.
+
+
+class TrainOptions(TrainConfig, Options):
+    """The keys of the config, and options of the command."""
+
+    model_config = ConfigDict(validate_by_name=True)
+    SUBJECT: ClassVar[str] = "config_path"
+
+    config_path: str | None = None
+    """YAML file with the keys below, also as the first argument: in this folder, configs/ or the installed package."""
+    dry_run: bool = False
+    """Check everything and print the plan; start nothing."""
+
+
+_OWN = tuple(name for name in TrainOptions.model_fields if name not in TrainConfig.model_fields)
+_NESTED = {
+    name: field.annotation.model_fields
+    for name, field in TrainConfig.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+}
+"""Key -> keys below it."""
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """The parsed command line of ng_train."""
+
+    config: TrainConfig
+    options: TrainOptions
+
+
+def read_arguments(arguments: Sequence[str], here: Path) -> TrainArguments:
+    """Parse the arguments. Raises OperatorError if they are invalid."""
+    overrides, files = read_command_line(TrainOptions, arguments, rest=True)
+    own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
+    others = [one for one in overrides if one.top not in _OWN]
+    refuse_secrets(others)
+    for override in others:
+        check_key(override, list(TrainOptions.model_fields), {"responses_create_params": CREATE_PARAMS, **_NESTED})
+    keys = [one for one in others if not is_server_setting(one)]
+    config = load_settings(TrainConfig, config_path(files, own.get("config_path")), keys, search_roots(here))
+    servers = (one.text for one in others if is_server_setting(one))
+    # Absolute, because the engines read weights from it.
+    output_dir = here / config.output_dir.expanduser()
+    config = config.model_copy(update={"overrides": (*config.overrides, *servers), "output_dir": output_dir})
+    required = {"model": config.model, "output_dir": config.output_dir}
+    return TrainArguments(config, parse_settings(TrainOptions, {**required, **own}, COMMAND_LINE))
+
+
+# Shows a training run in the terminal: messages while it runs, and its result.
+
+_TRAIN = ("train/reward", "train/correct_rate", "train/parse_err_rate", "train/avg_completion_length")
+_EVAL = ("eval/reward", "eval/correct_rate", "eval/parse_err_rate")
+_WINDOW = 5
+"""Number of updates at each end that the result averages, because a single one depends on its few tasks."""
+
+
+class Messages:
+    """Prints messages to stderr; metrics go to stdout."""
+
+    def __init__(self, here: Path) -> None:
+        self.here = here
+        self._prefix = f"{here}/"
+
+    def print_line(self, text: str) -> None:
+        print(self.shortened(text), file=sys.stderr, flush=True)
+
+    def shortened(self, text: str) -> str:
+        """Return the text with paths relative to the working directory."""
+        return text.replace(self._prefix, "")
+
+
+def heading(plan: TrainPlan) -> str:
+    """Return what the run does, in a few lines."""
+    config, tasks = plan.config, plan.tasks
+    rollouts = config.groups_per_step * config.group_size
+    each = f"{pluralize(config.groups_per_step, 'task')} x {config.group_size} = {pluralize(rollouts, 'rollout')} each"
+    steps = pluralize(config.max_steps, "step") if config.max_steps else f"all rows, {config.epochs} times"
+    data = config.input_jsonl_fpath or (config.data if isinstance(config.data, str) else "mixture")
+    evaluated = plan.evaluation_tasks
+    lines = [
+        f"model      {plan.model.name}, trained on {'a CPU' if plan.gpus is None else f'GPU {plan.gpus[0]}'}",
+        f"agent      {', '.join(sorted(tasks.agents))}",
+        f"data       {data}: {pluralize(tasks.count, 'task')}",
+        f"updates    {steps} of {config.loss.algorithm}, {each}",
+        f"evaluation {_evaluation(config, evaluated)}",
+        f"folder     {config.output_dir}",
+    ]
+    return "\n".join(plain_line(line) for line in [*lines, *(f"note: {note}" for note in plan.notes)])
+
+
+def _evaluation(config: TrainConfig, tasks: Tasks | None) -> str:
+    if tasks is None:
+        return "none (evaluation.input_jsonl_fpath is not set)"
+    settings = config.evaluation
+    when = f"every {settings.interval} steps" if settings.interval else "at the end"
+    before = "before the first step and " if settings.before_start else ""
+    return f"{settings.input_jsonl_fpath}: {pluralize(tasks.count, 'task')}, {before}{when}"
+
+
+def result(end: TrainingEnd, paths: TrainingPaths) -> str:
+    """Return how training ended: figures before and after, and what to do next."""
+    file = MetricsFile(paths.metrics)
+    file.advance()
+    steps = {step: file.at(step) for step in file.steps}
+    done = max(
+        (step for step, metrics in steps.items() if any(name.startswith("train/") for name in metrics)), default=0
+    )
+    lines = [*_changes(steps)]
+    folder = shlex.quote(str(paths.root))
+    lines.append(f"  curves     ng_viewer {folder}")
+    checkpoint = paths.checkpoints / version_of_step(done)
+    if checkpoint.is_dir():
+        lines.append(f"  policy     {checkpoint}")
+    if end == "complete":
+        lines.append(f"ng_train: complete, {_updates(done)}; everything is in {paths.root}")
+    else:
+        lines.append(f"ng_train: interrupted after {_updates(done)}; the same command continues")
+    return "\n".join(lines)
+
+
+def _updates(count: int) -> str:
+    return f"{count:,} update{'' if count == 1 else 's'}"
+
+
+def _changes(steps: Mapping[int, Mapping[str, float]]) -> list[str]:
+    """Return a line per figure that the first and the last updates, or evaluations, have in common."""
+    lines = []
+    for names, window in ((_TRAIN, _WINDOW), (_EVAL, 1)):
+        for name in names:
+            found = [(step, metrics[name]) for step, metrics in sorted(steps.items()) if name in metrics]
+            if len(found) < 2:
+                continue
+            size = min(window, len(found) // 2)
+            first, last = found[:size], found[-size:]
+            before, after = (sum(value for _, value in part) / size for part in (first, last))
+            title = short_name(name).replace("_", " ").replace("/", " ")
+            change = f"{value_text(name, before)} -> {value_text(name, after)}"
+            lines.append(f"  {title:<25} {change:<20} {_where(first, last)}")
+    return lines
+
+
+def _where(first: list[tuple[int, float]], last: list[tuple[int, float]]) -> str:
+    if len(first) > 1:
+        return f"(means of updates {first[0][0]} to {first[-1][0]}, and {last[0][0]} to {last[-1][0]})"
+    before = "before training" if first[0][0] == 0 else f"after update {first[0][0]}"
+    return f"({before}, and after update {last[0][0]})"
+
 
 EXAMPLE = (
     "ng_train configs/train_sokoban.yaml --output-dir results/my_training --max-steps 80\n"

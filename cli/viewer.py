@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,29 +23,78 @@ from rollyard.analysis.viewer.access_middleware import AccessMiddleware
 from rollyard.analysis.viewer.app import Viewer, ViewerSettings
 from rollyard.analysis.viewer.export import MAX_EXPORTED, ExportView, export
 from rollyard.analysis.viewer.library import FileIndex
-from rollyard.analysis.viewer.step_reader import SeriesSource
+from rollyard.analysis.viewer.step_reader import SeriesSource, files_as_series, training_series
 from rollyard.analysis.viewer.token_texts import TokenDecoder, load_tokenizer
-from rollyard.cli.arguments.listening_token import listening_token
-from rollyard.cli.arguments.positional import rollout_files
-from rollyard.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
+from rollyard.analysis.viewer.training import TrainingFolder, TrainingIndex
+from rollyard.cli.file_steps import file_steps
 from rollyard.cli.find_run import find_run
-from rollyard.cli.options import Options, read_options, run_command
+from rollyard.cli.listening_token import listening_token
+from rollyard.cli.options import Options, read_options, rollout_files, run_command
 from rollyard.records.errors import Failure, OperatorError, RunError
-from rollyard.records.io.exit_status import EXIT_DONE
-from rollyard.records.io.jsonl import replace
-from rollyard.records.rollouts.replay import Replay
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.jsonl import replace
+from rollyard.records.replay import Replay
+from rollyard.records.rollout_file import check_output, named_files
 from rollyard.records.run_types import HeadFile, ServerInstance
+from rollyard.records.script import EXIT_DONE
 from rollyard.records.types import Json
 from rollyard.services.config import plugins
-from rollyard.services.config.server_folders import FAMILIES, search_roots
+from rollyard.services.config.plugins import FAMILIES, search_roots
 from rollyard.services.head.run_snapshot import RunSnapshot, fetch_instances, fetch_snapshot
-from rollyard.services.http.access.hosts import KnownHosts, is_loopback
-from rollyard.services.http.access.request_checks import Access
-from rollyard.services.http.app_listener import listening
+from rollyard.services.http.access import Access, KnownHosts, is_loopback
+from rollyard.services.http.listener import listening
 from rollyard.services.http.transport import HttpTransport, Transport
+from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.runtime.hosting import bind
-from rollyard.services.runtime.ports import owner_of_port
+
+# Opens the rollout files, or the training run, that ng_viewer shows.
+
+
+def training_run_in(given: Sequence[Path]) -> Path | None:
+    """Return the folder of a training run among the arguments. Raises OperatorError if it is not the only one."""
+    runs = [path for path in given if path.is_dir() and TrainingFolder(path).is_training_run]
+    if runs and len(given) > 1:
+        raise OperatorError(
+            f"{str(runs[0])!r} is a training run, which is shown alone; found {len(given)} files and folders. For "
+            "curves of several runs in one picture, use python -m rollyard.analysis.charts.curves"
+        )
+    return runs[0] if runs else None
+
+
+def open_files(
+    given: Sequence[Path],
+    names: Sequence[str],
+    steps: Sequence[int],
+    *,
+    threshold: float | None = None,
+    workers: int | None = None,
+) -> tuple[FileIndex, SeriesSource]:
+    """Return the index of the files and their series, in the order of their steps.
+
+    Raises OperatorError if the files cannot be shown together.
+    """
+    files = named_files(rollout_files(given), names)
+    known = file_steps([path for _, path in files], steps)
+    # Without steps, the order of the files takes their place, for those who open the address of the series.
+    in_order = sorted(zip(known or range(len(files)), files, strict=True))
+    files = [file for _, file in in_order]
+    source = files_as_series(files, [step for step, _ in in_order])
+    index = FileIndex(
+        files,
+        version=version("rollyard"),
+        threshold=threshold,
+        workers=workers,
+        series=known is not None,
+    )
+    return index, source
+
+
+def open_training_run(
+    root: Path, *, threshold: float | None = None, workers: int | None = None
+) -> tuple[TrainingIndex, SeriesSource]:
+    """Return the index of a training run and its series."""
+    index = TrainingIndex(root, version=version("rollyard"), threshold=threshold, workers=workers)
+    return index, training_series(index.folder)
+
 
 log = logging.getLogger(__name__)
 EXAMPLE = "ng_viewer results/base.jsonl results/trained.jsonl"
@@ -145,7 +195,7 @@ def _index(given: Sequence[Path], options: ViewerOptions) -> tuple[FileIndex, Se
     if options.export is not None:
         raise OperatorError(
             f"{str(run)!r} is a training run, which cannot be exported. Export the rollouts of a step "
-            f"({run}/rollouts/step_....jsonl), or draw curves with python -m rollyard.analysis.charts.curves.draw"
+            f"({run}/rollouts/step_....jsonl), or draw curves with python -m rollyard.analysis.charts.curves"
         )
     return open_training_run(run, threshold=options.pass_threshold, workers=options.workers)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollyard.records.datasets.columns import fill
+from rollyard.records.data_files import fill
 from rollyard.records.types import Json
 from rollyard.resources_servers.environment import BadTask
 

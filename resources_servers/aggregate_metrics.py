@@ -17,7 +17,7 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 
-from rollyard.records.rollouts.rewards import mask_of
+from rollyard.records.rewards import mask_of
 from rollyard.records.types import Json
 
 TASK_INDEX = "_ng_task_index"

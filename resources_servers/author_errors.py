@@ -8,11 +8,10 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.rollouts.rewards import EXPECTED
+from rollyard.records.rewards import EXPECTED
 from rollyard.records.types import Verdict
 from rollyard.resources_servers.environment import BadTask
-from rollyard.services.server.app import PLUGIN_EXITS
-from rollyard.services.server.error_responses import described
+from rollyard.services.server.app import PLUGIN_EXITS, described
 
 T = TypeVar("T")
 

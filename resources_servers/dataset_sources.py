@@ -24,20 +24,25 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.records.datasets.columns import DELIMITED
-from rollyard.records.datasets.data_files import STATE, sidecar_contents
+from rollyard.records import s3
+from rollyard.records.data_files import DELIMITED, STATE, sidecar_contents
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io import s3
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.optional import load
-from rollyard.records.io.script import ScriptParser, positive
-from rollyard.records.io.terminal import plain
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.jsonl import replace
+from rollyard.records.optional import load
+from rollyard.records.rollout_file import check_output
+from rollyard.records.script import ScriptParser, positive
+from rollyard.records.terminal import plain
 from rollyard.records.types import Json
-from rollyard.services.datasets.dataset_cards import CARD
 from rollyard.services.datasets.raw_rows import RawRows
-from rollyard.services.datasets.split_names import READABLE
-from rollyard.services.datasets.splits import ALL, AmbiguousFiles, SplitSelection, check_file, select_files
+from rollyard.services.datasets.splits import (
+    ALL,
+    CARD,
+    READABLE,
+    AmbiguousFiles,
+    SplitSelection,
+    check_file,
+    select_files,
+)
 
 DESCRIPTIONS = ("config.json", "dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
 """JSON files in hub datasets and in `save_to_disk` folders that contain metadata instead of rows."""

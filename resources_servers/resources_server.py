@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.rollouts.rewards import with_verdict
+from rollyard.records.rewards import with_verdict
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import declaration
 from rollyard.resources_servers import evaluator_wire

@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.json_values import is_number
+from rollyard.records.json_values import is_number
+from rollyard.records.rewards import tidy
 from rollyard.records.rollout_types import TurnSteps
-from rollyard.records.rollouts.rewards import tidy
 from rollyard.records.types import MAX_REWARD, Json, Verdict, is_recorded
 from rollyard.resources_servers.environment import ToolResult, Turn
 from rollyard.resources_servers.result_encoding import storable

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.rollouts.rewards import with_verdict
+from rollyard.records.rewards import with_verdict
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import declaration
 from rollyard.resources_servers import evaluator_wire

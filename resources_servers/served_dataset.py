@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.environment import EnvironmentSettings
 from rollyard.services.server.settings import ServerSettings
@@ -45,7 +45,7 @@ class ServedDataset:
         found = self._rows[index]
         if isinstance(found, dict):
             return dict(found)
-        from rollyard.records.datasets.rows import row_at
+        from rollyard.records.rows import row_at
 
         try:
             return row_at(self._file, *found)
@@ -71,8 +71,8 @@ def open_dataset(wanted: str, entries: Sequence[Json], roots: Sequence[Path]) ->
     Raises OperatorError if there is none, or if one of its rows is not a task.
     """
     # Imported late: they support every dataset format, and most servers serve no dataset.
-    from rollyard.records.datasets.data_files import DataFiles, is_plain
-    from rollyard.records.datasets.rows import rows_of
+    from rollyard.records.data_files import DataFiles, is_plain
+    from rollyard.records.rows import rows_of
 
     named = {str(entry.get("name")): entry for entry in entries}
     address = str(named.get(wanted, {}).get("jsonl_fpath") or wanted)

@@ -10,8 +10,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from rollyard.services.server.app import PLUGIN_EXITS
-from rollyard.services.server.error_responses import described
+from rollyard.services.server.app import PLUGIN_EXITS, described
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from rollyard.responses_api_models.convert.anthropic import (
 )
 from rollyard.responses_api_models.request_validation import check_responses_request
 from rollyard.responses_api_models.streaming.anthropic_events import MessageEvents
-from rollyard.responses_api_models.streaming.sse import data_of, split_events
+from rollyard.responses_api_models.upstream.sse import data_of, split_events
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS

@@ -25,12 +25,12 @@ import orjson
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, AnthropicApi
-from rollyard.responses_api_models.anthropic_errors import as_anthropic_error
 from rollyard.responses_api_models.convert import conversion
+from rollyard.responses_api_models.convert.anthropic_errors import as_anthropic_error
 from rollyard.responses_api_models.episode_policies import EpisodePolicies
 from rollyard.responses_api_models.recent_requests import RecentRequests
 from rollyard.responses_api_models.request_validation import check_chat_request, check_responses_request
-from rollyard.responses_api_models.streaming.sse import chat_chunks
+from rollyard.responses_api_models.upstream.sse import chat_chunks
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_PATH

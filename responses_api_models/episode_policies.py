@@ -18,10 +18,10 @@ from pydantic import SecretStr
 
 from rollyard.records.errors import Failure
 from rollyard.records.types import TOKEN_FIELDS, Json
-from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.convert import conversion
 from rollyard.responses_api_models.convert.conversion import Dialect
 from rollyard.responses_api_models.request_validation import check_responses_request
+from rollyard.responses_api_models.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import encode_request, json_object, response_bytes

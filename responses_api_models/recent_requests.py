@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.json_values import items
+from rollyard.records.json_values import items
 from rollyard.records.types import Json
 from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.request import RawRequest

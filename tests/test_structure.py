@@ -62,7 +62,7 @@ def test_one_server_folder_does_not_import_another() -> None:
 
 
 def test_one_module_parses_json_lines() -> None:
-    assert modules_parsing_jsonl() == ["rollyard.records.io.jsonl"]
+    assert modules_parsing_jsonl() == ["rollyard.records.jsonl"]
     assert not any(source.parses_jsonl for source in read_sources((ROOT / "benchmarks").rglob("*.py")))
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rollyard.records.errors import Failure, RunError
-from rollyard.records.rollouts.manifest import ChangedCode, ChangedParameters
-from rollyard.records.rollouts.rollout_keys import task_key
+from rollyard.records.manifest import ChangedCode, ChangedParameters
+from rollyard.records.rollout_keys import task_key
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout, Tasks
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection

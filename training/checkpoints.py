@@ -12,8 +12,8 @@ from pathlib import Path
 import orjson
 
 from rollyard.records.errors import RunError
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.locked_files import sync_folder, sync_tree, unused, write_synced
+from rollyard.records.jsonl import replace
+from rollyard.records.locked_files import sync_folder, sync_tree, unused, write_synced
 from rollyard.records.types import Json
 from rollyard.training.run_paths import version_of_step
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pydantic import ConfigDict, Field, field_validator
 
 from rollyard.records.errors import FailureKind
-from rollyard.records.rollouts.rewards import mask_of
+from rollyard.records.rewards import mask_of
 from rollyard.records.types import FinishReason, Json, Record
 
 

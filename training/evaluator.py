@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rollyard.records.errors import RunError
-from rollyard.records.io.jsonl import iter_jsonl, skip
-from rollyard.records.rollouts.manifest import ChangedParameters
-from rollyard.records.rollouts.rewards import is_measured
+from rollyard.records.jsonl import iter_jsonl, skip
+from rollyard.records.manifest import ChangedParameters
+from rollyard.records.rewards import is_measured
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, StackClients

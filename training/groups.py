@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rollyard.records.io.json_values import is_number, items, mapping, number, whole_number
-from rollyard.records.rollouts.rewards import EXPECTED, is_reward
+from rollyard.records.json_values import is_number, items, mapping, number, whole_number
+from rollyard.records.rewards import EXPECTED, is_reward
 from rollyard.records.types import FinishReason, Json
 from rollyard.training.endings import EndingRules, Treatment
 from rollyard.training.sequences.training_sequence import (

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from rollyard.records.errors import RunError
-from rollyard.records.io.process_group import guarded
+from rollyard.records.process_group import guarded
 from rollyard.services.runtime import ray_actor
 
 CHUNK = 1 << 20

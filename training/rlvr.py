@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.services.config.overrides.hydra_grammar import format_value
+from rollyard.services.config.overrides import format_value
 from rollyard.services.server.settings import parse_settings
 from rollyard.training.train_config import TrainConfig
 

@@ -19,9 +19,9 @@ import yaml
 from pydantic import ValidationError
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.json_differences import differences
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.locked_files import LocksUnsupported, open_locked
+from rollyard.records.json_values import differences
+from rollyard.records.jsonl import replace
+from rollyard.records.locked_files import LocksUnsupported, open_locked
 from rollyard.records.types import Json
 from rollyard.training.run_paths import TrainingPaths, version_of_step
 from rollyard.training.train_config import TrainConfig

@@ -13,15 +13,13 @@ from typing import Any
 import yaml
 
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.own_command import own_command
+from rollyard.records.jsonl import replace
+from rollyard.records.script import own_command
 from rollyard.records.types import Json
-from rollyard.services.config.load import load
-from rollyard.services.config.overrides import parse_overrides
-from rollyard.services.config.overrides.command_line import as_override
+from rollyard.services.config.load import find_config, load, read_yaml
+from rollyard.services.config.overrides import as_override, parse_overrides
+from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.config.server_folders import search_roots
-from rollyard.services.config.yaml_files import find_config, read_yaml
 from rollyard.training.train_config import TrainConfig
 
 _HEADER = "# Written by ng_train: the policy's model server. The run's config_paths and overrides take precedence.\n"

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.gpus import present_gpus
-from rollyard.records.io.optional import EXTRAS, install_command, missing, require
-from rollyard.records.io.writable import check_writable
-from rollyard.services.config.overrides.command_line import refuse_secrets
+from rollyard.records.gpus import present_gpus
+from rollyard.records.optional import EXTRAS, install_command, missing, require
+from rollyard.records.writable import check_writable
+from rollyard.services.config.overrides import refuse_secrets
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, notes_of, read_tasks
 from rollyard.services.datasets.tasks import Tasks
-from rollyard.services.rollouts.collection import CollectionPlan
-from rollyard.services.rollouts.sampling import check_sampling
+from rollyard.services.rollouts.collection import CollectionPlan, check_sampling
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.ray_launcher import check_cluster
 from rollyard.services.runtime.run_dir import RunFolder

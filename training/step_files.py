@@ -15,13 +15,13 @@ import orjson
 from pydantic import ValidationError
 
 from rollyard.records.errors import RunError
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.locked_files import unused
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.partial_records import PARTIAL_MEMBER
-from rollyard.records.rollouts.rollout_file import Rollouts
-from rollyard.records.rollouts.rollout_keys import Key, key_of
+from rollyard.records.jsonl import replace
+from rollyard.records.locked_files import unused
+from rollyard.records.rollout_file import Rollouts
+from rollyard.records.rollout_keys import Key, key_of
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json, Record
+from rollyard.records.unfinished_episode import PARTIAL_MEMBER
 from rollyard.training.endings import EndingRules, Treatment
 from rollyard.training.groups import GroupMember, member_of_failure, member_of_row
 from rollyard.training.run_paths import updates_of

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rollyard.records.datasets.rows import with_seed
 from rollyard.records.errors import RunError
-from rollyard.records.rollouts.rollout_keys import digest
+from rollyard.records.rollout_keys import digest
+from rollyard.records.rows import with_seed
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout, Tasks
 

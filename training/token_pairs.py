@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from rollyard.records.errors import RunError
-from rollyard.records.io.jsonl import replace
+from rollyard.records.jsonl import replace
 from rollyard.records.types import Json
 from rollyard.training.update import Batch, Update
 

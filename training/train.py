@@ -18,7 +18,7 @@ from typing import Literal
 from anyio.from_thread import BlockingPortal
 
 from rollyard.records.errors import Failure, RunError
-from rollyard.records.io.jsonl import iter_jsonl, skip
+from rollyard.records.jsonl import iter_jsonl, skip
 from rollyard.services.datasets.tasks import Tasks
 from rollyard.training.batch_source import StackBatchSource
 from rollyard.training.checkpoints import Checkpoint, Checkpoints

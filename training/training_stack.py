@@ -10,18 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollyard.records.errors import Failure, OperatorError, RunError, did_you_mean
-from rollyard.records.io.gpus import present_gpus
+from rollyard.records.gpus import present_gpus
 from rollyard.records.run_types import HeadFile, Keys
-from rollyard.services.config.overrides.command_line import title
-from rollyard.services.head.client import RegistryClient
-from rollyard.services.head.identity import run_id_of
+from rollyard.services.config.overrides import title
+from rollyard.services.head.registry_client import RegistryClient, run_id_of
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpResponse, HttpTransport, Transport
 from rollyard.services.rollouts.collection import StackClients
-from rollyard.services.runtime.programs.program import Program
-from rollyard.services.runtime.programs.program_errors import ended_badly
-from rollyard.services.runtime.programs.servers import until_ready
+from rollyard.services.runtime.program import Program, ended_badly, until_ready
 from rollyard.training.run_paths import TrainingPaths
 from rollyard.training.server_configs import server_configs
 from rollyard.training.train_config import TrainConfig

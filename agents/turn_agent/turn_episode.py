@@ -17,10 +17,10 @@ from rollyard.agents.conversation import without_tokens
 from rollyard.agents.episode import ABSENT, Episode
 from rollyard.agents.tool_answers import error_answer
 from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rewards import check_reward, tidy
 from rollyard.records.rollout_types import PlayedEpisode, Response, ResponseItem
-from rollyard.records.rollouts.rewards import check_reward, tidy
 from rollyard.records.types import FinishReason, Json
-from rollyard.services.http.response_failures import PROBLEM_TYPE, raise_for_status, with_server
+from rollyard.services.http.problem import PROBLEM_TYPE, raise_for_status, with_server
 from rollyard.services.responses.server_answers import read_answer
 
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from rollyard.analysis.findings.answer_values import number_of
+from rollyard.analysis.findings.answer_text import fenced, last_stated, number_of
 from rollyard.analysis.findings.file_actions import FileAction, file_actions
-from rollyard.analysis.findings.final_answer import last_stated
-from rollyard.analysis.findings.python_code import fenced
-from rollyard.records.io.json_values import items, mapping, text_of
+from rollyard.records.json_values import items, mapping, text_of
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField, fields_of
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rollyard.analysis.metrics.loader.columns import Floats, Ints
+from rollyard.analysis.metrics.columns import Floats, Ints
 from rollyard.analysis.metrics.profile import Run
-from rollyard.records.datasets.rows import id_of_row
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.jsonl import iter_jsonl, skip
+from rollyard.records.jsonl import iter_jsonl, skip
+from rollyard.records.rows import id_of_row
 
 
 def hardest_first(run: Run, k: int) -> list[int]:

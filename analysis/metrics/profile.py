@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,31 +13,174 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollyard.analysis.metrics import per_task
-from rollyard.analysis.metrics.datasets import by_dataset, scales
-from rollyard.analysis.metrics.drift_record import Drift
-from rollyard.analysis.metrics.estimators import clustered_mean, mean, pearson
+from rollyard.analysis.metrics.columns import CategoryColumn, Columns, Floats, Ints, chosen
+from rollyard.analysis.metrics.estimators import Estimate, clustered_mean, mean, pearson, total
 from rollyard.analysis.metrics.estimators import total as total_of
-from rollyard.analysis.metrics.failures import failures
-from rollyard.analysis.metrics.loader.columns import CategoryColumn, Columns, Floats, Ints
-from rollyard.analysis.metrics.per_task import PerTask
+from rollyard.analysis.metrics.per_task import Groups, PerTask, pass_at
 from rollyard.analysis.metrics.profile_records import (
     Bin,
     Bounds,
     ByCalls,
     Coverage,
+    DatasetFigures,
+    Drift,
+    FailureKindCount,
+    Failures,
     Group,
     Profile,
     Rewards,
     RewardValue,
     Solved,
+    Stage,
     Tokens,
     ToolCalls,
 )
-from rollyard.analysis.metrics.run_plan import SELECTION, RunPlan
-from rollyard.analysis.metrics.shares import Groups
-from rollyard.analysis.metrics.solved import Ruling, agents_are_datasets, rulings_of, silent, together
-from rollyard.analysis.metrics.stage_times import stages
-from rollyard.records.scores.reward_scale import why_not_comparable
+from rollyard.analysis.metrics.run_plan import SELECTION, Attempts, RunPlan
+from rollyard.analysis.metrics.solved import Ruling, agents_are_datasets, parts_of, rulings_of, silent, together
+from rollyard.records.scores import NO_NAME, Scale, share_bounds, why_not_comparable
+
+# Counts failed attempts, and the rollouts that were lost or recovered.
+
+
+def failures(columns: Columns, attempts: Attempts) -> Failures:
+    """Count the rows of the failures file and the rollout file's rows without a reward, which NeMo Gym writes."""
+    rows = columns.unmeasured
+    task = np.concatenate([attempts.task, rows.task])
+    repeat = np.concatenate([attempts.repeat, rows.repeat])
+    kind = [*attempts.kind, *(rows.kind.names[code] for code in rows.kind.codes.tolist())]
+    server = [*attempts.server, *("" for _ in range(len(rows.task)))]
+    last = _last_of_each(task, repeat)
+    measured = _among(task[last], repeat[last], columns.task, columns.repeat)
+    lost = Counter(kind[index] for index in last[~measured].tolist())
+    servers: dict[str, Counter[str]] = {}
+    for name, server_name in zip(kind, server, strict=True):
+        servers.setdefault(name, Counter())[server_name] += 1
+    trials = len(np.union1d(task, columns.task))
+    kinds = [
+        FailureKindCount(
+            kind=name,
+            attempts=found.total(),
+            lost=lost[name],
+            share=_share(found.total(), len(kind) + len(columns), trials),
+            servers=[server_name for server_name, _ in found.most_common() if server_name],
+        )
+        for name, found in sorted(servers.items(), key=lambda item: (-item[1].total(), item[0]))
+    ]
+    return Failures(attempts=len(kind), mended=int(measured.sum()), lost=int((~measured).sum()), kinds=kinds)
+
+
+def _share(count: int, of: int, trials: int) -> Estimate:
+    bounds = share_bounds(count / of, trials)
+    return Estimate(mean=count / of, low=bounds[0] if bounds else None, high=bounds[1] if bounds else None)
+
+
+def _last_of_each(task: Ints, repeat: Ints) -> Ints:
+    """Return the index of each rollout's last attempt."""
+    order = np.lexsort((np.arange(len(task)), repeat, task))
+    follows = (np.diff(task[order], append=-1) != 0) | (np.diff(repeat[order], append=-1) != 0)
+    last: Ints = order[follows]
+    return last
+
+
+def _among(task: Ints, repeat: Ints, tasks: Ints, repeats: Ints) -> NDArray[np.bool_]:
+    """Return a mask of the (task, repeat) pairs that occur in (`tasks`, `repeats`)."""
+    found = np.zeros(len(task), bool)
+    if len(task) and len(tasks):
+        all_tasks, all_repeats = np.concatenate([tasks, task]), np.concatenate([repeats, repeat])
+        # Neither side has duplicates, so of two equal neighbours, the first is from `tasks` and the second from `task`.
+        order = np.lexsort((np.arange(len(all_tasks)), all_repeats, all_tasks))
+        follows = (np.diff(all_tasks[order]) == 0) & (np.diff(all_repeats[order]) == 0)
+        found[order[1:][follows] - len(tasks)] = True
+    return found
+
+
+# Computes how long episodes spent in each stage.
+
+TOTAL = "total"
+REST = "(rest)"
+"""Time that an episode spent outside all stages, such as queueing and the agent's own work."""
+
+
+def stages(groups: Groups) -> list[Stage]:
+    """Return the `total`, followed by the stages, longest first. REST is the time outside all stages."""
+    found = dict(groups.columns.stages)
+    totals = found.get(TOTAL)
+    if totals is None:
+        return _listed({name: (seconds, None) for name, seconds in found.items()}, groups)
+    timed = ~np.isnan(totals)
+    known = [np.nan_to_num(seconds[timed]) for name, seconds in found.items() if name != TOTAL]
+    # A missing stage counts as 0 s, so that every share has the same denominator.
+    staged = np.sum(known, axis=0) if known else np.zeros(int(timed.sum()))
+    if known:
+        found[REST] = np.full(len(totals), np.nan)
+        found[REST][timed] = np.maximum(totals[timed] - staged, 0.0)
+    denominator = total(np.maximum(totals[timed], staged))
+    shares: dict[str, float | None] = {
+        name: total(np.nan_to_num(seconds[timed])) / denominator if denominator > 0 else None
+        for name, seconds in found.items()
+    }
+    # Sums of rounded stages may exceed the total by microseconds.
+    if (of_total := shares[TOTAL]) is not None:
+        shares[TOTAL] = 1.0 if of_total > 0.999 else None
+    return _listed({name: (seconds, shares[name]) for name, seconds in found.items()}, groups)
+
+
+def _listed(found: dict[str, tuple[Floats, float | None]], groups: Groups) -> list[Stage]:
+    listed = [
+        Stage(stage=name, seconds=spent, share=share)
+        for name, (seconds, share) in found.items()
+        if (spent := groups.spread(seconds)) is not None
+    ]
+    return sorted(listed, key=lambda stage: (stage.stage != TOTAL, -stage.seconds.total, stage.stage))
+
+
+# Computes the metrics of each dataset in a mixture.
+
+
+def by_dataset(columns: Columns, rulings: Sequence[Ruling], *, indexed: bool) -> list[DatasetFigures]:
+    """Return the metrics of each dataset, sorted by name; empty if the run has only one dataset."""
+    if len(rulings) < 2:
+        return []
+    found = []
+    for ruling in sorted(rulings, key=lambda one: one.dataset):
+        own, wins = chosen(columns, ruling.rows), ruling.solved
+        grouped = PerTask.of(own, wins)
+        rate = None if wins is None else clustered_mean(wins.astype(float), grouped.starts, is_share=True)
+        reward = clustered_mean(own.reward, grouped.starts)
+        found.append(
+            DatasetFigures(
+                name=ruling.dataset,
+                rollouts=len(own),
+                tasks=len(grouped) if indexed else 0,
+                solved=None if wins is None else int(wins.sum()),
+                solved_rule=ruling.rule,
+                rate=rate,
+                mean_reward=reward.mean,
+                reward=reward,
+                min=float(own.reward.min()),
+                max=float(own.reward.max()),
+                pass_at=pass_at(grouped) if indexed else [],
+            )
+        )
+    return found
+
+
+def scales(columns: Columns) -> dict[str, Scale]:
+    """Return the reward scale of each dataset."""
+    return {
+        name or NO_NAME: Scale(
+            low=float(columns.reward[mask].min()),
+            high=float(columns.reward[mask].max()),
+            unlike_success=int(
+                ((columns.success[mask] == 1) != (columns.reward[mask] == 1))[~np.isnan(columns.success[mask])].sum()
+            ),
+            agents=frozenset(
+                "" if code < 0 else columns.agent.names[code] for code in np.unique(columns.agent.codes[mask]).tolist()
+            ),
+        )
+        for name, mask in parts_of(columns)
+    }
+
 
 _FREQUENT = 20
 _BARS = 40

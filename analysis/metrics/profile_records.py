@@ -2,10 +2,52 @@
 
 from __future__ import annotations
 
-from rollyard.analysis.metrics.drift_record import Drift
-from rollyard.analysis.metrics.estimate import Estimate, MeanSpread
-from rollyard.analysis.metrics.failure_records import Failures
+from rollyard.analysis.metrics.estimators import Estimate, MeanSpread
 from rollyard.records.types import Json, Record
+
+# Defines the records of failed attempts.
+
+
+class FailureKindCount(Record):
+    """Failed attempts of one kind."""
+
+    kind: str
+    attempts: int
+    lost: int
+    """Number of missing rollouts whose last attempt failed this way."""
+    share: Estimate | None = None
+    """Share of all attempts, measured or failed, with each task as one trial."""
+    servers: list[str]
+    """Servers where the failures originated, most frequent first."""
+
+
+class Failures(Record):
+    """Failed attempts, which never count as rewards."""
+
+    attempts: int
+    mended: int
+    """Number of rollouts that were measured after a failed attempt."""
+    lost: int
+    """Number of rollouts that failed and were never measured."""
+    kinds: list[FailureKindCount]
+
+
+# Defines the record of how often the recorded tokens of a turn do not continue those of the previous turn.
+
+
+class Drift(Record):
+    """Prefix mismatches between the recorded tokens of consecutive turns, from `token_trail`."""
+
+    rollouts: int
+    """Number of rollouts with recorded tokens."""
+    turns: int
+    """Number of turns after the first whose tokens are recorded."""
+    breaks: int
+    """Number of turns whose prompt does not begin with exactly the tokens of the previous turn."""
+    rate: float | None
+    """Share of turns with a prefix mismatch: breaks / turns."""
+    broken_rollouts: int
+    most_segments: int
 
 
 class Bounds(Record):

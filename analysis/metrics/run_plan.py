@@ -12,11 +12,11 @@ import numpy as np
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from rollyard.analysis.metrics.loader.columns import Ints, displayable
-from rollyard.records.datasets.data_files import DataFile, lines_of
-from rollyard.records.io.json_values import mapping, text_of, whole_number
-from rollyard.records.io.jsonl import ParsedLine, hand_over, iter_jsonl
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.analysis.metrics.columns import Ints, displayable
+from rollyard.records.data_files import DataFile, lines_of
+from rollyard.records.json_values import mapping, text_of, whole_number
+from rollyard.records.jsonl import ParsedLine, hand_over, iter_jsonl
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.run_types import CodeVersion
 from rollyard.records.types import Json
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rollyard.analysis.metrics.loader.columns import Columns, Floats
-from rollyard.records.scores.reward_scale import NO_NAME
+from rollyard.analysis.metrics.columns import Columns, Floats
+from rollyard.records.scores import NO_NAME
 
 Flags = NDArray[np.bool_]
 _REPORTED = "the environment reports success"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollyard.analysis.charts.axis import Axis
-from rollyard.analysis.charts.chart import Chart, chart
-from rollyard.analysis.charts.intervals import Interval, intervals
-from rollyard.analysis.charts.labels import pluralize, share
-from rollyard.analysis.findings.finding import Finding, Findings
+from rollyard.analysis.charts.charts import Chart, Interval, chart, intervals
+from rollyard.analysis.charts.svg import Axis, pluralize, share
+from rollyard.analysis.findings.detector import Finding, Findings
 from rollyard.analysis.metrics.profile_records import Profile
-from rollyard.analysis.report.formatting import NOTHING, interval, percent, reward
-from rollyard.analysis.report.section import Link, Section, Table
-from rollyard.analysis.report.viewer_links import ViewerLinks
+from rollyard.analysis.report.formatting import NOTHING, ViewerLinks, interval, percent, reward
+from rollyard.analysis.report.sections import Link, Section, Table
 
 _MOST = 8
 """Maximum number of findings with a paragraph. The table contains all of them."""

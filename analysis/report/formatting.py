@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlencode
 
-from rollyard.analysis.charts.labels import pluralize
-from rollyard.analysis.metrics.estimate import Estimate
+from rollyard.analysis.charts.svg import pluralize
+from rollyard.analysis.metrics.estimators import Estimate
 from rollyard.analysis.metrics.profile_records import Coverage
 
 NOTHING = "–"
@@ -133,3 +135,53 @@ def _four_digits(value: float, sign: str) -> str:
     if abs(value) >= LONG:
         return f"{value:{sign}.6g}"
     return f"{value:{sign}.4f}" if abs(value) >= 5e-5 or value == 0 else f"{value:{sign}.2g}"
+
+
+# ViewerLinks: where a viewer shows what a report counts.
+
+
+@dataclass(frozen=True)
+class ViewerLinks:
+    """Addresses in a viewer that shows the files of a report. It is false without a viewer."""
+
+    address: str = ""
+    """Such as http://127.0.0.1:8080; empty: no links."""
+    runs: tuple[int, ...] = ()
+    """The number of each run in the viewer; empty: that in the report."""
+    where: str = ""
+    """The expression that the counted rollouts meet; empty: all are counted."""
+
+    def __bool__(self) -> bool:
+        return bool(self.address)
+
+    def rollout(self, run: int, task: int, repeat: int) -> str:
+        """Return the address of a rollout; empty without a viewer."""
+        return f"{self._run(run)}/tasks/{task}/{repeat}" if self else ""
+
+    def findings(self, run: int) -> str:
+        """Return the address of the findings of a run; empty if they are not those of the report."""
+        return "" if self.where else f"{self._run(run)}/findings"
+
+    def finding(self, run: int, kind: str, filters: Mapping[str, str]) -> str:
+        """Return the address of all rollouts of a finding; empty if no page shows the same ones. `filters`: those of
+        the list that select them, if there are any.
+        """
+        if not filters:
+            return f"{self.findings(run)}/{kind}" if self.findings(run) else ""
+        conditions = [text for text in (self.where, filters.get("where", "")) if text]
+        both = " and ".join(f"({text})" for text in conditions) if len(conditions) > 1 else "".join(conditions)
+        return f"{self._run(run)}?{urlencode({**filters, **({'where': both} if both else {})})}"
+
+    def comparison(self, first: int, second: int) -> str:
+        """Return the address of the comparison of two runs; empty if the viewer compares other rollouts."""
+        return "" if self.where else f"{self._base}/#/compare/{self._number(first)}/{self._number(second)}"
+
+    @property
+    def _base(self) -> str:
+        return self.address.rstrip("/")
+
+    def _run(self, run: int) -> str:
+        return f"{self._base}/#/runs/{self._number(run)}"
+
+    def _number(self, run: int) -> int:
+        return self.runs[run] if self.runs else run

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from rollyard.analysis.charts.style import STYLE
+from rollyard.analysis.charts.svg import STYLE
 from rollyard.analysis.metrics.profile_records import Profile
 from rollyard.analysis.report.document import Report, document
-from rollyard.analysis.report.formatting import NOTHING, mark_partial, measured
-from rollyard.analysis.report.headline import headlines
-from rollyard.analysis.report.section import Section, Table
-from rollyard.analysis.report.viewer_links import ViewerLinks
+from rollyard.analysis.report.formatting import NOTHING, ViewerLinks, mark_partial, measured
+from rollyard.analysis.report.sections import Section, Table, headlines
 
 _TILES = 4
 _MAX_WIDTH = 62

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from rollyard.analysis.report.document import Report, document
-from rollyard.analysis.report.section import Section, Table
-from rollyard.analysis.report.viewer_links import ViewerLinks
+from rollyard.analysis.report.formatting import ViewerLinks
+from rollyard.analysis.report.sections import Section, Table
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 

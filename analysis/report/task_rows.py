@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import orjson
 
-from rollyard.analysis.metrics.consensus import MOST_K
-from rollyard.analysis.metrics.per_task import PerTask
+from rollyard.analysis.metrics.per_task import MOST_K, PerTask
 from rollyard.analysis.metrics.profile import Run
-from rollyard.records.datasets.data_files import DataFile
-from rollyard.records.datasets.rows import exact_objects
+from rollyard.records.data_files import DataFile
 from rollyard.records.errors import RunError
+from rollyard.records.rows import exact_objects
 from rollyard.records.types import Json
 
 

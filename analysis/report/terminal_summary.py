@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollyard.analysis.charts.curves.step_charts import figure_text, figure_title
-from rollyard.analysis.metrics.estimate import Estimate
+from rollyard.analysis.charts.curves import figure_text, figure_title
+from rollyard.analysis.metrics.estimators import Estimate
 from rollyard.analysis.metrics.profile_records import DatasetFigures, Profile
-from rollyard.analysis.metrics.training.series_profile import SeriesProfile
-from rollyard.analysis.report.dataset_sections import at_common_k, over_tasks, shown
+from rollyard.analysis.metrics.training_steps import SeriesProfile
 from rollyard.analysis.report.document import Report
 from rollyard.analysis.report.formatting import (
     NOTHING,
@@ -21,8 +20,8 @@ from rollyard.analysis.report.formatting import (
     reward,
     signed,
 )
-from rollyard.analysis.report.headline import headlines
-from rollyard.records.io.terminal import plain_line
+from rollyard.analysis.report.sections import at_common_k, headlines, over_tasks, shown
+from rollyard.records.terminal import plain_line
 
 _FINDINGS = 3
 """Maximum number of findings that are printed; the report contains all of them."""

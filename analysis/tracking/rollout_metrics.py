@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
-from rollyard.analysis.tracking.tracker import ROLLOUTS
-from rollyard.records.io.json_values import mapping
+import orjson
+from pydantic import Field, ValidationError
+
+from rollyard.analysis.tracking.tracker import ROLLOUTS, Cell
+from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.json_values import mapping
+from rollyard.records.jsonl import Lines, iter_jsonl, replace, skip
+from rollyard.records.rewards import is_measured
+from rollyard.records.rollout_file import is_running, read_status
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.rollout_types import RolloutRow
-from rollyard.records.rollouts.rewards import is_measured
-from rollyard.records.scores.run_scores import RunScores
-from rollyard.records.scores.running_mean import ClusteredMean
-from rollyard.records.types import MAX_REWARD, Json
+from rollyard.records.scores import ClusteredMean, RunScores
+from rollyard.records.types import MAX_REWARD, Json, Record
 
 
 class Mean:
@@ -115,3 +125,158 @@ def tool_calls(row: Json) -> int:
 def output_tokens(row: Json) -> Any:
     """Return the number of output tokens in the entire episode, if the endpoint reported it."""
     return mapping(mapping(row.get("response")).get("usage")).get("output_tokens")
+
+
+# Draws a uniform sample of a file's rollouts and converts them to readable text.
+
+COLUMNS = ("task", "repeat", "reward", "success", "end", "tool_calls", "output_tokens", "conversation")
+MAX_LENGTH = 20_000
+"""Maximum length of a conversation in characters."""
+
+
+class RolloutSample:
+    """Draws `size` rows from those offered (Vitter's algorithm R). The same file always gives the same sample."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._seen = 0
+        self._kept: list[tuple[Cell, ...]] = []
+        self._random = random.Random(0)
+
+    def offer(self, row: Json) -> None:
+        """Add the row to the sample or discard it."""
+        self._seen += 1
+        if len(self._kept) < self._size:
+            self._kept.append(_cells(row))
+        elif (index := self._random.randrange(self._seen)) < self._size:
+            self._kept[index] = _cells(row)
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """The sampled rows, sorted by task and repeat, with one cell per column."""
+        return sorted(self._kept, key=lambda cells: (cells[0] is None, cells[0] or 0, cells[1] or 0))
+
+
+def conversation(row: Json) -> str:
+    """Return the episode's conversation as text: messages with their roles, calls with their arguments, and results."""
+    params, response = row.get("responses_create_params"), row.get("response")
+    start = params.get("input") if isinstance(params, dict) else None
+    output = response.get("output") if isinstance(response, dict) else None
+    items = [{"role": "user", "content": start}] if isinstance(start, str) else _list(start)
+    text = "\n\n".join(filter(None, (_item_text(item) for item in [*items, *_list(output)])))
+    return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}\n... ({len(text) - MAX_LENGTH} more characters)"
+
+
+def _cells(row: Json) -> tuple[Cell, ...]:
+    success, end = row.get("success"), row.get("finish_reason")
+    return (
+        _integer(row.get("_ng_task_index")),
+        _integer(row.get("_ng_rollout_index")),
+        float(row["reward"]),
+        success if isinstance(success, bool) else None,
+        end if isinstance(end, str) else None,
+        tool_calls(row),
+        _integer(output_tokens(row)),
+        conversation(row),
+    )
+
+
+def _item_text(item: Any) -> str:
+    if not isinstance(item, dict):
+        return ""
+    kind = item.get("type")
+    if kind == "function_call":
+        return f"call: {item.get('name')}({_text(item.get('arguments'))})"
+    if kind == "function_call_output":
+        return f"result: {_text(item.get('output'))}"
+    if kind == "reasoning":
+        return f"reasoning: {_text(item.get('content') or item.get('summary'))}"
+    return f"{item.get('role', kind)}: {_text(item.get('content'))}"
+
+
+def _text(content: Any) -> str:
+    """Return the text of a message's content. Content of any other type is returned as JSON."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(
+        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
+    ):
+        return "\n".join(part["text"] for part in content)
+    return orjson.dumps(content).decode()
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _integer(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# Reads a rollout file's rows in order, optionally while the file grows.
+
+POLL_S = 1.0
+SILENT_S = 10.0
+"""A `running` status that is older than this is left over from a collection that was killed."""
+
+
+def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
+    """Yield every complete row of the file.
+
+    With `follow`, keep reading until the collection ends, and yield None before each pause of POLL_S. Lines that are
+    not JSON objects are skipped, because other commands validate the file. Raises OperatorError if the file cannot be
+    read.
+    """
+    try:
+        file = output.open("rb")
+    except OSError as error:
+        raise OperatorError(f"rollout file {str(output)!r} cannot be read: {error.strerror}") from error
+    with file:
+        end = 0
+        while True:
+            # Checked before reading, so that rows written until the end are read.
+            more = follow and is_running(read_status(output), SILENT_S)
+            lines = Lines(file, end, whole=True)
+            # Rows are sent to a tracker, so they must be serializable by orjson.
+            for line in iter_jsonl(lines, skip, parse=orjson.loads):
+                yield line.value
+            end = max(end, lines.end)
+            if not more:
+                return
+            yield None
+            time.sleep(POLL_S)
+
+
+# Records how many rollouts were logged to each tracker's run, in `X_tracked.json` next to `X.jsonl`.
+
+
+class Tracked(Record):
+    """The contents of the progress file."""
+
+    rollouts: dict[str, int] = Field(default_factory=dict)
+    """Maps tracker and run id, such as `wandb/0123456789abcdef`, to the number of rollouts logged."""
+
+
+class ProgressFile:
+    """Stores the progress of trackers that cannot be queried, such as Weights & Biases offline."""
+
+    def __init__(self, output: Path, tracker: str, run_id: str) -> None:
+        self.path = RolloutPaths(output).sidecar("tracked.json")
+        self._key = f"{tracker}/{run_id}"
+
+    @property
+    def logged(self) -> int:
+        """Number of rollouts logged by earlier commands; 0 if unknown."""
+        return self._read().rollouts.get(self._key, 0)
+
+    def write(self, rollouts: int) -> None:
+        """Store the progress. Does nothing if the folder is not writable."""
+        known = self._read().rollouts
+        with contextlib.suppress(RunError):
+            replace(self.path, orjson.dumps({"rollouts": {**known, self._key: rollouts}}) + b"\n", synced=False)
+
+    def _read(self) -> Tracked:
+        try:
+            return Tracked.model_validate_json(self.path.read_bytes())
+        except (OSError, ValidationError):
+            return Tracked()

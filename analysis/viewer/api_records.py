@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from rollyard.analysis.charts.chart import Chart
+from rollyard.analysis.charts.charts import Chart
 from rollyard.analysis.metrics.profile_records import Profile
-from rollyard.records.rollouts.replay import Replay
+from rollyard.records.replay import Replay
 from rollyard.records.types import CollectionStatus, Json, Record
 from rollyard.records.verdict_fields import Role
 

@@ -20,7 +20,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from rollyard.analysis.charts.style import STYLE
+from rollyard.analysis.charts.svg import STYLE
 from rollyard.analysis.viewer.api_records import RolloutView
 from rollyard.analysis.viewer.attempts import attempt_router
 from rollyard.analysis.viewer.comparison import SORTS, RunDifferences
@@ -40,8 +40,8 @@ from rollyard.analysis.viewer.step_reader import SeriesSource, StepReader
 from rollyard.analysis.viewer.token_pairs import pair_router
 from rollyard.analysis.viewer.token_texts import TokenDecoder, decoded_rollout
 from rollyard.analysis.viewer.training import TrainingIndex, training_router
-from rollyard.records.expressions.parse import ExpressionError
-from rollyard.records.notes.author import user_name
+from rollyard.records.expression_parser import ExpressionError
+from rollyard.records.note_records import user_name
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"

@@ -14,9 +14,9 @@ from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import Response
 from pydantic import Field
 
-from rollyard.analysis.charts.chart import Chart
-from rollyard.analysis.charts.log_probs import log_probs
-from rollyard.analysis.metrics.loader.columns import Ints
+from rollyard.analysis.charts.charts import Chart
+from rollyard.analysis.charts.run_charts import log_probs
+from rollyard.analysis.metrics.columns import Ints
 from rollyard.analysis.viewer.api_records import Attempt, Event
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.failed_attempts import Failed, attempt_of
@@ -27,9 +27,9 @@ from rollyard.analysis.viewer.rollout_list import MAX_LINES
 from rollyard.analysis.viewer.rollout_view import Replays
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.analysis.viewer.untrusted_values import row_facts
-from rollyard.records.io.durations import duration
-from rollyard.records.io.json_values import items, mapping, number, text_of, whole_number
-from rollyard.records.rollouts.replay import Replay
+from rollyard.records.json_values import items, mapping, number, text_of, whole_number
+from rollyard.records.replay import Replay
+from rollyard.records.terminal import duration
 from rollyard.records.types import Json, Record
 
 _NOT_RECORDED = (

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollyard.analysis.charts.chart import Chart
-from rollyard.analysis.charts.comparison_charts import difference_charts, side_by_side
-from rollyard.analysis.metrics.comparison import Difference, difference
-from rollyard.analysis.metrics.loader.columns import Floats, Ints
+from rollyard.analysis.charts.charts import Chart
+from rollyard.analysis.charts.run_charts import difference_charts, side_by_side
+from rollyard.analysis.metrics.columns import Floats, Ints
+from rollyard.analysis.metrics.comparison import SAME_INPUT, Difference, Side, difference, pair
 from rollyard.analysis.metrics.profile import Run
-from rollyard.analysis.metrics.task_pairing import SAME_INPUT, Side, pair
 from rollyard.analysis.viewer.caches import ThrottledCache
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.records.types import Record

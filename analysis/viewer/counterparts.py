@@ -9,7 +9,7 @@ import numpy as np
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import Response
 
-from rollyard.analysis.metrics.loader.columns import Columns, displayable
+from rollyard.analysis.metrics.columns import Columns, displayable
 from rollyard.analysis.viewer.json_responses import json_response
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.rollout_list import Table

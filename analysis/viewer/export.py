@@ -26,7 +26,7 @@ from rollyard.analysis.viewer.run_file import RunFile, numbers_of
 from rollyard.analysis.viewer.single_file_page import single_page
 from rollyard.analysis.viewer.token_texts import TokenDecoder, decoded_rollout
 from rollyard.records.errors import OperatorError
-from rollyard.records.expressions.parse import ExpressionError
+from rollyard.records.expression_parser import ExpressionError
 from rollyard.records.types import Json, Record
 
 MAX_EXPORTED = 200

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rollyard.analysis.metrics.loader.columns import CategoryColumn, Floats, Ints
-from rollyard.analysis.metrics.loader.rollout_parser import Vocabulary
+from rollyard.analysis.metrics.columns import CategoryColumn, Floats, Ints, Vocabulary
 from rollyard.analysis.viewer.api_records import Attempt
 from rollyard.analysis.viewer.growing_index import FileFingerprint
 from rollyard.analysis.viewer.untrusted_values import row_at
-from rollyard.records.io.json_values import mapping, number, text_of, whole_number
-from rollyard.records.io.jsonl import iter_jsonl, skip
-from rollyard.records.io.lines import Lines
+from rollyard.records.json_values import mapping, number, text_of, whole_number
+from rollyard.records.jsonl import Lines, iter_jsonl, skip
 from rollyard.records.types import Json
 
 _STEP = 16 << 20

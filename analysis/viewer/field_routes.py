@@ -14,7 +14,7 @@ from fastapi import APIRouter, Response
 from fastapi import Query as Parameters
 from pydantic import Field
 
-from rollyard.analysis.metrics.loader.columns import Floats, Ints
+from rollyard.analysis.metrics.columns import Floats, Ints
 from rollyard.analysis.metrics.profile import histogram
 from rollyard.analysis.metrics.profile_records import Bin
 from rollyard.analysis.viewer.caches import Identity
@@ -23,8 +23,8 @@ from rollyard.analysis.viewer.json_responses import json_response
 from rollyard.analysis.viewer.rollout_list import Indexes, Listing, Query
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.analysis.viewer.untrusted_values import sanitize
-from rollyard.records.expressions.column import Column, Kind
-from rollyard.records.expressions.parse import MAX_LENGTH, parse_field
+from rollyard.records.expression_parser import MAX_LENGTH, parse_field
+from rollyard.records.expressions import Column, Kind
 from rollyard.records.types import Record
 
 _NAME = Field(min_length=1, max_length=500)

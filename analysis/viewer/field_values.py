@@ -20,20 +20,16 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from rollyard.analysis.metrics.loader.columns import Columns, Ints
-from rollyard.analysis.metrics.loader.computed_columns import COMPUTED, computed_column
-from rollyard.analysis.metrics.loader.field_reader import bounded
-from rollyard.analysis.metrics.loader.where import mask_of, note_fields, stored_fields
+from rollyard.analysis.metrics.columns import COMPUTED, Columns, Ints, computed_column
+from rollyard.analysis.metrics.selection import bounded, mask_of, note_fields, stored_fields
 from rollyard.analysis.viewer.caches import Identity, PacedCache
 from rollyard.analysis.viewer.run_notes import RunNotes
 from rollyard.analysis.viewer.untrusted_values import sanitize
-from rollyard.records.expressions.column import Column, Kind, column_of
-from rollyard.records.expressions.evaluate import Mask
-from rollyard.records.expressions.field_path import FieldPath
-from rollyard.records.expressions.parse import ExpressionError, parse, parse_field
-from rollyard.records.io.jsonl import iter_jsonl, skip
-from rollyard.records.notes.note_fields import is_note_field, note_columns
-from rollyard.records.rollouts.tokens.derived_fields import reader_of
+from rollyard.records.expression_parser import ExpressionError, FieldPath, parse, parse_field
+from rollyard.records.expressions import Column, Kind, Mask, column_of
+from rollyard.records.jsonl import iter_jsonl, skip
+from rollyard.records.note_records import is_note_field, note_columns
+from rollyard.records.tokens import reader_of
 
 _MAX_SELECTIONS = 6
 """Each takes 9 MB for a million rollouts."""

@@ -15,24 +15,20 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
-from rollyard.analysis.metrics.loader.columns import Columns, Ints
-from rollyard.analysis.metrics.loader.computed_columns import COMPUTED, computed_column
-from rollyard.analysis.metrics.loader.where import stored_fields
+from rollyard.analysis.metrics.columns import COMPUTED, Columns, Ints, computed_column
+from rollyard.analysis.metrics.selection import stored_fields
 from rollyard.analysis.viewer.api_records import ColumnHead, VerdictValue
 from rollyard.analysis.viewer.caches import Identity, PacedCache
 from rollyard.analysis.viewer.field_values import FieldColumns, Selection, Selections, column_named
 from rollyard.analysis.viewer.rollout_list import SORTS
 from rollyard.analysis.viewer.run_notes import RunNotes
 from rollyard.analysis.viewer.untrusted_values import sanitize
-from rollyard.records.expressions.column import LARGEST_EXACT, Column
-from rollyard.records.expressions.evaluate import Mask
-from rollyard.records.expressions.field_path import FieldPath
-from rollyard.records.expressions.parse import ExpressionError, parse, parse_field
-from rollyard.records.io.json_values import items, mapping
-from rollyard.records.io.jsonl import lenient
-from rollyard.records.io.lines import line_at
-from rollyard.records.notes.note_fields import NOTE_FIELDS, is_note_field, note_columns
-from rollyard.records.rollouts.tokens.derived_fields import DERIVED, reader_of
+from rollyard.records.expression_parser import ExpressionError, FieldPath, parse, parse_field
+from rollyard.records.expressions import LARGEST_EXACT, Column, Mask
+from rollyard.records.json_values import items, mapping
+from rollyard.records.jsonl import lenient, line_at
+from rollyard.records.note_records import NOTE_FIELDS, is_note_field, note_columns
+from rollyard.records.tokens import DERIVED, reader_of
 from rollyard.records.types import TOKEN_FIELDS, Json, Record
 from rollyard.records.verdict_fields import ROLES, VERDICT_FIELDS, fields_of
 

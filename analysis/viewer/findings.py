@@ -15,11 +15,17 @@ import numpy as np
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import Response
 
-from rollyard.analysis.findings.evidence import Signs, joined
-from rollyard.analysis.findings.find import Found, find
-from rollyard.analysis.findings.finding import Finding
-from rollyard.analysis.findings.sign_reader import no_signs, ranges_of, read_failed_attempts, read_ranges, read_signs
-from rollyard.analysis.metrics.loader.parallel_reader import reading_pool
+from rollyard.analysis.findings.detector import Finding, Signs, joined
+from rollyard.analysis.findings.find import (
+    Found,
+    find,
+    no_signs,
+    ranges_of,
+    read_failed_attempts,
+    read_ranges,
+    read_signs,
+)
+from rollyard.analysis.metrics.load import reading_pool
 from rollyard.analysis.viewer.api_records import Page
 from rollyard.analysis.viewer.caches import ThrottledCache
 from rollyard.analysis.viewer.json_responses import json_response

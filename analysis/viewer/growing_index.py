@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from rollyard.analysis.metrics.loader.columns import (
+from rollyard.analysis.metrics.columns import (
     CATEGORIES,
     FLOATS,
     INTS,
@@ -29,13 +29,13 @@ from rollyard.analysis.metrics.loader.columns import (
     LOST_INTS,
     CategoryColumn,
     Columns,
+    RolloutParser,
     Unmeasured,
     merged,
     numbered_in_file_order,
 )
-from rollyard.analysis.metrics.loader.parallel_reader import PART, Part, has_task_index, read_parts
-from rollyard.analysis.metrics.loader.rollout_parser import RolloutParser
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.analysis.metrics.load import PART, Part, has_task_index, read_parts
+from rollyard.records.rollout_paths import RolloutPaths
 
 WORTH_SAVING = 32 << 20
 """Minimum file size in bytes for saving the index. Smaller files can be read again in a few tenths of a second."""

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from rollyard.analysis.metrics.loader.parallel_reader import PART, reading_pool
+from rollyard.analysis.metrics.load import PART, reading_pool
 from rollyard.analysis.viewer.api_records import Overview
 from rollyard.analysis.viewer.run_file import RunFile
 

@@ -18,16 +18,15 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from rollyard.analysis.charts.chart import Chart, Charts
-from rollyard.analysis.charts.pace import Moment, pace
-from rollyard.analysis.charts.waiting import waiting
+from rollyard.analysis.charts.charts import Chart, Charts
+from rollyard.analysis.charts.run_charts import Moment, pace, waiting
 from rollyard.analysis.viewer.api_records import Event
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.json_responses import NO_STORE
 from rollyard.analysis.viewer.rollout_view import Replays
 from rollyard.analysis.viewer.untrusted_values import sanitize
 from rollyard.records.errors import Failure, RunError
-from rollyard.records.rollouts.replay import Replay
+from rollyard.records.replay import Replay
 from rollyard.records.run_types import ServerInstance
 from rollyard.records.types import Json, Record
 

@@ -21,9 +21,16 @@ from rollyard.analysis.viewer.rollout_view import row_of
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.analysis.viewer.run_notes import PlacedNotes, RunNotes
 from rollyard.records.errors import RunError
-from rollyard.records.notes.current_state import RolloutNotes
-from rollyard.records.notes.record import MAX_TEXT, Name, RolloutRef, Verdict, new_record, what_is_wrong
-from rollyard.records.notes.rollout_identity import ref_of
+from rollyard.records.note_records import (
+    MAX_TEXT,
+    Name,
+    RolloutNotes,
+    RolloutRef,
+    Verdict,
+    new_record,
+    ref_of,
+    what_is_wrong,
+)
 from rollyard.records.types import Record
 
 MAX_BODY = 256 << 10

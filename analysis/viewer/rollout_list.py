@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollyard.analysis.metrics.loader.columns import CategoryColumn, Columns, Floats, Ints, joined_categories
+from rollyard.analysis.metrics.columns import CategoryColumn, Columns, Floats, Ints, joined_categories
 from rollyard.analysis.metrics.solved import which_solved
 from rollyard.analysis.viewer.api_records import Outcome, Page, RolloutLine
 from rollyard.analysis.viewer.caches import PacedCache

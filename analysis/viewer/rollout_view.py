@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from rollyard.analysis.charts.log_probs import log_probs
+from rollyard.analysis.charts.run_charts import log_probs
 from rollyard.analysis.viewer.api_records import RolloutView
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.fields import verdict_of
@@ -13,8 +13,8 @@ from rollyard.analysis.viewer.rollout_list import Table
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.analysis.viewer.untrusted_values import as_row, row_facts
 from rollyard.records.errors import RunError
+from rollyard.records.replay import Replay
 from rollyard.records.rollout_types import RolloutRow
-from rollyard.records.rollouts.replay import Replay
 from rollyard.records.types import Json
 
 Replays = Callable[[Json], Replay | None]

@@ -6,10 +6,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from urllib.parse import urlencode
 
-from rollyard.analysis.charts.profile_charts import profile_charts
-from rollyard.analysis.metrics.loader.columns import CategoryColumn, chosen, displayable
-from rollyard.analysis.metrics.loader.load_run import run_from_columns
-from rollyard.analysis.metrics.loader.parallel_reader import PART, Read
+from rollyard.analysis.charts.run_charts import profile_charts
+from rollyard.analysis.metrics.columns import CategoryColumn, chosen, displayable
+from rollyard.analysis.metrics.load import PART, Read, run_from_columns
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.solved import with_solved
 from rollyard.analysis.viewer.api_records import ColumnHead, Numbers, Page, RunFileStatus
@@ -20,9 +19,9 @@ from rollyard.analysis.viewer.growing_index import FollowedFile
 from rollyard.analysis.viewer.rollout_list import NO_ROW, SORTS, Indexes, Listing, Query, Table, page_start, table_of
 from rollyard.analysis.viewer.run_notes import RunNotes
 from rollyard.analysis.viewer.text_search import SearchCache, Snippets
-from rollyard.records.io.lines import line_at
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.status_file import is_running, read_status
+from rollyard.records.jsonl import line_at
+from rollyard.records.rollout_file import is_running, read_status
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import CollectionStatus
 
 _SILENT_S = 60.0
@@ -206,7 +205,7 @@ def numbers_of(run: RunFile) -> Numbers:
 
 
 class RunLinks:
-    """Provides the URLs of one run's pages. Implements `rollyard.analysis.charts.links.Links`."""
+    """Provides the URLs of one run's pages. Implements `rollyard.analysis.charts.svg.Links`."""
 
     def __init__(self, run: int) -> None:
         self._run = f"#/runs/{run}"

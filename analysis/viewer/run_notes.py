@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rollyard.analysis.metrics.loader.columns import Columns
-from rollyard.analysis.notes.row_finder import RowFinder
-from rollyard.records.notes.current_state import RolloutNotes, fold
-from rollyard.records.notes.notes_file import NotesContent, NotesFile
-from rollyard.records.notes.record import AnyRecord, Removal, RolloutRef
+from rollyard.analysis.metrics.columns import Columns
+from rollyard.analysis.metrics.row_notes import RowFinder
+from rollyard.records.note_records import AnyRecord, Removal, RolloutNotes, RolloutRef, fold
+from rollyard.records.notes_file import NotesContent, NotesFile
 
 
 @dataclass(frozen=True)

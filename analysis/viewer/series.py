@@ -9,13 +9,11 @@ import numpy as np
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import Response
 
-from rollyard.analysis.charts.curves.step_charts import group_of, step_chart
-from rollyard.analysis.charts.curves.training_charts import ChartGroup
-from rollyard.analysis.metrics.estimate import Estimate
-from rollyard.analysis.metrics.loader.columns import Floats, displayable
-from rollyard.analysis.metrics.paired.metric import SOLVE_RATE
-from rollyard.analysis.metrics.training.step_summary import drawn_names
-from rollyard.analysis.metrics.training.task_series import SORTS, TaskSeries, ends, evenly
+from rollyard.analysis.charts.curves import ChartGroup, group_of, step_chart
+from rollyard.analysis.metrics.columns import Floats, displayable
+from rollyard.analysis.metrics.estimators import Estimate
+from rollyard.analysis.metrics.run_pair import SOLVE_RATE
+from rollyard.analysis.metrics.training_steps import SORTS, TaskSeries, drawn_names, ends, evenly
 from rollyard.analysis.viewer.json_responses import json_response
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.step_reader import SeriesProgress, SeriesSource, StepFile, StepReader

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.analysis.charts.style import STYLE
+from rollyard.analysis.charts.svg import STYLE
 
 STATIC = Path(__file__).parent / "static"
 _STYLE = re.compile(r'<link rel="stylesheet" href="static/([^"]+)">\n?')

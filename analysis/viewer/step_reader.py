@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from rollyard.analysis.metrics.loader.load_run import run_from_columns
-from rollyard.analysis.metrics.loader.parallel_reader import PART, Part, Read, has_task_index, read_part, reading_pool
-from rollyard.analysis.metrics.training.row_numbers import NumberColumns, RowNumbers, joined
-from rollyard.analysis.metrics.training.series_profile import SummarizedStep
-from rollyard.analysis.metrics.training.step_summary import StepSummary, step_summary
+from rollyard.analysis.metrics.load import PART, Part, Read, has_task_index, read_part, reading_pool, run_from_columns
+from rollyard.analysis.metrics.training_steps import (
+    NumberColumns,
+    RowNumbers,
+    StepSummary,
+    SummarizedStep,
+    joined,
+    step_summary,
+)
 from rollyard.analysis.viewer.growing_index import empty, extended
 from rollyard.analysis.viewer.training import TrainingFolder, evaluation_number, rollouts_number
 from rollyard.records.errors import RollyardError

@@ -24,7 +24,7 @@ from rollyard.analysis.viewer.api_records import Event, Snippet
 from rollyard.analysis.viewer.caches import PacedCache
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.untrusted_values import as_row
-from rollyard.records.io.lines import line_at
+from rollyard.records.jsonl import line_at
 
 _CHUNK = 1 << 20
 _MAX_CASED_LETTERS = 4

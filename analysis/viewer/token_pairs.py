@@ -13,11 +13,8 @@ import orjson
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import Response
 
-from rollyard.analysis.charts.axis import Axis
-from rollyard.analysis.charts.chart import Chart, chart, table
-from rollyard.analysis.charts.histogram import Bar, histogram
-from rollyard.analysis.charts.labels import pluralize, share, short, signed
-from rollyard.analysis.charts.scatter import Pair, scatter
+from rollyard.analysis.charts.charts import Bar, Chart, Pair, chart, histogram, scatter, table
+from rollyard.analysis.charts.svg import Axis, pluralize, share, short, signed
 from rollyard.analysis.viewer.json_responses import json_response
 from rollyard.analysis.viewer.library import UnknownRun
 from rollyard.analysis.viewer.rollout_view import RowChanged, row_of
@@ -26,8 +23,8 @@ from rollyard.analysis.viewer.token_texts import TokenDecoder
 from rollyard.analysis.viewer.training import TrainingIndex, rollouts_number
 from rollyard.analysis.viewer.untrusted_values import sanitize
 from rollyard.records.errors import RunError
-from rollyard.records.io.json_values import items, mapping, number, whole_number
-from rollyard.records.rollouts.tokens.model_calls import is_from_model, model_call
+from rollyard.records.json_values import items, mapping, number, whole_number
+from rollyard.records.tokens import is_from_model, model_call
 from rollyard.records.types import Record
 
 _ENGINE, _TRAINER = Axis("engine's log-probability"), Axis("trainer's log-probability")

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from rollyard.analysis.viewer.api_records import Event, RolloutView, Tokens
 from rollyard.analysis.viewer.untrusted_values import sanitize, shortened_values
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.json_values import mapping
-from rollyard.records.io.optional import EXTRAS, install_command, missing
-from rollyard.records.rollouts.tokens.model_calls import ModelCall, alternatives_of, ids_of, model_call
+from rollyard.records.json_values import mapping
+from rollyard.records.optional import EXTRAS, install_command, missing
+from rollyard.records.tokens import ModelCall, alternatives_of, ids_of, model_call
 from rollyard.records.types import Json
 
 REPLACEMENT = "\ufffd"

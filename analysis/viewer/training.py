@@ -19,17 +19,16 @@ import orjson
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
-from rollyard.analysis.charts.curves.catalog import axis_of, title_of
-from rollyard.analysis.charts.curves.training_charts import ChartGroup, training_charts, value_text
-from rollyard.analysis.metrics.loader.columns import displayable
-from rollyard.analysis.metrics.training.metrics_file import MetricsFile
+from rollyard.analysis.charts.curves import ChartGroup, axis_of, title_of, training_charts, value_text
+from rollyard.analysis.metrics.columns import displayable
+from rollyard.analysis.metrics.training_steps import MetricsFile
 from rollyard.analysis.viewer.api_records import Overview, TrainingStatus
 from rollyard.analysis.viewer.caches import ThrottledCache
 from rollyard.analysis.viewer.json_responses import json_response
 from rollyard.analysis.viewer.library import FileIndex, UnknownRun
 from rollyard.analysis.viewer.run_file import RunFile
-from rollyard.records.io.json_values import is_number, items, mapping, text_of
-from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.json_values import is_number, items, mapping, text_of
+from rollyard.records.rollout_file import read_status
 from rollyard.records.types import CollectionStatus, Json, Record
 
 MAX_LINES = 500

@@ -9,9 +9,8 @@ from typing import Any
 
 import orjson
 
-from rollyard.records.io.json_values import mapping, number
-from rollyard.records.io.jsonl import lenient
-from rollyard.records.io.lines import line_at
+from rollyard.records.json_values import mapping, number
+from rollyard.records.jsonl import lenient, line_at
 from rollyard.records.types import TOKEN_FIELDS, Json
 
 MAX_DEPTH = 100

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from examples.sokoban_policy.unseen_rooms import EVALUATION_SEED, distinct_rooms
-from rollyard.records.io.script import ScriptParser, positive, run_script
+from rollyard.records.script import ScriptParser, positive, run_script
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rollyard.records.io.script import ScriptParser, run_script
+from rollyard.records.script import ScriptParser, run_script
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from examples.sokoban_policy.layouts import Layout, Position, position_of, puzzle_of_layout, rooms
 from examples.sokoban_policy.traces import Encoder, Trace, trace_of
 from examples.sokoban_policy.vocabulary import build_tokenizer
-from rollyard.records.io.script import ScriptParser, positive, run_script
+from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.resources_servers.grl_sokoban.symmetry import NAMES, Symmetry
 
 NOISE = 0.15

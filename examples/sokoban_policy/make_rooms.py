@@ -14,7 +14,7 @@ from pathlib import Path
 
 from examples.sokoban_policy.layouts import SIZE
 from examples.sokoban_policy.unseen_rooms import EVALUATION_SEED, LEAST_MOVES, MOST_MOVES, TRAINING_SEED, distinct_rooms
-from rollyard.records.io.script import ScriptParser, positive, run_script
+from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.resources_servers.grl_sokoban.game import Room
 from rollyard.resources_servers.grl_sokoban.row_writer import Row, row, write
 from rollyard.resources_servers.grl_sokoban.solver import solve

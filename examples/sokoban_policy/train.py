@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rollyard.records.io.script import ScriptParser, positive, run_script
+from rollyard.records.script import ScriptParser, positive, run_script
 
 
 def main(arguments: list[str] | None = None) -> None:

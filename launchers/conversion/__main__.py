@@ -21,9 +21,8 @@ from typing import TextIO
 from rollyard.launchers.conversion.cache import Contents, ConversionRequest, LockSettings, convert
 from rollyard.launchers.conversion.source import Source
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import exit_status
-from rollyard.records.io.optional import EXTRAS, require
-from rollyard.records.io.script import ScriptParser
+from rollyard.records.optional import EXTRAS, require
+from rollyard.records.script import ScriptParser, exit_status
 
 NAME = "python -m rollyard.launchers.conversion"
 

@@ -37,8 +37,8 @@ from rollyard.launchers.conversion.source import (
     resolve,
 )
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.locked_files import sync_folder, write_synced
-from rollyard.records.io.optional import load
+from rollyard.records.locked_files import sync_folder, write_synced
+from rollyard.records.optional import load
 from rollyard.records.types import Record
 
 MANIFEST = "rollyard_conversion.json"

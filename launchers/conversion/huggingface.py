@@ -25,7 +25,7 @@ from rollyard.launchers.conversion.cache import Contents
 from rollyard.launchers.conversion.dcp_checkpoint import DcpCheckpoint, stage
 from rollyard.launchers.conversion.source import PolicyConfig, Source
 from rollyard.records.errors import RunError
-from rollyard.records.io.file_modes import set_default_mode
+from rollyard.records.writable import set_default_mode
 
 MAX_SHARD_BYTES = 5_000_000_000
 INDEX = "model.safetensors.index.json"

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import orjson
 
+from rollyard.records import s3
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io import s3
 from rollyard.records.io.safetensors_headers import read_header
 
 

@@ -23,9 +23,9 @@ from pydantic import ConfigDict, ValidationError
 
 from rollyard.launchers.evaluation.eval_state import FINAL, EvalFolder, EvalState, is_alive, read_state
 from rollyard.records.errors import OperatorError, RollyardError, RunError
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED
-from rollyard.records.io.jsonl import replace
-from rollyard.records.rollouts.rollout_keys import Shard
+from rollyard.records.jsonl import replace
+from rollyard.records.rollout_keys import Shard
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.types import Record
 
 RECORDS = Path(".rollyard") / "evals"

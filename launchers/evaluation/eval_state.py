@@ -23,9 +23,9 @@ import orjson
 from pydantic import ValidationError
 
 from rollyard.records.errors import RunError
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.rollout_keys import Shard
+from rollyard.records.jsonl import replace
+from rollyard.records.rollout_keys import Shard
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import CollectionStatus, Record
 
 

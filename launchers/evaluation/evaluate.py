@@ -36,20 +36,17 @@ from rollyard.launchers.evaluation.identity import check_identity, check_weights
 from rollyard.launchers.evaluation.model_source import KEY_VARIABLE
 from rollyard.launchers.evaluation.plan import EvalPlan, check, collect_command, report_command, run_command
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError, RunError
-from rollyard.records.io.durations import duration
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.terminal import plain_line
-from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.jsonl import replace
+from rollyard.records.rollout_file import read_status
 from rollyard.records.run_types import HeadFile
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from rollyard.records.terminal import duration, plain_line
 from rollyard.records.types import CollectionStatus, Json, Record
-from rollyard.services.config.overrides.command_line import title
+from rollyard.services.config.overrides import title
 from rollyard.services.config.settings_file import dump_settings
-from rollyard.services.rollouts.failure_summary import most_frequent_failure
+from rollyard.services.rollouts.store import most_frequent_failure
 from rollyard.services.rollouts.task_subset import TaskSubset
-from rollyard.services.runtime.programs.program import STOP_S, Program
-from rollyard.services.runtime.programs.program_errors import ended_badly, raise_for, tail
-from rollyard.services.runtime.programs.servers import until_ready
+from rollyard.services.runtime.program import STOP_S, Program, ended_badly, raise_for, tail, until_ready
 from rollyard.services.server.settings import without_secrets
 
 POLL_S = 0.5

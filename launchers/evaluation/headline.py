@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollyard.analysis.metrics.estimate import Estimate
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.estimators import Estimate
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile_records import Profile
 from rollyard.records.types import Record
 

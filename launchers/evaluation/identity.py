@@ -15,10 +15,9 @@ from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.launchers.evaluation.model_source import ModelSource, model_of
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.json_differences import differences
-from rollyard.records.io.jsonl import replace
-from rollyard.records.rollouts.manifest import encode_manifest
-from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.json_values import differences
+from rollyard.records.jsonl import replace
+from rollyard.records.manifest import Manifest, encode_manifest
 from rollyard.records.types import Json
 
 ENGINE = ("dtype", "max_model_len", "tool_call_parser", "trust_remote_code", "args")

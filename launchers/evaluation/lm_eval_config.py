@@ -8,11 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import EXIT_DONE
-from rollyard.records.io.foreground import run_foreground
-from rollyard.records.io.own_command import own_command
+from rollyard.records.script import EXIT_DONE, own_command, run_foreground
 from rollyard.records.types import Json
-from rollyard.services.config.overrides.hydra_grammar import format_value
+from rollyard.services.config.overrides import format_value
 
 
 class Part(BaseModel):

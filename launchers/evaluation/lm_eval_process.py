@@ -20,8 +20,8 @@ from typing import Any
 
 from rollyard.launchers.evaluation.checkpoints import CheckpointWatch, Source, step_of
 from rollyard.launchers.evaluation.lm_eval_results import Baseline, Benchmark, ResultsStore, Score, newest, read_scores
+from rollyard.records import process_group
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
-from rollyard.records.io import process_group
 from rollyard.records.types import Json
 
 

@@ -21,9 +21,9 @@ import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.json_values import number
-from rollyard.records.io.jsonl import replace
-from rollyard.records.scores.confidence_intervals import share_bounds
+from rollyard.records.json_values import number
+from rollyard.records.jsonl import replace
+from rollyard.records.scores import share_bounds
 from rollyard.records.types import Record
 
 _PATTERN = re.compile(r"(?P<task>[\w./-]+)(:(?P<shots>\d+))?")

@@ -14,9 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.io.search_path import INSTALLED, find_file
+from rollyard.records.search_path import INSTALLED, find_file
 from rollyard.records.types import Json
-from rollyard.services.config.yaml_files import describe_error, read_yaml
+from rollyard.services.config.load import describe_error, read_yaml
 from rollyard.services.server.settings import parse_settings
 
 SECTIONS = frozenset({"generation", "eval", "data", "tokenizer", "env", "cluster"})

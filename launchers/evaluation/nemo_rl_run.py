@@ -19,7 +19,7 @@ import orjson
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.launchers.evaluation.eval_config import EvalConfig, VllmSettings
 from rollyard.launchers.evaluation.nemo_rl_config import (
     SECTIONS,
@@ -31,12 +31,11 @@ from rollyard.launchers.evaluation.nemo_rl_config import (
     parse,
 )
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
-from rollyard.records.io.jsonl import iter_jsonl, refuse, replace
-from rollyard.records.io.lines import Lines
-from rollyard.records.rollouts.rewards import is_measured
+from rollyard.records.jsonl import Lines, iter_jsonl, refuse, replace
+from rollyard.records.rewards import is_measured
 from rollyard.records.types import Json
+from rollyard.services.config.load import describe_error
 from rollyard.services.config.overrides import Override, apply
-from rollyard.services.config.yaml_files import describe_error
 from rollyard.services.server.settings import parse_settings
 
 _DEFAULT_OUTPUT = Path("results/eval")

@@ -31,25 +31,23 @@ from rollyard.launchers.evaluation.model_source import (
     local_vllm_model,
 )
 from rollyard.records.errors import Failure, OperatorError, RunError, did_you_mean
-from rollyard.records.io.json_differences import differences
-from rollyard.records.io.own_command import own_command
-from rollyard.records.io.writable import check_writable
-from rollyard.records.rollouts.manifest_records import Manifest
-from rollyard.records.rollouts.rewards import is_masked_line
-from rollyard.records.rollouts.rollout_keys import Expected, Shard
-from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.json_values import differences
+from rollyard.records.manifest import Manifest
+from rollyard.records.rewards import is_masked_line
+from rollyard.records.rollout_file import read_status
+from rollyard.records.rollout_keys import Expected, Shard
+from rollyard.records.script import own_command
 from rollyard.records.types import Json
+from rollyard.records.writable import check_writable
 from rollyard.services.config.load import load
-from rollyard.services.config.overrides import Override, parse_overrides
-from rollyard.services.config.overrides.command_line import as_override, refuse_secrets
+from rollyard.services.config.overrides import Override, as_override, parse_overrides, refuse_secrets
+from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.run_config import RunConfig, ServerSpec
-from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, notes_of, read_tasks
 from rollyard.services.datasets.tasks import TaskFile, Tasks
 from rollyard.services.http.transport import endpoint_transport
-from rollyard.services.rollouts.collection import CollectionPlan
-from rollyard.services.rollouts.sampling import check_sampling
+from rollyard.services.rollouts.collection import CollectionPlan, check_sampling
 from rollyard.services.rollouts.task_subset import subset_of_original
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.ray_launcher import check_cluster

@@ -35,9 +35,9 @@ from rollyard.launchers.evaluation.eval_state import (
 from rollyard.launchers.evaluation.headline import Headline, formatted, headline
 from rollyard.launchers.evaluation.identity import ENGINE
 from rollyard.records.errors import OperatorError, RollyardError, RunError
-from rollyard.records.io.json_differences import differences
-from rollyard.records.io.jsonl import replace
-from rollyard.records.rollouts.rollout_keys import Shard
+from rollyard.records.json_values import differences
+from rollyard.records.jsonl import replace
+from rollyard.records.rollout_keys import Shard
 from rollyard.records.types import Json, Record
 from rollyard.services.backoff import Backoff
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rollyard.launchers.sagemaker.job_parameters import PROGRAM, JobParameters
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.aws import AwsError, aws_errors
+from rollyard.records.s3 import AwsError, aws_errors
 
 _ECR_HOST = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
 _RECENT = 3

@@ -11,9 +11,9 @@ import yaml
 from pydantic import BeforeValidator, Field
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.aws import AwsAccess, aws_errors
-from rollyard.records.io.yaml_aliases import check_aliases
+from rollyard.records.s3 import AwsAccess, aws_errors
 from rollyard.records.types import Record
+from rollyard.records.yaml_aliases import check_aliases
 from rollyard.services.server.settings import parse_settings
 
 FILE = "sagemaker.yaml"

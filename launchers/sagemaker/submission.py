@@ -24,10 +24,10 @@ from rollyard.launchers.sagemaker.settings import ANY_ACCOUNT, FEATURE, FILE, Sa
 from rollyard.launchers.sagemaker.source_bundle import SourceBundle
 from rollyard.launchers.sagemaker.training_job import JobRequest, NameTaken, TrainingJobs
 from rollyard.records.errors import OperatorError, RollyardError, RunError
-from rollyard.records.io.aws import AwsError, aws_errors
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.locked_files import open_locked
-from rollyard.records.io.terminal import plain, plain_line
+from rollyard.records.jsonl import replace
+from rollyard.records.locked_files import open_locked
+from rollyard.records.s3 import AwsError, aws_errors
+from rollyard.records.terminal import plain, plain_line
 from rollyard.services.server.settings import redacted
 
 BUNDLE = "sourcedir.tar.gz"

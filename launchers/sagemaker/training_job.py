@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.aws import AwsError, aws_errors
+from rollyard.records.s3 import AwsError, aws_errors
 from rollyard.records.types import Record
 
 ENDED = ("Completed", "Failed", "Stopped")

@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from rollyard.launchers.slurm.job import JobSpec, JobState
 from rollyard.records.errors import RunError
-from rollyard.records.io.durations import duration
-from rollyard.records.io.jsonl import append, iter_jsonl, replace, skip
+from rollyard.records.jsonl import append, iter_jsonl, replace, skip
+from rollyard.records.terminal import duration
 from rollyard.records.types import Record
 
 CHAIN_FILE = "chain.jsonl"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rollyard.launchers.slurm.job import JobState
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.terminal import plain_line
+from rollyard.records.terminal import plain_line
 
 TIMEOUT_S = 60.0
 _MESSAGE_CHARACTERS = 1000

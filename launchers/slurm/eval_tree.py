@@ -22,7 +22,7 @@ from rollyard.launchers.slurm.launch_arguments import LaunchOptions
 from rollyard.launchers.slurm.sweep import Setting, dump_yaml, find_value, has_key, set_value
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.types import Json, Record
-from rollyard.services.config.yaml_files import describe_error
+from rollyard.services.config.load import describe_error
 from rollyard.services.server.settings import parse_settings
 
 OUTPUT_DIR = "output_dir"

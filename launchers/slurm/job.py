@@ -19,7 +19,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.jsonl import replace
+from rollyard.records.jsonl import replace
 from rollyard.records.types import Record
 
 ContainerRuntime = Literal["none", "pyxis", "apptainer"]

@@ -20,8 +20,7 @@ from rollyard.launchers.slurm.containers import STEP_NAME, check_runtime, in_con
 from rollyard.launchers.slurm.job import JobSpec, JobState, log_file, seconds_of
 from rollyard.launchers.slurm.ray_nodes import RayNodes, authentication, cpus_per_node
 from rollyard.records.errors import RollyardError, RunError
-from rollyard.records.io.durations import duration
-from rollyard.records.io.terminal import plain_line
+from rollyard.records.terminal import duration, plain_line
 from rollyard.services.runtime.process_setup import die_with_parent
 
 _MIN_DRAIN_S = 5.0

@@ -26,8 +26,8 @@ from pydantic import ValidationError
 from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.launchers.slurm.job import JobSpec, SubmittedJob
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.jsonl import append, iter_jsonl, replace, skip
-from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.jsonl import append, iter_jsonl, replace, skip
+from rollyard.records.rollout_file import read_status
 from rollyard.records.types import Json, Record
 from rollyard.services.rollouts.shards import shard_progress
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from rollyard.launchers.slurm.job import JobOptions, seconds_of
 from rollyard.launchers.slurm.sweep import Setting, read_overrides
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.io.script import ScriptParser, not_negative, positive
+from rollyard.records.script import ScriptParser, not_negative, positive
 
 
 class LaunchOptions(JobOptions):

@@ -35,8 +35,8 @@ from rollyard.launchers.slurm.sweep import (
     set_value,
 )
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.json_values import text_of
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.json_values import text_of
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.overrides import shown
 from rollyard.services.server.settings import redacted_at

@@ -26,7 +26,7 @@ from rollyard.launchers.slurm.launch_planner import LaunchPlanner, Planned, shar
 from rollyard.launchers.slurm.scheduler import Scheduler, SubmissionPreview
 from rollyard.launchers.slurm.sweep import Setting, dump_yaml, shown_value
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_FAILED
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.services.server.settings import redacted
 
 _SHARES = ("shard=", "worker=")

@@ -18,7 +18,7 @@ from rollyard.launchers.slurm.client import SlurmClient
 from rollyard.launchers.slurm.containers import on_node
 from rollyard.launchers.slurm.job import LOGS, JobSpec
 from rollyard.records.errors import RunError
-from rollyard.records.io.terminal import plain_line
+from rollyard.records.terminal import plain_line
 from rollyard.services.http.ray_address import ray_authentication
 
 READY_S = 300.0

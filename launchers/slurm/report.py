@@ -22,8 +22,8 @@ from rollyard.launchers.slurm.launch import (
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.launchers.slurm.sweep import shown_value
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.terminal import plain_line
+from rollyard.records.jsonl import replace
+from rollyard.records.terminal import plain_line
 from rollyard.records.types import Json, Record
 from rollyard.services.rollouts.shards import merge, shard_files
 

@@ -24,9 +24,9 @@ from typing import Any
 import yaml
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.json_values import json_kind
-from rollyard.records.io.yaml_aliases import check_aliases
+from rollyard.records.json_values import json_kind
 from rollyard.records.types import Json
+from rollyard.records.yaml_aliases import check_aliases
 from rollyard.services.config.overrides import shown
 
 CONFIG_PATH = "config_path"

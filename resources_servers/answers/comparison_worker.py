@@ -17,8 +17,7 @@ import time
 
 import orjson
 
-from rollyard.records.io.jsonl import iter_jsonl, refuse
-from rollyard.records.io.lines import with_offsets
+from rollyard.records.jsonl import iter_jsonl, refuse, with_offsets
 from rollyard.resources_servers.answers.algebra import check_gold, compare_symbolically, silence_math_verify
 
 MEMORY_BYTES = 1024**3

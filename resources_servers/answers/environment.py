@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from rollyard.records.io.optional import require
+from rollyard.records.optional import require
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.answers.grader import AnswerGrader, Grade
 from rollyard.resources_servers.answers.worker_pool import WorkerPool

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.answers.equality import Comparison
 
 WALL_S = 120.0

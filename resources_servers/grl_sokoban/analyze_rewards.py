@@ -8,14 +8,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile_records import Profile
 from rollyard.analysis.report.formatting import coverage_sentence, measured
 from rollyard.analysis.report.markdown import escaped
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.script import ScriptParser, run_script
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.jsonl import replace
+from rollyard.records.rollout_file import check_output
+from rollyard.records.script import ScriptParser, run_script
 
 
 def analysis(profile: Profile, model: str) -> str:

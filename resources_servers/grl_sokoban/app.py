@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rollyard.records.rollouts.rewards import tidy
+from rollyard.records.rewards import tidy
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.argument_checks import Integer

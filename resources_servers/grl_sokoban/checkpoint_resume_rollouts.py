@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.script import ScriptParser, positive, run_script
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.jsonl import replace
+from rollyard.records.rollout_file import check_output
+from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.rollouts.remaining_rows import Remaining, find_remaining, remaining_lines
+from rollyard.services.rollouts.task_subset import Remaining, find_remaining, remaining_lines
 
 MAX_SHOWN = 5
 """Maximum number of ignored lines that are listed with the reason."""

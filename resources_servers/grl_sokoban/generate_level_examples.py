@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.script import ScriptParser, positive, run_script
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.rollout_file import check_output
+from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.resources_servers.grl_sokoban.game import BOX, Room
 from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, Level, levels_of
 from rollyard.resources_servers.grl_sokoban.row_selection import (

@@ -6,8 +6,8 @@ from itertools import count, islice
 from random import Random
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.script import ScriptParser, positive, run_script
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.rollout_file import check_output
+from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.resources_servers.grl_sokoban.game import canonical_board
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
 from rollyard.resources_servers.grl_sokoban.row_selection import (

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from rollyard.records.io.json_values import items, mapping, number
-from rollyard.records.rollouts.replay import Cell, Frame, Replay
+from rollyard.records.json_values import items, mapping, number
+from rollyard.records.replay import Cell, Frame, Replay
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, read_move

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.script import not_negative
+from rollyard.records.script import not_negative
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.grl_sokoban.game import Room, canonical_board

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from rollyard.records.io.jsonl import replace
+from rollyard.records.jsonl import replace
 from rollyard.resources_servers.grl_sokoban.observation import LEGEND, Observation
 from rollyard.resources_servers.grl_sokoban.row_selection import difficulty
 from rollyard.resources_servers.grl_sokoban.solver import Solution

@@ -14,14 +14,19 @@ import orjson
 import yaml
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from rollyard.records.io.foreground import run_foreground
-from rollyard.records.io.jsonl import iter_jsonl, refuse, replace
-from rollyard.records.io.lines import Lines
-from rollyard.records.io.own_command import own_command
-from rollyard.records.io.script import ScriptParser, positive, run_script
-from rollyard.records.rollouts.rewards import is_measured
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.jsonl import Lines, iter_jsonl, refuse, replace
+from rollyard.records.rewards import is_measured
+from rollyard.records.rollout_file import check_output
+from rollyard.records.script import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    ScriptParser,
+    own_command,
+    positive,
+    run_foreground,
+    run_script,
+)
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.prepare import prepare_rows
 from rollyard.resources_servers.gsm8k.prompt_formats import MAX_OUTPUT_TOKENS

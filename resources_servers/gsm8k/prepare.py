@@ -10,10 +10,8 @@ from random import Random
 import orjson
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import EXIT_DONE
-from rollyard.records.io.foreground import run_foreground
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.script import not_negative, run_script
+from rollyard.records.jsonl import replace
+from rollyard.records.script import EXIT_DONE, not_negative, run_foreground, run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, SYSTEM, create_params, gold_number

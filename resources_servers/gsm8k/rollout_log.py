@@ -9,9 +9,8 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.records.io.jsonl import iter_jsonl, refuse, replace
-from rollyard.records.io.lines import Lines
-from rollyard.records.rollouts.rewards import is_measured
+from rollyard.records.jsonl import Lines, iter_jsonl, refuse, replace
+from rollyard.records.rewards import is_measured
 from rollyard.records.types import Json, Record
 
 

@@ -19,16 +19,14 @@ from urllib.request import ProxyHandler, build_opener
 import orjson
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.foreground import run_foreground
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.own_command import own_command
-from rollyard.records.io.script import ScriptParser, not_negative, positive, run_script
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.jsonl import replace
+from rollyard.records.rollout_file import check_output
+from rollyard.records.script import ScriptParser, not_negative, own_command, positive, run_foreground, run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.prepare import prepare_rows
 from rollyard.resources_servers.gsm8k.prompt_formats import SYSTEM
 from rollyard.resources_servers.gsm8k.rollout_log import write_rollout_log
-from rollyard.services.config.overrides.hydra_grammar import format_value
+from rollyard.services.config.overrides import format_value
 from rollyard.services.config.settings_file import dump_settings
 
 

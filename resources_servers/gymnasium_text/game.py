@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.records.io.optional import load
+from rollyard.records.optional import load
 from rollyard.resources_servers.gymnasium_text.actions import Actions, names_of
 from rollyard.resources_servers.gymnasium_text.settings import GymnasiumSettings
 

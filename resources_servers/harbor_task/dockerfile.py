@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from rollyard.services.sandbox.inside.box.root import SYSTEM_PATHS
+from rollyard.services.sandbox.inside.private_tree import SYSTEM_PATHS
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _READ_ONLY = (*SYSTEM_PATHS, "/proc", "/dev", "/sys")

@@ -8,9 +8,9 @@ import sys
 from itertools import islice
 from pathlib import Path
 
-from rollyard.records.io.script import ScriptParser, positive, run_script
-from rollyard.records.io.terminal import plain
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.rollout_file import check_output
+from rollyard.records.script import ScriptParser, positive, run_script
+from rollyard.records.terminal import plain
 from rollyard.resources_servers.dataset_sources import write_rows
 from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
 from rollyard.resources_servers.harbor_task.settings import HarborSettings

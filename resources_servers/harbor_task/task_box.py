@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.records.io.json_values import is_number
+from rollyard.records.json_values import is_number
 from rollyard.records.types import MAX_REWARD
 from rollyard.resources_servers.harbor_task.dockerfile import Copy, Run, UnsupportedTask
 from rollyard.resources_servers.harbor_task.settings import HarborSettings

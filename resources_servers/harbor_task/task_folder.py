@@ -26,7 +26,7 @@ from rollyard.resources_servers.harbor_task.dockerfile import (
     read_build,
 )
 from rollyard.resources_servers.harbor_task.settings import EXAMPLES, HarborSettings
-from rollyard.services.sandbox.inside.box.root import SYSTEM_PATHS
+from rollyard.services.sandbox.inside.private_tree import SYSTEM_PATHS
 from rollyard.services.sandbox.shell.shell_box import is_visible
 
 CONFIG, INSTRUCTION, ENVIRONMENT, TESTS, SOLUTION = "task.toml", "instruction.md", "environment", "tests", "solution"

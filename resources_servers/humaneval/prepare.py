@@ -1,6 +1,6 @@
 """Write HumanEval task rows from a local file, S3 or the Hugging Face hub (openai/openai_humaneval)."""
 
-from rollyard.records.io.script import run_script
+from rollyard.records.script import run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
 from rollyard.resources_servers.humaneval.prompt_formats import FORMS, SYSTEM, create_params

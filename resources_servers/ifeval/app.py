@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from rollyard.records.io.optional import EXTRAS, require
+from rollyard.records.optional import EXTRAS, require
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.answers.extraction import without_reasoning
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, serve

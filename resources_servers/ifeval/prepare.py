@@ -5,7 +5,7 @@ file, S3 or the Hugging Face hub.
 import sys
 from collections.abc import Callable
 
-from rollyard.records.io.script import run_script
+from rollyard.records.script import run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.answers.prompts import chat
 from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options

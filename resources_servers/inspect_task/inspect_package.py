@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.optional import require
+from rollyard.records.optional import require
 
 TESTED = "0.3.285"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from rollyard.records.io.script import ScriptParser, positive, run_script
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.rollout_file import check_output
+from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.resources_servers.dataset_sources import write_rows
 from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
 from rollyard.resources_servers.inspect_task.settings import EXAMPLE_TASK, InspectSettings

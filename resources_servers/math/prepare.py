@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.script import not_negative, run_script
+from rollyard.records.script import not_negative, run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.math.few_shots import FixedShots, SampledShots, subject_of

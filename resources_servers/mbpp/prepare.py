@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rollyard.records.io.script import not_negative, run_script
+from rollyard.records.script import not_negative, run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
 from rollyard.resources_servers.mbpp.prompt_formats import FORMS, SYSTEM, create_params, names_used

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.json_values import is_number
+from rollyard.records.json_values import is_number
 from rollyard.records.types import MAX_REWARD, Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import (

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.optional import load
+from rollyard.records.optional import load
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, InvalidToolCall, Verdict, Verification, serve

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.optional import load
+from rollyard.records.optional import load
 from rollyard.resources_servers.verifiers_environment.settings import VerifiersSettings
 from rollyard.resources_servers.verifiers_environment.toolset import OpenToolset, toolset_of
 

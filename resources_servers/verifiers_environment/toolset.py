@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from rollyard.records.io.optional import load
+from rollyard.records.optional import load
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import InvalidToolCall
 

@@ -11,7 +11,7 @@ import uuid
 from typing import Any
 
 from rollyard.records.types import Json
-from rollyard.responses_api_models.think_tags import split_thinking
+from rollyard.responses_api_models.convert.think_tags import split_thinking
 
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 _END = re.compile(r"\s*(?:<\|[^|<>]*\|>\s*)*\Z")

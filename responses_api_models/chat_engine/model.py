@@ -21,13 +21,12 @@ from rollyard.responses_api_models.chat_engine.special_tokens import SpecialToke
 from rollyard.responses_api_models.chat_engine.token_backends import CompletionsBackend
 from rollyard.responses_api_models.chat_engine.token_diagnostics import TokenDiagnostics
 from rollyard.responses_api_models.chat_engine.token_history import TokenTurns, without_traces
-from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_tool_call
-from rollyard.responses_api_models.chat_engine.weights.training_routes import TrainerApi
+from rollyard.responses_api_models.chat_engine.training_routes import TrainerApi
 from rollyard.responses_api_models.convert import conversion
 from rollyard.responses_api_models.request_validation import check_limits
 from rollyard.responses_api_models.streaming import stream_proxy
 from rollyard.responses_api_models.streaming.events import ResponseEvents
-from rollyard.responses_api_models.streaming.sse import ChatStreamStart
+from rollyard.responses_api_models.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import (
@@ -36,6 +35,7 @@ from rollyard.responses_api_models.upstream.response_parsing import (
     encode_request,
     json_object,
 )
+from rollyard.responses_api_models.upstream.sse import ChatStreamStart
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed

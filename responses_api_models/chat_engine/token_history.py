@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.json_values import items, mapping
+from rollyard.records.json_values import items, mapping
 from rollyard.records.token_types import PolicyVersion, PrefixMismatch, SamplingRecord, TokenTrace
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine import sampling

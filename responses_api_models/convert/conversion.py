@@ -27,7 +27,7 @@ import orjson
 from rollyard.records.token_types import TokenHistory
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.convert.messages import Dialect, to_items, to_messages, unconvertible
-from rollyard.responses_api_models.think_tags import split_thinking
+from rollyard.responses_api_models.convert.think_tags import split_thinking
 from rollyard.services.responses.response_validity import calls_of, check_completion, check_response, malformed
 from rollyard.services.responses.tool_calls import call_function, read_arguments, read_id, read_name
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.gpus import visible_gpus
+from rollyard.records.gpus import visible_gpus
 from rollyard.responses_api_models.chat_engine.model import ChatEngineModel
 from rollyard.responses_api_models.local_vllm_model.engine import Engine
 from rollyard.responses_api_models.local_vllm_model.gpus import gpu_assignments

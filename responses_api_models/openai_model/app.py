@@ -14,7 +14,6 @@ from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.convert.conversion import apply_metadata
 from rollyard.responses_api_models.request_validation import check_limits
 from rollyard.responses_api_models.streaming import stream_proxy
-from rollyard.responses_api_models.streaming.sse import ChatStreamStart, ResponseStreamStart
 from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
@@ -26,6 +25,7 @@ from rollyard.responses_api_models.upstream.response_parsing import (
     response_bytes,
 )
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
+from rollyard.responses_api_models.upstream.sse import ChatStreamStart, ResponseStreamStart
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed

@@ -26,7 +26,7 @@ from rollyard.responses_api_models.convert.conversion import (
     wants_logprobs,
 )
 from rollyard.responses_api_models.convert.messages import Dialect
-from rollyard.responses_api_models.think_tags import ThinkTags
+from rollyard.responses_api_models.convert.think_tags import ThinkTags
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.response_validity import (
     calls_of,

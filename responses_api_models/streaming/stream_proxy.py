@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Callable
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.json_values import mapping
+from rollyard.records.json_values import mapping
 from rollyard.records.types import Json, Problem
 from rollyard.responses_api_models.streaming.events import ResponseEvents
-from rollyard.responses_api_models.streaming.sse import DONE, DONE_EVENT, data_of, error_of, payload_of
+from rollyard.responses_api_models.upstream.sse import DONE, DONE_EVENT, data_of, error_of, payload_of
 from rollyard.services.http.problem import to_problem
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses import stream_events

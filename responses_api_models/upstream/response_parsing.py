@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.json_values import is_number, mapping
+from rollyard.records.json_values import is_number, mapping
 from rollyard.records.types import Json
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.responses.lenient_json import loads

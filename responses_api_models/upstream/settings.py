@@ -9,7 +9,7 @@ from yarl import URL
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.services.rollouts.sampling import with_whole_numbers
+from rollyard.services.rollouts.collection import with_whole_numbers
 from rollyard.services.server.settings import ServerSettings, redacted
 
 

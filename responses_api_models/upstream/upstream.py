@@ -36,18 +36,11 @@ import orjson
 from pydantic import SecretStr
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.responses_api_models.streaming.sse import (
-    Opening,
-    StartedStream,
-    data_of,
-    error_in,
-    is_event,
-    split_events,
-)
 from rollyard.responses_api_models.upstream.replicas import Endpoint, Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import retry_after_s, upstream_failure
 from rollyard.responses_api_models.upstream.settings import CallSettings
+from rollyard.responses_api_models.upstream.sse import Opening, StartedStream, data_of, error_in, is_event, split_events
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.transport import HttpResponse, Transport
 from rollyard.services.server.settings import header_secrets, secrets_in_bodies

@@ -12,10 +12,9 @@ from pydantic import BaseModel
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
+from rollyard.services.config.load import describe_error, find_config, read_yaml, resolved
 from rollyard.services.config.overrides import Override
-from rollyard.services.config.yaml_files import describe_error, find_config, read_yaml, resolved
-from rollyard.services.server.setting_types import alternatives, takes_list, takes_text
-from rollyard.services.server.settings import parse_settings
+from rollyard.services.server.settings import alternatives, parse_settings, takes_list, takes_text
 
 M = TypeVar("M", bound=BaseModel)
 

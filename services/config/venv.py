@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import IMPORT_ROOT
+from rollyard.records.search_path import IMPORT_ROOT
 
 REQUIREMENTS = "requirements-isolated.txt"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from rollyard.records.datasets.data_files import DataFiles
+from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.services.datasets.dataset import Dataset

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rollyard.records.datasets.rows import rows_of
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.json_values import items, mapping
+from rollyard.records.json_values import items, mapping
+from rollyard.records.rows import rows_of
 from rollyard.records.types import Json
 
 _ROLES = {"developer": "system"}

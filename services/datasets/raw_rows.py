@@ -6,15 +6,14 @@ import codecs
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rollyard.records.datasets.data_files import lines_of
-from rollyard.records.datasets.rows import exact_objects
+from rollyard.records.data_files import lines_of
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.json_values import json_kind
-from rollyard.records.io.jsonl import ParsedLine, hand_over, iter_jsonl
-from rollyard.records.io.lines import with_offsets
-from rollyard.records.io.strict_json import load_exact
+from rollyard.records.json_values import json_kind
+from rollyard.records.jsonl import ParsedLine, hand_over, iter_jsonl, with_offsets
+from rollyard.records.rows import exact_objects
+from rollyard.records.strict_json import load_exact
 from rollyard.records.types import Json
-from rollyard.services.datasets.split_names import stem_of
+from rollyard.services.datasets.splits import stem_of
 
 
 class RawRows:

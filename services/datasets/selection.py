@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollyard.records.datasets.data_files import DataFiles
+from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.run_config import RunConfig, ServerSpec
-from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
 from rollyard.services.datasets.tasks import TaskFile, Tasks

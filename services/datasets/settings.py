@@ -10,9 +10,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.json_values import json_kind
-from rollyard.records.io.search_path import resolve
-from rollyard.services.datasets.filters import Condition
+from rollyard.records.json_values import json_kind
+from rollyard.records.search_path import resolve
+from rollyard.services.datasets.dataset import Condition
 from rollyard.services.server.settings import parse_settings
 
 

@@ -1,17 +1,204 @@
 """Selects the files of a split and subset in a local folder, an S3 prefix or a hub dataset.
 
-If the dataset card lists `configs`, they define the splits (`services/datasets/dataset_cards.py`); otherwise the file
-names do (`services/datasets/split_names.py`). Ambiguous selections are rejected.
+If the dataset card lists `configs`, they define the splits (`services/datasets/splits.py`); otherwise the file
+names do (`services/datasets/splits.py`). Ambiguous selections are rejected.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
 
+import yaml
+
+from rollyard.records.data_files import COMPRESSED, DELIMITED
 from rollyard.records.errors import OperatorError
-from rollyard.services.datasets.dataset_cards import declared
-from rollyard.services.datasets.split_names import Layout, by_names, canonical_split, splits_of, stem_of
+from rollyard.records.yaml_aliases import check_aliases
+
+# Derives the split and subset of a file from its path, following the conventions of the Hugging Face hub.
+
+DEFAULT = "default"
+"""The hub's name for an unnamed subset."""
+TEXTS = (".jsonl", ".json")
+TABLES = (".parquet", ".arrow")
+READABLE = (*TEXTS, *(kind + ending for kind in TEXTS for ending in COMPRESSED), *TABLES)
+"""Extensions of the files that may contain rows."""
+_KEYWORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_SPLIT_OF = {keyword: split for split, keywords in _KEYWORDS.items() for keyword in keywords}
+_SHARD = re.compile(r"(?P<name>\w+(?:\.\w+)*)-\d{5}-of-\d{5}(?:-[0-9a-f]+)?")
+_NO_NAME = frozenset({"data", "dataset", "part", "parts", "shard", "chunk", "file", "rows", "batch", "of", ""})
+"""Words in a path that name neither a split nor a subset."""
+
+Layout = Mapping[str, Mapping[str, Sequence[str]]]
+"""Subset -> split -> files. The split is an empty string for files whose paths do not contain one."""
+
+
+def by_names(names: Iterable[str]) -> Layout:
+    """Group files by the subset and the split that their paths contain."""
+    layout: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        subset, splits = _read(name)
+        # A name with two splits belongs to neither: `train_test.jsonl` may contain both.
+        layout.setdefault(subset, {}).setdefault(" and ".join(splits), []).append(name)
+    if any(split for splits in layout.values() for split in splits):
+        # If some files have a split, the hub ignores files without one.
+        layout = {
+            subset: {split: files for split, files in splits.items() if split} for subset, splits in layout.items()
+        }
+    return {subset: splits for subset, splits in layout.items() if splits}
+
+
+def splits_of(name: str) -> Sequence[str]:
+    """Return the split that a path contains, if any, or several splits if the parts of the path disagree."""
+    return _read(name)[1]
+
+
+def canonical_split(split: str) -> str:
+    """Return the split that a keyword stands for, such as `validation` for `dev`. Other names are not changed."""
+    return _SPLIT_OF.get(split, split)
+
+
+def stem_of(name: str) -> str:
+    """Return a path without its file extensions: `main/train` for `main/train.jsonl.gz`."""
+    for endings in (COMPRESSED, (*TEXTS, *TABLES, *DELIMITED)):
+        name = next((name.removesuffix(ending) for ending in endings if name.endswith(ending)), name)
+    return name
+
+
+def _read(name: str) -> tuple[str, Sequence[str]]:
+    """Return the subset and the splits of a path."""
+    *folders, last = PurePosixPath(stem_of(name)).parts
+    splits: dict[str, None] = {}
+    words: list[str] = []
+    for folder in folders:
+        remaining, found = _words(folder)
+        splits.update(dict.fromkeys(found))
+        if remaining:
+            words.append("_".join(remaining) if found else folder)
+    shard = _SHARD.fullmatch(last)
+    words_of_name, found = _words(shard["name"] if shard else last)
+    if shard and words_of_name and not splits:
+        splits[shard["name"]] = None  # test_sft-00000-of-00001: the complete name is the split
+    else:
+        splits.update(dict.fromkeys(found))
+        words += ["_".join(words_of_name)] if words_of_name else []
+    return "/".join(words) or DEFAULT, tuple(splits)
+
+
+def _words(part: str) -> tuple[list[str], list[str]]:
+    """Return the words in part of a path, without numbers and keywords, and the splits that its keywords stand for."""
+    remaining: list[str] = []
+    found: list[str] = []
+    for piece in re.split(r"[-._ ]+", part):
+        core = piece.strip("0123456789").lower()
+        if (split := _SPLIT_OF.get(core)) is not None:
+            found.append(split)
+        elif core not in _NO_NAME:
+            remaining.append(piece)
+    return remaining, found
+
+
+# Reads subsets and splits from a dataset card (README.md) whose front matter has `configs`.
+
+CARD = "README.md"
+
+
+def declared(location: str, names: Sequence[str], card: str) -> tuple[Layout, str | None]:
+    """Return the existing files by subset and split, as listed in `configs`, and the default subset.
+
+    Raises OperatorError if the front matter is invalid or none of the listed files exists.
+    """
+    configs = _configs(location, card)
+    listed = [str(config.get("config_name") or DEFAULT) for config in configs]
+    if duplicate := next((name for name in listed if listed.count(name) > 1), None):
+        raise OperatorError(f"{location}: {CARD} lists the config {duplicate!r} more than once; expected unique names")
+    layout: dict[str, dict[str, list[str]]] = {}
+    default_subset: str | None = None
+    for config in configs:
+        name = str(config.get("config_name") or DEFAULT)
+        folder = str(config.get("data_dir") or "").strip("./")
+        in_folder = [item for item in names if not folder or item.startswith(f"{folder}/")]
+        patterns = config.get("data_files")
+        splits: dict[str, list[str]] = {}
+        if patterns is None:
+            for subset in by_names(item.removeprefix(f"{folder}/") for item in in_folder).values():
+                for split, files in subset.items():
+                    splits.setdefault(split, []).extend(f"{folder}/{item}" if folder else item for item in files)
+        else:
+            for split, globs in _patterns(location, patterns).items():
+                splits[split] = [item for item in in_folder if any(_matches(item, folder, glob) for glob in globs)]
+        splits = {split: files for split, files in splits.items() if files}
+        if splits:
+            layout[name] = splits
+            if config.get("default") is True or (name == DEFAULT and default_subset is None):
+                default_subset = name
+    if configs and not layout:
+        raise OperatorError(
+            f"{location}: none of the files that its {CARD} lists for {', '.join(listed[:5])} exists. Download "
+            "them, or pass the path of a single file"
+        )
+    return layout, default_subset
+
+
+def _configs(location: str, card: str) -> list[Mapping[str, Any]]:
+    front_matter = re.match(r"\ufeff?---\r?\n(.*?)\n---\s*(?:\n|$)", card, re.DOTALL)
+    if front_matter is None:
+        return []
+    try:
+        check_aliases(front_matter[1])
+        tree = yaml.safe_load(front_matter[1])
+    except (yaml.YAMLError, ValueError) as error:
+        raise OperatorError(
+            f"{location}: the front matter of its {CARD} cannot be parsed: {' '.join(str(error).split())}"
+        ) from error
+    configs = tree.get("configs") if isinstance(tree, dict) else None
+    return [item for item in configs if isinstance(item, dict)] if isinstance(configs, list) else []
+
+
+def _patterns(location: str, spec: Any) -> dict[str, list[str]]:
+    """Map each split to its globs. A bare string or list of strings means the `train` split."""
+    if isinstance(spec, str):
+        spec = [spec]
+    if isinstance(spec, dict):
+        spec = [{"split": split, "path": path} for split, path in spec.items()]
+    patterns: dict[str, list[str]] = {}
+    for item in spec if isinstance(spec, list) else [None]:
+        split, path = (item.get("split"), item.get("path")) if isinstance(item, dict) else ("train", item)
+        paths = [text for text in (path if isinstance(path, list) else [path]) if isinstance(text, str)]
+        if split is None or not paths:
+            raise OperatorError(
+                f"{location}: data_files in its {CARD} is {spec!r:.80}; expected a split and a path in each entry"
+            )
+        patterns.setdefault(str(split), []).extend(text.removeprefix("./") for text in paths)
+    return patterns
+
+
+def _matches(name: str, folder: str, pattern: str) -> bool:
+    """Return whether a hub-style glob matches the file: `*` matches within a folder, `**` across folders."""
+    if folder:
+        name = name.removeprefix(f"{folder}/")
+    return re.fullmatch(_regex(pattern), name) is not None
+
+
+def _regex(pattern: str) -> str:
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]+\]|\{[^}]+\})", pattern)
+    regex = ""
+    for part in parts:
+        if part.startswith("[") and len(part) > 2:
+            regex += part.replace("[!", "[^")
+        elif part.startswith("{") and len(part) > 2:
+            regex += "(?:" + "|".join(map(re.escape, part[1:-1].split(","))) + ")"
+        else:
+            regex += {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(part, re.escape(part))
+    return regex
+
 
 ALL = "all"
 """The name that selects every subset or every split."""

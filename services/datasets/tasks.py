@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import orjson
 
-from rollyard.records.datasets.data_files import DataFile
-from rollyard.records.datasets.rows import agent_of, rows_again, rows_of, with_seed
+from rollyard.records.data_files import DataFile
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.records.rollout_types import AgentRef
+from rollyard.records.rows import agent_of, rows_again, rows_of, with_seed
 from rollyard.records.types import Json
 
 

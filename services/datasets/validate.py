@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from rollyard.records.datasets.data_files import DataFile
-from rollyard.records.datasets.rows import agent_of, id_of_row, rows_of
-from rollyard.records.datasets.spread import Spread, spread
+from rollyard.records.data_files import DataFile
+from rollyard.records.rows import agent_of, id_of_row, rows_of
+from rollyard.records.spread import Spread, spread
 from rollyard.records.types import Json, Record
 from rollyard.services.datasets.dataset import fingerprint
 from rollyard.services.datasets.overlap import KINDS, Match, TestSets

@@ -10,18 +10,98 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from rollyard.records.errors import Failure, FailureKind, did_you_mean
 from rollyard.records.run_types import Directory, Keys
 from rollyard.services.backoff import Backoff
-from rollyard.services.http.address_book import AddressBook as AddressBook
-from rollyard.services.http.event_stream import IsComplete, post_until
-from rollyard.services.http.response_failures import raise_for_status, with_server
+from rollyard.services.http.limits import RUN_LIMITS
+from rollyard.services.http.problem import raise_for_status, with_server
 from rollyard.services.http.transport import CONNECT_TIMED_OUT, HttpResponse, Transport
 from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER  # re-exported for the servers
+
+# AddressBook: caches the run's server directory in this process.
+
+
+class AddressBook:
+    """Caches the run's directory. Each heartbeat updates it, and a call to an outdated URL marks it as stale."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[Directory]]) -> None:
+        self._fetch = fetch
+        self._directory: Directory | None = None
+        self._stale = False
+        self._refreshing: asyncio.Task[Directory] | None = None
+
+    async def current(self) -> Directory:
+        """Return the cached directory, fetching it first if it is missing or stale."""
+        if self._directory is None:
+            return await self.refresh()
+        if self._stale:
+            with contextlib.suppress(Failure):
+                return await self.refresh()
+        return self._directory
+
+    def foreign_instance(self, url: str) -> str | None:
+        """Return the instance at the base URL of a server that is not Rollyard's own; None for all others."""
+        return self._directory.foreign.get(url) if self._directory is not None else None
+
+    def update(self, directory: Directory) -> None:
+        """Store the directory that a heartbeat returned."""
+        self._directory = directory
+
+    def mark_stale(self) -> None:
+        """Make the next call to `current` fetch the directory again."""
+        self._stale = True
+
+    async def refresh(self) -> Directory:
+        """Fetch the directory from the head. Concurrent callers share one request."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+        return await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> Directory:
+        self._directory = await self._fetch()
+        self._stale = False
+        return self._directory
+
+
+# Reads a response that may be a stream of server-sent events, up to the event that the caller waits for.
+
+EVENT_STREAM = "text/event-stream"
+IsComplete = Callable[[HttpResponse], bool]
+"""Returns whether the events so far, in the body, include the one that the caller waits for."""
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+async def post_until(
+    transport: Transport, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, is_complete: IsComplete
+) -> HttpResponse:
+    """POST and return the response. Of an event stream, what follows after `is_complete` is not waited for.
+
+    Raises the failures of `Transport.stream`, and malformed_answer if the body is too large.
+    """
+    response, chunks = await transport.stream("POST", url, body, headers, timeout_s)
+    has_events = response.headers.get("content-type", "").lower().startswith(EVENT_STREAM)
+    read = bytearray()
+
+    def so_far() -> HttpResponse:
+        return HttpResponse(response.status, response.headers, bytes(read), response.cookies)
+
+    async with aclosing(cast(AsyncGenerator[bytes], chunks)):
+        if has_events and is_complete(so_far()):  # whatever the server sends
+            return so_far()
+        async for chunk in chunks:
+            read += chunk
+            if len(read) > RUN_LIMITS.body_bytes:
+                detail = f"the response of {url} is larger than {RUN_LIMITS.body_bytes} bytes"
+                raise Failure(FailureKind.MALFORMED_ANSWER, detail)
+            if has_events and read.endswith(_EVENT_ENDS) and is_complete(so_far()):
+                break
+    return so_far()
+
 
 TO_HEADER = "x-rollyard-to"
 """Header with the name of the intended server.

@@ -6,20 +6,431 @@ support: TLS, proxies, streams, and methods other than GET and POST.
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
+import re
+import select
+import socket
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, TypeVar, cast
 
+import aiohappyeyeballs
+import httptools
+from multidict import CIMultiDict
 from yarl import URL
 
-from rollyard.services.http.callback_budget import CallbackBudget
-from rollyard.services.http.connection import Connection
-from rollyard.services.http.content_encoding import InvalidResponse
-from rollyard.services.http.dialer import Dialer
+from rollyard.services.http.aiohttp_client import InvalidResponse, decoders
 from rollyard.services.http.limits import Limits
-from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.response_reader import ReceivedResponse
+from rollyard.services.http.loop_lag import SLACK_S, LoopLag
+
+# CallbackBudget: limits how many callbacks run per iteration of the event loop.
+
+PER_ITERATION = 16
+"""Callbacks per iteration: about 5 ms of work, or 0.1 s on a busy host."""
+
+
+class CallbackBudget:
+    """Runs callbacks in FIFO order, at most `per_iteration` of them in each iteration of the event loop."""
+
+    def __init__(self, per_iteration: int = PER_ITERATION) -> None:
+        self._per_iteration = per_iteration
+        self._used = 0
+        self._scheduled = False
+        self._waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+
+    def run(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call `callback` now, or in a later iteration of the loop if this one has used up its budget."""
+        if self._used >= self._per_iteration or self._waiting:
+            self._waiting.append((callback, arguments))
+            return
+        self._used += 1
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_iteration)
+        callback(*arguments)
+
+    def _next_iteration(self) -> None:
+        self._used = min(len(self._waiting), self._per_iteration)
+        self._scheduled = self._used > 0
+        if not self._scheduled:
+            return
+        asyncio.get_running_loop().call_soon(self._next_iteration)
+        for _ in range(self._used):
+            callback, arguments = self._waiting.popleft()
+            callback(*arguments)
+
+
+# ResponseReader: parses HTTP/1.1 responses from a connection's bytes, one at a time and within size limits.
+
+_HEAD_END = b"\r\n\r\n"
+_INTERIM = re.compile(rb"HTTP/1\.[01] 1[0-9][0-9]")
+_LENGTH = re.compile(rb"^content-length:[ \t]*([0-9]+(?:[ \t]*,[ \t]*[0-9]+)*)[ \t]*\r\n", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedResponse:
+    """A complete response."""
+
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes
+
+
+class ResponseReader:
+    """Parses the bytes passed to `feed` and sets `response` once it is complete. Raises only InvalidResponse."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._parser = self._make_parser()
+        self.reset()
+
+    def reset(self) -> None:
+        """Prepare for the response to a new request."""
+        self.response: ReceivedResponse | None = None
+        self.reusable = False
+        self._interim = 0
+        self._header_bytes = 0
+        self._unparsed_bytes = 0
+        self._head = b""
+        """What was received before the body."""
+        self._lengths_rejected = False
+        self._clear()
+
+    def feed(self, data: bytes) -> None:
+        """Parse the next bytes from the connection."""
+        self._unparsed_bytes += len(data)
+        if not self._in_body:
+            self._head += data
+        try:
+            if self._lengths_rejected and not self._in_body:
+                self._feed_with_one_length()
+            else:
+                self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            if self.response is not None:  # keep the response and ignore what follows
+                self.reusable = False
+                return
+            cause = error.__context__
+            if isinstance(cause, InvalidResponse):
+                raise cause from None
+            if self._in_body or self._lengths_rejected or "Content-Length" not in str(error):
+                raise InvalidResponse(f"the response is not HTTP: {error}") from None
+            self._lengths_rejected = True
+            self.feed(b"")
+        except httptools.HttpParserUpgrade:
+            raise InvalidResponse("the peer switched to a different protocol") from None
+        if self._unparsed_bytes > self._limits.header_bytes:
+            raise InvalidResponse(f"a header line is longer than {self._limits.header_bytes} bytes")
+
+    def finish(self) -> None:
+        """Handle the end of the connection.
+
+        It completes a response without a length. Any other response is then incomplete and raises InvalidResponse.
+        """
+        if not self._until_close:
+            raise InvalidResponse("the peer closed the connection")
+        self._complete()
+
+    def _make_parser(self) -> Any:
+        parser = httptools.HttpResponseParser(self)  # calls the methods named on_...
+        # Trailers may contain a length. In the headers, `on_headers_complete` rejects it beside a transfer encoding.
+        parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_spaces_after_chunk_size=True)
+        return parser
+
+    def _feed_with_one_length(self) -> None:
+        """Parse the headers again, once they are complete, with a repeated Content-Length reduced to one.
+
+        The parser rejects even equal lengths, which RFC 9112 (section 6.3) allows to accept.
+        """
+        head = _with_one_length(self._head)
+        if head is not None:
+            self._parser = self._make_parser()
+            self._interim = self._header_bytes = 0
+            self._clear()
+            self._parser.feed_data(head)
+
+    # --- called by the parser ---------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self.response is not None:
+            raise InvalidResponse("the peer sent two responses to one request")
+        self._clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header, or check the size of a trailer."""
+        self._unparsed_bytes = 0
+        self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes > self._limits.header_bytes:
+            raise InvalidResponse(f"the response headers are larger than {self._limits.header_bytes} bytes")
+        if self._in_body:  # trailers do not affect how the response is parsed
+            return
+        self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
+        if len(self._headers) > self._limits.headers:
+            raise InvalidResponse(f"the response has more than {self._limits.headers} headers")
+
+    def on_headers_complete(self) -> None:
+        """Determine the body's length from the headers."""
+        self._unparsed_bytes = 0
+        lengths, encodings = set(), set()
+        for name, value in self._headers:
+            lowered = name.lower()
+            if lowered == "content-length":
+                lengths.add(value)
+            elif lowered == "transfer-encoding":
+                encodings.add(value.lower())
+        if len(lengths) > 1 or (lengths and encodings):
+            raise InvalidResponse("the response headers contain contradictory lengths")
+        if encodings and encodings != {"chunked"}:
+            raise InvalidResponse(f"the transfer encoding is {sorted(encodings)}; only chunked is supported")
+        if lengths and int(next(iter(lengths))) > self._limits.body_bytes:
+            raise self._too_large()
+        self._until_close = not lengths and not encodings
+        self._in_body = True
+
+    def on_body(self, piece: bytes) -> None:
+        self._unparsed_bytes = 0
+        self._body.append(piece)
+        self._size += len(piece)
+        if self._size > self._limits.body_bytes:
+            raise self._too_large()
+
+    def on_message_complete(self) -> None:
+        """Complete the response, unless it is an interim response (status 100 to 199)."""
+        self._unparsed_bytes = 0
+        if self._parser.get_status_code() >= 200:
+            self._complete()
+            self.reusable = self._parser.should_keep_alive()
+            return
+        self._interim += 1
+        if self._interim > self._limits.interim_responses:
+            raise InvalidResponse(f"the response has more than {self._limits.interim_responses} interim responses")
+        self._in_body = False
+
+    def _clear(self) -> None:
+        self._headers: list[tuple[str, str]] = []
+        self._body: list[bytes] = []
+        self._size = 0
+        self._until_close = False
+        self._in_body = False
+
+    def _complete(self) -> None:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        headers = CIMultiDict(self._headers)
+        if "content-encoding" in headers and body:
+            for decoder in decoders(headers.getall("content-encoding"), self._limits.body_bytes):
+                body = decoder.feed(body)
+                decoder.finish()
+        self._clear()
+        self.response = ReceivedResponse(self._parser.get_status_code(), headers, body)
+
+    def _too_large(self) -> InvalidResponse:
+        return InvalidResponse(f"the response body is larger than {self._limits.body_bytes} bytes")
+
+
+def _with_one_length(head: bytes) -> bytes | None:
+    """Return the bytes with equal lengths in the final response's headers reduced to one; None if these headers are
+    incomplete.
+    """
+    start, end = 0, head.find(_HEAD_END)
+    while end >= 0 and _INTERIM.match(head, start):
+        start, end = end + len(_HEAD_END), head.find(_HEAD_END, end + len(_HEAD_END))
+    if end < 0:
+        return None
+    headers = head[start : end + 2]
+    lengths = {length.strip() for line in _LENGTH.findall(headers) for length in line.split(b",")}
+    if len(lengths) != 1:
+        return head
+    return b"%bContent-Length: %b\r\n%b" % (head[:start] + _LENGTH.sub(b"", headers), lengths.pop(), head[end + 2 :])
+
+
+# Connection: a keep-alive connection to a peer. It handles one exchange at a time.
+
+
+class Connection(asyncio.Protocol):
+    """A connection is used by one caller at a time and then returned to the pool if it is `reusable`."""
+
+    def __init__(self, open_connections: set[Connection], limits: Limits, lag: LoopLag, budget: CallbackBudget) -> None:
+        self.closed = False
+        self._open_connections = open_connections
+        self._reader = ResponseReader(limits)
+        self._lag = lag
+        self._budget = budget
+        self._pending: asyncio.Future[ReceivedResponse] | None = None
+        self._readable = select.poll()
+
+    @property
+    def reusable(self) -> bool:
+        """True if the request and the response are complete and the peer keeps the connection open."""
+        return self._reader.reusable and not self.closed and self._transport.get_write_buffer_size() == 0
+
+    @property
+    def is_idle(self) -> bool:
+        """True if the peer has neither closed the connection nor sent data since the last response."""
+        return not self.closed and not self._readable.poll(0)
+
+    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> ReceivedResponse:
+        """Send a request and return its response. Raises TimeoutError, InvalidResponse or ConnectionError."""
+        self._loop = asyncio.get_running_loop()
+        pending: asyncio.Future[ReceivedResponse] = self._loop.create_future()
+        self._pending = pending
+        self._reader.reset()
+        # A plain timer, because a timeout context takes three times as long and every request passes here.
+        self._until = self._lag.now() + timeout_s
+        self._timer = self._loop.call_later(timeout_s, self._expire)
+        self._transport.writelines((head, body))
+        try:
+            return await pending
+        finally:
+            self._timer.cancel()
+            self._pending = None
+
+    def abort(self) -> None:
+        """Close the connection without waiting for the peer."""
+        self.closed = True
+        self._transport.abort()
+
+    # --- called by the event loop -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the interface but not the type
+        sock = transport.get_extra_info("socket")
+        # A model's response may take minutes, and routers drop idle connections in that time.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._readable.register(sock.fileno(), select.POLLIN)
+        self._open_connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass the data to the response reader. Data outside an exchange closes the connection."""
+        if self._pending is None or self._reader.response is not None:
+            self.abort()
+            return
+        try:
+            self._reader.feed(data)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._deliver()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Fail the exchange, unless the response has no length and is therefore complete when the connection closes."""
+        self.closed = True
+        self._open_connections.discard(self)
+        if self._pending is None or self._reader.response is not None:
+            return
+        try:
+            if error is not None:
+                raise InvalidResponse(f"the peer closed the connection ({error})")
+            self._reader.finish()
+        except Exception as failure:
+            self._fail(failure)
+        else:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        """Deliver a complete response. If many arrive at once, some are delivered in later iterations of the loop."""
+        if self._reader.response is not None and self._pending is not None:
+            self._timer.cancel()
+            self._budget.run(_settle, self._pending, self._reader.response)
+
+    def _expire(self) -> None:
+        if (left_s := self._until - self._lag.now()) > SLACK_S:
+            # This loop was blocked, so the response may be in the socket, unread.
+            self._timer = self._loop.call_later(left_s, self._expire)
+            return
+        self._fail(TimeoutError())
+
+    def _fail(self, error: Exception) -> None:
+        self.abort()
+        if self._pending is not None and not self._pending.done():
+            self._pending.set_exception(error)
+
+
+def _settle(pending: asyncio.Future[ReceivedResponse], response: ReceivedResponse) -> None:
+    if not pending.done():
+        pending.set_result(response)
+
+
+# Dialer: opens connections to a host and port. Tries the next address of a host name after 250 ms (Happy Eyeballs).
+
+NEXT_ADDRESS_S = 0.25
+"""Delay before trying the next address of a host name, as recommended by RFC 8305."""
+DNS_CACHE_S = 5.0
+"""How long to cache a host name's addresses. Thousands of connections opened at once then share one lookup."""
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+AddressInfos = list[tuple[Any, ...]]
+
+
+class ConnectFailed(OSError):
+    """Raised when the peer cannot be reached. Nothing was sent."""
+
+    def __init__(self, reason: str, *, timed_out: bool = False) -> None:
+        super().__init__(reason)
+        self.timed_out = timed_out
+        """True if the peer did not respond. It may be running but too busy to accept connections."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Dialer:
+    """Opens connections with a connect timeout of `timeout_s` seconds, which excludes event-loop lag."""
+
+    def __init__(self, timeout_s: float, lag: LoopLag) -> None:
+        self._timeout_s = timeout_s
+        self._lag = lag
+        self._names: dict[tuple[str, int], tuple[float, asyncio.Task[AddressInfos]]] = {}
+
+    async def dial(self, host: str, port: int, make: Callable[[], P], timeout_s: float) -> P:
+        """Open a connection within `timeout_s` or the dialer's own timeout, whichever is shorter.
+
+        Raises ConnectFailed if that is not possible.
+        """
+        limit_s = min(self._timeout_s, timeout_s)
+        try:
+            async with self._lag.timeout(limit_s):
+                return await self._connect(host.strip("[]"), port, make)
+        except TimeoutError:
+            raise ConnectFailed(f"timed out after {limit_s:g} s", timed_out=True) from None
+        except (OSError, RuntimeError) as error:  # uvloop raises a bare RuntimeError for some refusals
+            raise ConnectFailed(getattr(error, "strerror", None) or str(error)) from error
+
+    async def _connect(self, host: str, port: int, make: Callable[[], P]) -> P:
+        loop = asyncio.get_running_loop()
+        if _is_address(host):
+            return (await loop.create_connection(make, host, port))[1]
+        infos: Any = await self._addresses(host, port)
+        sock = await aiohappyeyeballs.start_connection(infos, happy_eyeballs_delay=NEXT_ADDRESS_S)
+        try:
+            return (await loop.create_connection(make, sock=sock))[1]
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _addresses(self, host: str, port: int) -> AddressInfos:
+        now = asyncio.get_running_loop().time()
+        cached = self._names.get((host, port))
+        if cached is None or cached[0] < now or (cached[1].done() and (cached[1].cancelled() or cached[1].exception())):
+            cached = (now + DNS_CACHE_S, asyncio.create_task(_look_up(host, port)))
+            self._names[host, port] = cached
+        return await asyncio.shield(cached[1])
+
+
+async def _look_up(host: str, port: int) -> AddressInfos:
+    return list(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
 
 REQUEST_HEADER = "x-rollyard-request"
 """Header with the request's id. The response repeats the id.

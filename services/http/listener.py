@@ -10,19 +10,22 @@ arrive at once, only a few start in each iteration of the event loop; GET reques
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import httptools
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from rollyard.records.errors import Failure, FailureKind
-from rollyard.services.http.callback_budget import CallbackBudget
-from rollyard.services.http.connection_pool import REQUEST_HEADER
+from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.services.http.access import Peers, peer_protocol
+from rollyard.services.http.connection_pool import REQUEST_HEADER, CallbackBudget
 from rollyard.services.http.limits import MIB, RUN_LIMITS, Limits
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.problem import problem_response, to_problem
@@ -295,3 +298,47 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
+
+
+# Serves an app on a socket while a block runs, for commands that handle Ctrl-C themselves.
+
+
+class _Listener(uvicorn.Server):
+    """A uvicorn server that installs no signal handlers."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def listening(app: ASGIApp, sock: socket.socket, **settings: Any) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve the app on the socket while the block runs; yield the task that serves, which ends early only if it fails.
+
+    Each request knows the user of its connection (`Peers`). `settings`: those of uvicorn, such as `ws` and `lifespan`.
+    Raises RunError if the app cannot start.
+    """
+    peers = Peers()
+    peers.open()
+    config = uvicorn.Config(
+        app,
+        http=peer_protocol(peers),
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        **settings,
+    )
+    listener = _Listener(config)
+    serving = asyncio.create_task(listener.serve(sockets=[sock]))
+    try:
+        while not listener.started:
+            if serving.done():
+                serving.result()
+                raise RunError("the server stopped while it was starting; the log above says why")
+            await asyncio.sleep(0.02)
+        yield serving
+    finally:
+        listener.should_exit = True
+        await serving
+        peers.close()

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.json_values import json_kind
+from rollyard.records.json_values import json_kind
 from rollyard.records.types import Json
 from rollyard.services.http.transport import Receive
 

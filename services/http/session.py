@@ -8,9 +8,8 @@ import time
 from collections.abc import Mapping
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.services.http.client import RUN_HEADER, TO_HEADER, ServerClient
-from rollyard.services.http.event_stream import IsComplete
-from rollyard.services.http.response_failures import raise_for_status
+from rollyard.services.http.client import RUN_HEADER, TO_HEADER, IsComplete, ServerClient
+from rollyard.services.http.problem import raise_for_status
 from rollyard.services.http.transport import HttpResponse
 
 

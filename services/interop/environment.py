@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollyard.records.datasets.data_files import DataFile
-from rollyard.records.datasets.rows import rows_of
+from rollyard.records.data_files import DataFile
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError, did_you_mean
+from rollyard.records.rows import rows_of
 from rollyard.records.types import Json
 from rollyard.services.http.client import ServerClient
-from rollyard.services.http.response_failures import raise_for_status
+from rollyard.services.http.problem import raise_for_status
 from rollyard.services.interop.episode import Outcome, ServedEpisode
 from rollyard.services.responses.lenient_json import loads
 

@@ -19,10 +19,10 @@ from typing import Any
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.rollouts.rewards import mask_of, tidy
+from rollyard.records.rewards import mask_of, tidy
 from rollyard.records.types import RESERVED_PATHS, Json
 from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER, ServerClient
-from rollyard.services.http.response_failures import PROBLEM_TYPE, raise_for_status
+from rollyard.services.http.problem import PROBLEM_TYPE, raise_for_status
 from rollyard.services.http.session import Session
 from rollyard.services.responses.server_answers import read_answer
 

@@ -22,14 +22,13 @@ from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Directory, HeadFile, Keys, ServerCode, ServerInstance
 from rollyard.records.types import Json, Record
-from rollyard.services.config.references import servers_named
-from rollyard.services.config.server_folders import ALIASES, FAMILIES
-from rollyard.services.head.client import Registry, RegistryClient
-from rollyard.services.head.identity import run_id_of
+from rollyard.services.config.plugins import ALIASES, FAMILIES
+from rollyard.services.config.run_config import servers_named
+from rollyard.services.head.registry_client import Registry, RegistryClient, run_id_of
 from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.response_failures import raise_for_status, with_server
+from rollyard.services.http.problem import raise_for_status, with_server
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.server.settings import is_secret, redacted, without_credentials, without_secrets

@@ -16,11 +16,10 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.optional import load
+from rollyard.records.optional import load
 from rollyard.records.types import Json
-from rollyard.services.http.access.hosts import KnownHosts, is_loopback
-from rollyard.services.http.access.request_checks import Access
-from rollyard.services.http.app_listener import listening
+from rollyard.services.http.access import Access, KnownHosts, is_loopback
+from rollyard.services.http.listener import listening
 from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
 from rollyard.services.interop.session_store import SessionLimit
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rollyard.records.io.json_values import is_number
+from rollyard.records.json_values import is_number
 from rollyard.records.types import Json
 
 BY_GRAMMAR = frozenset(

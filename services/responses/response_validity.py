@@ -20,7 +20,7 @@ import re
 from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.json_values import json_kind, mapping
+from rollyard.records.json_values import json_kind, mapping
 from rollyard.records.types import Json
 
 _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overload|unavailable|insufficient", re.I)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.services.http.response_failures import with_server
+from rollyard.services.http.problem import with_server
 from rollyard.services.responses.lenient_json import loads
 from rollyard.services.responses.response_validity import check_response
 

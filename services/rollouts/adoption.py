@@ -13,17 +13,16 @@ from typing import Any
 
 import orjson
 
-from rollyard.records.datasets.rows import with_seed
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.json_values import mapping, text_of
-from rollyard.records.io.locked_files import unused
-from rollyard.records.rollouts.manifest_records import Adoption
-from rollyard.records.rollouts.rollout_keys import duplicate_key
+from rollyard.records.json_values import mapping, text_of
+from rollyard.records.locked_files import unused
+from rollyard.records.manifest import Adoption
+from rollyard.records.rollout_keys import duplicate_key
+from rollyard.records.rows import with_seed
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.key_assignment import KeyAssignment
-from rollyard.services.rollouts.task_index import TaskIndex, sampling_params
+from rollyard.services.rollouts.task_index import KeyAssignment, TaskIndex, sampling_params
 
 _API_DEFAULTS = {
     "background": False,

@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rollyard.records.errors import RunError
-from rollyard.records.io.external_changes import outside_change
-from rollyard.records.io.jsonl import ParsedLine, iter_jsonl, refuse, strict
-from rollyard.records.io.lines import Lines
-from rollyard.records.io.locked_files import open_locked, replace_locked, unused, write_synced
+from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, strict
+from rollyard.records.locked_files import open_locked, outside_change, replace_locked, unused, write_synced
 
 _CHUNK = 1 << 20
 REPAIR_HINT = "Delete that line, or start over with --overwrite, which moves the old files aside."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -12,23 +13,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.io.locked_files import InUse
-from rollyard.records.io.rollout_paths import RolloutPaths, real_file
+from rollyard.records.activity import Collection
+from rollyard.records.errors import Failure, OperatorError, did_you_mean
+from rollyard.records.locked_files import InUse
+from rollyard.records.manifest import ChangedParameters
+from rollyard.records.rollout_keys import PROMPT, Expected, KeySet, Shard
+from rollyard.records.rollout_paths import RolloutPaths, real_file
 from rollyard.records.rollout_types import RolloutRow
-from rollyard.records.rollouts.manifest import ChangedParameters
-from rollyard.records.rollouts.rollout_keys import PROMPT, Expected, KeySet, Shard
 from rollyard.records.run_types import Directory, ServerCode
 from rollyard.records.types import Json, State
 from rollyard.services.datasets.tasks import TaskFile, Tasks
-from rollyard.services.head.client import Registry
+from rollyard.services.head.registry_client import Registry
 from rollyard.services.http.client import ServerClient
 from rollyard.services.rollouts.adoption import Adopter
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.collector import Collector, Limits
-from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
+from rollyard.services.rollouts.collector import STATUS_EVERY_S, Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.sampling import with_whole_numbers
 from rollyard.services.rollouts.shards import (
     Merged,
     check_idle,
@@ -40,10 +40,95 @@ from rollyard.services.rollouts.shards import (
     rows_of,
     shard_files,
 )
-from rollyard.services.rollouts.status_reporter import reporting
-from rollyard.services.rollouts.store import RolloutStore
+from rollyard.services.rollouts.store import IsFinal, RolloutStore, is_bad_task
 from rollyard.services.rollouts.task_subset import TaskSubset, subset_of_original
 from rollyard.services.server.settings import redacted
+
+# Reports collection status to the head, where ng_status, the viewer and Prometheus read it.
+
+
+@contextlib.asynccontextmanager
+async def reporting(
+    registry_client: Registry, output: Path, collector: Collector, code: Mapping[str, ServerCode]
+) -> AsyncIterator[None]:
+    """Report the status at the start, every second and at the end. If the head does not respond, keep collecting.
+
+    `code`: the code of every server that the rows use.
+    """
+
+    def current() -> Collection:
+        digests = {name: found.digest for name, found in code.items()}
+        status, failures = collector.status, list(collector.failures)
+        return Collection(output=str(output.absolute()), status=status, failures=failures, code=digests)
+
+    async def report_collection() -> None:
+        with contextlib.suppress(Failure):
+            await registry_client.report_collection(current())
+
+    async def stop_if_code_changed() -> None:
+        with contextlib.suppress(Failure):
+            for server, changes in (await registry_client.directory()).changed_code.items():
+                if server in code:
+                    collector.stop(
+                        f"{server} was restarted with different code ({changes}), which its run does not allow: "
+                        "restore the code and repeat the command, or restart ng_run and add --accept-changed-code"
+                    )
+
+    async def keep_reporting() -> None:
+        while True:
+            await asyncio.sleep(STATUS_EVERY_S)
+            await report_collection()
+            await stop_if_code_changed()
+
+    await report_collection()
+    await stop_if_code_changed()
+    task = asyncio.create_task(keep_reporting())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await report_collection()
+
+
+# Checks sampling parameters before anything is started.
+
+_BOUNDS = {"temperature": (0.0, None), "top_p": (0.0, 1.0), "max_output_tokens": (1, None), "top_logprobs": (0, 20)}
+
+_WHOLE = frozenset(
+    {
+        *("max_output_tokens", "max_completion_tokens", "max_tokens", "min_tokens", "max_tool_calls", "top_logprobs"),
+        *("n", "best_of", "seed", "top_k", "truncate_prompt_tokens", "prompt_logprobs"),
+    }
+)
+"""Parameters that endpoints accept only as an integer."""
+
+
+def with_whole_numbers(params: Mapping[str, Any], key: str = "responses_create_params") -> dict[str, Any]:
+    """Return `params` with integers where endpoints expect them: 1e3 is 1000.0 in YAML and on a command line.
+
+    Raises OperatorError for a value that is no integer.
+    """
+    whole = dict(params)
+    for name in _WHOLE & params.keys():
+        value = params[name]
+        if isinstance(value, float) and value.is_integer():
+            whole[name] = int(value)
+        elif value is not None and type(value) is not int:
+            raise OperatorError(f"{key}.{name} is {value!r}; expected an integer, such as 1000")
+    return whole
+
+
+def check_sampling(params: Mapping[str, Any], key: str = "responses_create_params") -> None:
+    """Raise OperatorError for a number that no endpoint accepts. `key`: name of the setting that holds `params`."""
+    for name, (least, most) in _BOUNDS.items():
+        value = params.get(name)
+        if value is None:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or value < least or (most is not None and value > most):
+            limits = f"{least} or more" if most is None else f"{least} to {most}"
+            raise OperatorError(f"{key}.{name} is {value!r}; expected a number, {limits}")
+
 
 CREATE_PARAMS = frozenset(
     {

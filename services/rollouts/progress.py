@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from rollyard.records.rewards import mask_of
 from rollyard.records.rollout_types import RolloutRow
-from rollyard.records.rollouts.rewards import mask_of
-from rollyard.records.scores.run_scores import RunMeans, RunScores
-from rollyard.records.scores.running_mean import ClusteredMean, Scores
+from rollyard.records.scores import ClusteredMean, RunMeans, RunScores, Scores
 from rollyard.records.types import CollectionStatus, DatasetStatus, State
 
 

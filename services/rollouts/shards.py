@@ -20,21 +20,14 @@ import orjson
 from pydantic import ValidationError
 
 from rollyard.records.errors import FailureKind, OperatorError
-from rollyard.records.io.json_differences import differences
-from rollyard.records.io.jsonl import ParsedLine, iter_jsonl, refuse, replace, strict
-from rollyard.records.io.lines import Lines
-from rollyard.records.io.locked_files import InUse, is_locked, sync_folder, unused
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.json_values import differences
+from rollyard.records.jsonl import Lines, ParsedLine, iter_jsonl, refuse, replace, strict
+from rollyard.records.locked_files import InUse, is_locked, sync_folder, unused
+from rollyard.records.manifest import ChangedParameters, Manifest, check_not_shared, encode_manifest, resumed_manifest
+from rollyard.records.rollout_file import read_status
+from rollyard.records.rollout_keys import Expected, Key, KeySet, Shard
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.rollout_types import RolloutRow
-from rollyard.records.rollouts.manifest import (
-    ChangedParameters,
-    check_not_shared,
-    encode_manifest,
-    resumed_manifest,
-)
-from rollyard.records.rollouts.manifest_records import Manifest
-from rollyard.records.rollouts.rollout_keys import Expected, Key, KeySet, Shard
-from rollyard.records.rollouts.status_file import read_status
 from rollyard.records.run_types import ServerCode
 from rollyard.records.types import Json, State
 from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines

@@ -6,35 +6,97 @@ It stores each (task, repeat) at most once. Failures, the manifest and the statu
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import orjson
 
-from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.jsonl import ParsedLine, replace
-from rollyard.records.io.locked_files import unused
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollout_types import RolloutRow
-from rollyard.records.rollouts.manifest import (
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.records.json_values import is_number
+from rollyard.records.jsonl import ParsedLine, iter_jsonl, replace, skip
+from rollyard.records.locked_files import unused
+from rollyard.records.manifest import (
+    Manifest,
     check_not_shared,
     code_mark,
     encode_manifest,
     new_manifest,
     resumed_manifest,
 )
-from rollyard.records.rollouts.manifest_records import Manifest
-from rollyard.records.rollouts.rewards import EXPECTED, is_reward
-from rollyard.records.rollouts.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
+from rollyard.records.rewards import EXPECTED, is_reward
+from rollyard.records.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
+from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.run_types import CodeVersion, ServerCode
+from rollyard.records.terminal import plain_line
 from rollyard.records.types import CollectionStatus, FailureRow, Json
+from rollyard.records.unfinished_episode import PARTIAL_MEMBER
+from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.rollouts.adoption import Adopter, adoption_note
 from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
-from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
-from rollyard.services.rollouts.partial.failed_attempt import encode_failure
+
+# Which failures are final: the rollout is never retried, not even by a later command.
+
+IsFinal = Callable[[str, str], bool]
+"""Whether a failure of this kind, which originated at this server, is final."""
+
+
+def is_bad_task(kind: str, server: str) -> bool:
+    """The usual rule: the environment rejects the row."""
+    return kind == FailureKind.BAD_TASK
+
+
+# Creates the row of X_failures.jsonl for a failed attempt.
+
+
+@dataclass
+class FailedAttempt:
+    """Which attempt failed, how long it took, and what had been said until then."""
+
+    index: int
+    seconds: float
+    partial: Json | None = None
+    """None if it is not known."""
+
+
+def failure_row(
+    rollout: Rollout, failure: Failure, attempt: FailedAttempt, *, terminal: bool, abandoned: bool
+) -> FailureRow:
+    """Return the row without the partial conversation, which is written next to these keys."""
+    problem = failure.problem
+    return FailureRow(
+        task_index=rollout.task_index,
+        rollout_index=rollout.rollout_index,
+        attempt_index=attempt.index,
+        agent_ref=dict(rollout.agent_ref),
+        failure_kind=failure.kind,
+        server=problem.server,
+        status=problem.status,
+        upstream_status=problem.upstream_status,
+        detail=problem.detail,
+        terminal=terminal,
+        abandoned=abandoned,
+        time=time.time(),
+        duration_s=round(attempt.seconds, 3),
+    )
+
+
+def encode_failure(row: FailureRow, partial: Json | None) -> bytes:
+    """Return the line of X_failures.jsonl. The key `partial` is absent if the conversation is not known."""
+    known = {} if partial is None else {PARTIAL_MEMBER: partial}
+    return orjson.dumps({**row.model_dump(by_alias=True), **known})
+
+
+def first_failure(row: FailureRow) -> str:
+    """Return the line for the user about the first failure of a kind."""
+    where = f"task {row.task_index}, repeat {row.rollout_index}"
+    return f"first failure of kind {row.failure_kind} ({where}, {row.server or '?'}): {row.detail}"
 
 
 class RolloutStore:
@@ -325,3 +387,33 @@ def _validated_key(row: Json, path: Path, number: int, expected: Expected | None
         return key_of(row, expected)
     except ValueError as error:
         raise RunError(f"{path}: line {number} {error}. {REPAIR_HINT}") from error
+
+
+# The most frequent failure of a collection, in one line.
+
+_MAX_DETAIL = 300
+_VARYING = re.compile(r"[0-9a-f]{8,}|\d+", re.IGNORECASE)
+"""Ids and numbers, in which failures of one cause differ."""
+
+
+def most_frequent_failure(failures: Path, since: float = 0.0) -> str:
+    """Return the most frequent failure in `X_failures.jsonl` since a time, in Unix seconds; empty if there is none."""
+    counts = Counter[str]()
+    examples: dict[str, str] = {}
+    try:
+        for row in (line.value for line in iter_jsonl(failures, skip)):
+            happened = row.get("time", 0.0)
+            if not is_number(happened) or happened < since:
+                continue
+            shown = f"{row.get('failure_kind')} at {row.get('server') or 'an unknown server'}: {row.get('detail')}"
+            group = _VARYING.sub("#", shown)
+            counts[group] += 1
+            examples.setdefault(group, shown)
+    except OSError:
+        return ""
+    if not counts:
+        return ""
+    group, count = counts.most_common(1)[0]
+    shown = plain_line(examples[group])
+    shown = shown if len(shown) <= _MAX_DETAIL else f"{shown[:_MAX_DETAIL]} ..."
+    return f"{count:,} of {counts.total():,} failed attempts: {shown}"

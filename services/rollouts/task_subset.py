@@ -8,15 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 from pydantic import ValidationError
 
+from rollyard.records.data_files import lines_of
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.json_values import whole_number
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.manifest_records import Manifest
-from rollyard.records.rollouts.rollout_keys import digest, task_key
+from rollyard.records.json_values import whole_number
+from rollyard.records.jsonl import BadLine, hand_over, iter_jsonl, strict, with_offsets
+from rollyard.records.manifest import Manifest
+from rollyard.records.rollout_keys import digest, task_key
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout, TaskFile
+from rollyard.services.rollouts.task_index import KeyAssignment, TaskIndex
 
 INPUT_PATH = "_ng_input_fpath"
 INPUT_SHA256 = "_ng_input_sha256"
@@ -155,3 +159,57 @@ def _foreign(rollout: Rollout, original: TaskFile, tasks: Mapping[str, int]) -> 
         f"{row} has the task of row {same_task + 1} of the original input {original.file}, but its agent, ids or "
         "sampling parameters differ"
     )
+
+
+# Finds the rows of an input that still lack rollouts, in files of Rollyard and of NeMo Gym.
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """What a rollout file still lacks."""
+
+    found: int
+    """Number of (task, repeat) pairs in the file."""
+    expected: int
+    missing: dict[int, int]
+    """Task -> number of missing repeats, for the incomplete tasks in input order."""
+    skipped: tuple[tuple[int, str], ...]
+    """Lines that are not counted, with the reason, to be appended to `line 17`."""
+
+
+def find_remaining(tasks: TaskFile, rollouts: Path, repeats: int) -> Remaining:
+    """Compare a rollout file with its input, task by task and repeat by repeat. A missing file has no rollouts.
+
+    Raises OperatorError if a file cannot be read.
+    """
+    index = TaskIndex(tasks)
+    assignment = KeyAssignment(index, repeats)
+    skipped: list[tuple[int, str]] = []
+    numbers: list[int] = []
+    source = with_offsets(lines_of(rollouts)) if rollouts.exists() else ()
+    for found in iter_jsonl(source, hand_over, parse=strict):
+        if not found.line.endswith(b"\n"):  # even if it is valid JSON, the collection sets it aside
+            skipped.append((found.number, " is incomplete"))
+        elif isinstance(found, BadLine):
+            skipped.append((found.number, found.problem))
+        elif problem := assignment.add(found.value):
+            skipped.append((found.number, f" {problem}"))
+        else:
+            numbers.append(found.number)
+    skipped += [(numbers[position], f" {problem}") for position, problem in assignment.finish().items()]
+    done = assignment.done
+    missing = {task: left for task in range(len(index)) if (left := repeats - done.repeats_of(task))}
+    return Remaining(len(done), len(index) * repeats, missing, tuple(sorted(skipped)))
+
+
+def remaining_lines(tasks: TaskFile, missing: dict[int, int]) -> Iterator[bytes]:
+    """Yield the rows of the incomplete tasks as lines, with their index in the input and the input they are from."""
+    origin = {
+        INPUT_PATH: str(Path(tasks.file).absolute()),
+        INPUT_SHA256: tasks.digest,
+        INPUT_ROWS: tasks.count,
+    }
+    for rollout in tasks.rollouts(1):
+        if rollout.task_index in missing:
+            row = {name: value for name, value in rollout.row.items() if not name.startswith("_ng_")}
+            yield orjson.dumps({**row, "_ng_task_index": rollout.task_index, **origin}) + b"\n"

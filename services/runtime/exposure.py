@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from rollyard.records.errors import OperatorError
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.http.access.hosts import is_loopback
+from rollyard.services.http.access import is_loopback
 
 
 def check_exposure(servers: Iterable[ServerSpec], token: str | None, head_host: str) -> None:
@@ -23,3 +24,44 @@ def check_exposure(servers: Iterable[ServerSpec], token: str | None, head_host: 
     for spec in specs:
         if reason := spec.settings.token_needed_for:
             raise OperatorError(f"{spec.name}: {reason}: {remedy}")
+
+
+# Finds the process that listens on a local TCP port, for error messages. Reads Linux's /proc.
+
+_LISTEN = "0A"
+
+
+def owner_of_port(port: int) -> str:
+    """Return `, held by process 123 (ng_run)`, or an empty string if the owner cannot be determined."""
+    inodes = set(_listening_inodes(port))
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            for descriptor in (process / "fd").iterdir():
+                target = str(descriptor.readlink())
+                if target.startswith("socket:[") and target[8:-1] in inodes:
+                    command_line = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                    program = next(
+                        (
+                            argument
+                            for argument in command_line
+                            if "python" not in argument and not argument.startswith("-")
+                        ),
+                        command_line[0],
+                    )
+                    return f", held by process {process.name} ({Path(program).name})"
+        except OSError:
+            continue
+    return ""
+
+
+def _listening_inodes(port: int) -> list[str]:
+    found: list[str] = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        path = Path(table)
+        if not path.exists():
+            continue
+        for line in path.read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                found.append(fields[9])
+    return found

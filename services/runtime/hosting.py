@@ -14,13 +14,12 @@ import uvicorn
 
 from rollyard.records.errors import Failure, RunError
 from rollyard.records.run_types import Heartbeat, Registration, ServerCode
-from rollyard.services.head.client import RegistryClient
-from rollyard.services.http.access.peer_protocol import PeerProtocol
-from rollyard.services.http.access.peer_user import Peers
+from rollyard.services.head.registry_client import RegistryClient
+from rollyard.services.http.access import PeerProtocol, Peers
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.runtime.ports import owner_of_port
+from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import ServerSettings
 

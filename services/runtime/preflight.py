@@ -21,8 +21,8 @@ from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
-from rollyard.services.runtime.foreign import uv_environment
-from rollyard.services.runtime.foreign.foreign_servers import check_access
+from rollyard.services.runtime import foreign_launcher as uv_environment
+from rollyard.services.runtime.foreign_servers import check_access
 from rollyard.services.runtime.hosting import bind, bind_for
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.stack import refuse_isolated

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.optional import require
-from rollyard.records.io.writable import open_private
+from rollyard.records.optional import require
 from rollyard.records.run_types import Launch
+from rollyard.records.writable import open_private
 from rollyard.services.config.venv import needs_isolation
-from rollyard.services.http.access.hosts import is_loopback
+from rollyard.services.http.access import is_loopback
 from rollyard.services.http.ray_address import check_ray_address, ray_authentication
 from rollyard.services.runtime import ray_actor
 from rollyard.services.runtime.launcher import Process

@@ -17,9 +17,9 @@ import yaml
 from pydantic import ValidationError
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.writable import open_private
 from rollyard.records.run_types import HeadFile
 from rollyard.records.types import Json
+from rollyard.records.writable import open_private
 
 HOME = Path(".rollyard") / "runs"
 KEPT_RUNS = 50

@@ -12,18 +12,17 @@ from pathlib import Path
 import uvloop
 
 from rollyard.records.errors import EXIT_OPERATOR, OperatorError, RollyardError
-from rollyard.records.io.terminal import plain, plain_output
 from rollyard.records.run_types import Launch
+from rollyard.records.terminal import plain, plain_output
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.server_code import server_code
-from rollyard.services.head.client import RegistryClient
+from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.runtime.hosting import HostedServer, bind_for
 from rollyard.services.runtime.loop_guard import guard_loop
-from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit, tune_gc
-from rollyard.services.runtime.server_log import configure_log
+from rollyard.services.runtime.process_setup import configure_log, die_with_parent, raise_file_limit, tune_gc
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import parse_settings
 

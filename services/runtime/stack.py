@@ -18,21 +18,18 @@ from rollyard.services.backoff import Backoff
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.server_code import server_code
-from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, LocalTransport, endpoint_transport
-from rollyard.services.runtime.concurrent_start import all_or_first_error
-from rollyard.services.runtime.foreign.addresses import with_ports
-from rollyard.services.runtime.foreign.foreign_servers import ForeignServers
+from rollyard.services.runtime.exposure import owner_of_port
+from rollyard.services.runtime.foreign_servers import ForeignServers, with_ports
 from rollyard.services.runtime.hosting import HostedServer, bind, bind_for
 from rollyard.services.runtime.launcher import Launcher
-from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.runtime.run_dir import RunFolder
-from rollyard.services.runtime.startup_progress import REPORT_EVERY_S, StartupProgress
-from rollyard.services.runtime.supervisor import Supervisor
+from rollyard.services.runtime.supervisor import REPORT_EVERY_S, StartupProgress, Supervisor, all_or_first_error
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,29 @@ from rollyard.services.backoff import Backoff
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.launcher import Launcher, Process
-from rollyard.services.runtime.startup_progress import StartupProgress
+
+# StartupProgress: prints what starting servers are doing.
+
+REPORT_EVERY_S = 15.0
+"""Interval between messages about a starting server. A new phase is reported immediately."""
+
+
+class StartupProgress:
+    """Prints the startup phases of servers: a new phase at once, new counts (3/8, 4/8) every `REPORT_EVERY_S`."""
+
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print_line = print_line
+        self._started_at = time.monotonic()
+        self._reported: dict[str, tuple[str, float]] = {}
+
+    def report(self, title: str, phase: str) -> None:
+        """Report that `title` is in `phase`; an empty phase prints nothing."""
+        kind, now = phase.rstrip("0123456789/ "), time.monotonic()
+        reported, reported_at = self._reported.get(title, ("", 0.0))
+        if phase and (kind != reported or now - reported_at > REPORT_EVERY_S):
+            self._reported[title] = kind, now
+            self._print_line(f"  {title:<36} {phase}, {now - self._started_at:.0f} s")
+
 
 log = logging.getLogger(__name__)
 
@@ -226,3 +248,17 @@ class Supervisor:
 
 def _ending(status: int) -> str:
     return f"exit status {status}" if status >= 0 else f"signal {-status}"
+
+
+# Starts several things at the same time.
+
+
+async def all_or_first_error(starting: Iterable[Awaitable[None]]) -> None:
+    """Wait for all. If one raises, cancel the others, wait until they have ended, and raise its error."""
+    tasks = [asyncio.ensure_future(one) for one in starting]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

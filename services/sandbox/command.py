@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollyard.records.io.search_path import IMPORT_ROOT
+from rollyard.records.search_path import IMPORT_ROOT
 from rollyard.services.sandbox import bubblewrap_entry
 from rollyard.services.sandbox.inside.privileges import NOBODY
 from rollyard.services.sandbox.python_runtime import PythonRuntime

@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from rollyard.analysis.metrics.loader.selected_rollouts import SelectedRollouts
-from rollyard.analysis.notes.annotations import Annotations
+from rollyard.analysis.annotations import Annotations
+from rollyard.analysis.metrics.selection import SelectedRollouts
 from rollyard.arguments import (
     CONFIG,
     COUNT,
@@ -36,17 +36,16 @@ from rollyard.arguments import (
 )
 from rollyard.cli.find_run import find_run
 from rollyard.collection_summary import CollectionSummary, summary_of
-from rollyard.records.datasets.data_files import DataFiles
-from rollyard.records.datasets.temporary_copy import TemporaryCopy
+from rollyard.records.data_files import DataFiles, TemporaryCopy
 from rollyard.records.errors import OperatorError
-from rollyard.records.notes.author import user_name
+from rollyard.records.note_records import user_name
+from rollyard.records.rollout_file import Rollouts
+from rollyard.records.rollout_keys import Shard
 from rollyard.records.rollout_types import RolloutRow
-from rollyard.records.rollouts.rollout_file import Rollouts
-from rollyard.records.rollouts.rollout_keys import Shard
 from rollyard.records.run_types import Directory
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
-from rollyard.services.config.server_folders import search_roots
+from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport

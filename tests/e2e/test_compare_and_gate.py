@@ -16,7 +16,7 @@ import pytest
 from statsmodels.stats.contingency_tables import mcnemar
 
 from rollyard.analysis.gate import read_rules
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import server
 from tests.support.commands import Finished, in_this_process

@@ -16,12 +16,11 @@ import yaml
 
 import rollyard
 from rollyard import collect
-from rollyard.cli.arguments.train_arguments import read_arguments
 from rollyard.cli.collect_rollouts import CollectOptions
 from rollyard.cli.compare import CompareOptions
-from rollyard.cli.diagnostics.environment import EnvironmentOptions
-from rollyard.cli.diagnostics.machine import DoctorOptions
-from rollyard.cli.diagnostics.tokens import TokenOptions
+from rollyard.cli.doctor_environment import EnvironmentOptions
+from rollyard.cli.doctor_machine import DoctorOptions
+from rollyard.cli.doctor_tokens import TokenOptions
 from rollyard.cli.eval import ACTIONS
 from rollyard.cli.gate import GateOptions
 from rollyard.cli.lm_eval import LmEvalOptions
@@ -34,11 +33,12 @@ from rollyard.cli.serve import ServeOptions
 from rollyard.cli.status import StatusOptions
 from rollyard.cli.submit import parse_arguments
 from rollyard.cli.track import TrackOptions
+from rollyard.cli.train import read_arguments
 from rollyard.cli.viewer import ViewerOptions
 from rollyard.launchers.evaluation.lm_eval_results import Benchmark
 from rollyard.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.services.config.load import load
 from rollyard.services.datasets.settings import MixtureSettings

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rollyard.cli import doctor
-from rollyard.cli.diagnostics.machine import run
+from rollyard.cli.doctor_machine import run
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 

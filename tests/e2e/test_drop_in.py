@@ -19,7 +19,7 @@ import yaml
 
 from rollyard.cli.submit import run
 from rollyard.launchers.sagemaker.container.uploader import name_in_s3
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from tests.support.commands import Finished, command_environ
 from tests.support.doc_pages import blocks, commands, page
 from tests.support.fake_stores import store

@@ -18,7 +18,7 @@ from rollyard.cli.eval_launcher import run
 from rollyard.launchers.evaluation.nemo_rl_config import load_tree
 from rollyard.launchers.slurm.job import JobSpec
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from tests.support.doc_pages import commands, page
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.waiting import deadline_s

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.analysis.findings.detector import Category, Finding
 from rollyard.analysis.findings.find import findings_of
-from rollyard.analysis.findings.finding import Category, Finding
-from rollyard.analysis.metrics.loader.load_run import load
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.analysis.metrics.load import load
+from rollyard.records.search_path import INSTALLED
 from tests.support.commands import in_this_process
 from tests.support.doc_pages import commands
 

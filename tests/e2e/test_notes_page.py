@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 import rollyard
-from rollyard.records.io.search_path import INSTALLED
-from rollyard.records.rollouts.rollout_keys import task_key
+from rollyard.records.rollout_keys import task_key
+from rollyard.records.search_path import INSTALLED
 from tests.support.commands import in_this_process
 from tests.support.doc_pages import commands, page, sections
 from tests.support.rollout_files import row, write

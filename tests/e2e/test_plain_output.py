@@ -18,15 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from rollyard.cli import prepare_data, reward_profile
-from rollyard.cli.display.collect_summary import summary
-from rollyard.cli.display.console import console
-from rollyard.cli.display.progress_bar import Bar, PlainLines
-from rollyard.cli.display.status_view import view
+from rollyard.cli.collect_rollouts import summary
+from rollyard.cli.console import console
 from rollyard.cli.options import Options, run_command
+from rollyard.cli.progress_bar import Bar, PlainLines
+from rollyard.cli.status import view
 from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.io.terminal import plain, plain_line, plain_output
+from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.terminal import plain, plain_line, plain_output
 from rollyard.records.types import FailureRow
 from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.rollouts.progress import CollectionProgress

@@ -11,7 +11,7 @@ import orjson
 import pytest
 import yaml
 
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.cli import prepare_data
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json

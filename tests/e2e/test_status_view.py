@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rollyard.cli.display.status_view import view
+from rollyard.cli.status import view
 from rollyard.records.activity import Collection, RunningEpisode, StageActivity
 from rollyard.records.run_types import ServerInstance
 from rollyard.records.types import DatasetStatus

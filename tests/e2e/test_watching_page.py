@@ -13,7 +13,7 @@ import yaml
 
 from rollyard.cli.options import read_options
 from rollyard.cli.track import TrackOptions
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.services.runtime.running_stack import RunningStack
 from tests.support.commands import in_this_process, running_stack
 from tests.support.doc_pages import commands, page, sections

@@ -13,7 +13,7 @@ import pytest
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import ResourcesServer
 from rollyard.responses_api_models.base import ModelServer

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import rollyard
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.services.runtime.running_stack import RunningStack
 from tests.support.background_loop import background_loop
 from tests.support.waiting import deadline_s, until

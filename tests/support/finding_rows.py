@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollyard.analysis.findings.detector import Finding
 from rollyard.analysis.findings.find import findings_of
-from rollyard.analysis.findings.finding import Finding
 from rollyard.records.types import Json
 from tests.support.rollout_files import load_run
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rollyard.analysis.findings.catalog import DETECTORS
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.analysis.findings.find import DETECTORS
+from rollyard.records.search_path import INSTALLED
 
 PAGE = INSTALLED / "docs" / "evidence" / "findings.md"
 _START, _END = "<!-- detectors -->\n", "<!-- end of detectors -->\n"

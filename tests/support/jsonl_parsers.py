@@ -1,4 +1,4 @@
-"""Finds modules that parse JSON Lines, i.e. pass a line to a JSON parser in a loop. Only records/io/jsonl.py should.
+"""Finds modules that parse JSON Lines, i.e. pass a line to a JSON parser in a loop. Only records/jsonl.py should.
 
 The search relies on names: a variable called `line` or `raw` that is passed to one of the usual parsers inside a loop.
 It misses a module that wraps the parser in a function of another name.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.rollout_keys import task_key
+from rollyard.records.rollout_keys import task_key
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.rollouts.adoption import Adopter

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.analysis.metrics.loader import parallel_reader
+from rollyard.analysis.metrics import load as parallel_reader
 
 
 class PicklingPool(ThreadPoolExecutor):

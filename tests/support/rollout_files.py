@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import Run
 from rollyard.records.types import Json
 

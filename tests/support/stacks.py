@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 from omegaconf import OmegaConf
 
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json, State
 from rollyard.services.backoff import Backoff
 from rollyard.services.config.load import load

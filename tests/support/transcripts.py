@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from tests.support.commands import Finished, in_this_process
 
 COLUMNS = 120

@@ -15,8 +15,7 @@ from typing import Protocol
 import orjson
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.jsonl import iter_jsonl, replace, skip
-from rollyard.records.io.lines import Lines
+from rollyard.records.jsonl import Lines, iter_jsonl, replace, skip
 
 log = logging.getLogger(__name__)
 

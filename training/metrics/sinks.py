@@ -15,9 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.io.durations import duration
-from rollyard.records.io.optional import require
-from rollyard.records.io.terminal import plain_line, unwrapped
+from rollyard.records.optional import require
+from rollyard.records.terminal import duration, plain_line, unwrapped
 from rollyard.records.types import Json
 from rollyard.training.metrics.metrics_log import MetricsSink, RetriedSink
 

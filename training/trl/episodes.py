@@ -11,12 +11,12 @@ from typing import Any
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.records.rollout_keys import task_key
 from rollyard.records.rollout_types import RolloutRow
-from rollyard.records.rollouts.rollout_keys import task_key
 from rollyard.records.types import Json
 from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.tasks import Rollout
-from rollyard.services.rollouts.output_row import encode_line, parse_row
+from rollyard.services.rollouts.run_answer import encode_line, parse_row
 from rollyard.training.endings import EndingRules, Treatment
 from rollyard.training.groups import GroupMember, member_of_failure, member_of_row
 from rollyard.training.sequences.training_sequence import SequenceError, SequenceRules

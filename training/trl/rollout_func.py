@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import orjson
 
-from rollyard.records.datasets.rows import agent_of
 from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.rows import agent_of
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.training.groups import GroupMember

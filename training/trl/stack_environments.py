@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.records.io.json_values import items, mapping
+from rollyard.records.json_values import items, mapping
 from rollyard.records.types import Json
 from rollyard.services.datasets.prompts import messages_of, text_of, valid_rows
 from rollyard.services.interop.environment import tools_of

@@ -7,8 +7,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rollyard.launchers.evaluation.lm_eval_config import BenchmarkConfig, run_commands
-from rollyard.records.io.script import run_script
-from rollyard.services.config.yaml_files import read_yaml
+from rollyard.records.script import run_script
+from rollyard.services.config.load import read_yaml
 from rollyard.services.server.settings import parse_settings
 
 

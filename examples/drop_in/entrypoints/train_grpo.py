@@ -15,15 +15,13 @@ from typing import Any
 import orjson
 
 from rollyard.launchers.sagemaker.settings import FILE, find_target, read_settings
-from rollyard.records.datasets.data_files import DataFiles
-from rollyard.records.datasets.rows import exact_objects
+from rollyard.records import s3
+from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import RollyardError
-from rollyard.records.io import s3
-from rollyard.records.io.foreground import run_foreground
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.own_command import own_command
-from rollyard.records.io.script import run_script
-from rollyard.services.config.server_folders import search_roots
+from rollyard.records.jsonl import replace
+from rollyard.records.rows import exact_objects
+from rollyard.records.script import own_command, run_foreground, run_script
+from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.settings_file import dump_settings, load_settings
 from rollyard.training.checkpoints import LATEST
 from rollyard.training.rlvr import ENVIRONMENTS, RlvrConfig, train_config

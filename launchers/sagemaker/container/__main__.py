@@ -19,7 +19,7 @@ from rollyard.launchers.sagemaker.container.job_environment import (
 from rollyard.launchers.sagemaker.container.programs import StopSignal
 from rollyard.launchers.sagemaker.job_parameters import JobParameters
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import EXIT_FAILED, exit_status
+from rollyard.records.script import EXIT_FAILED, exit_status
 
 
 def main() -> int:

@@ -27,10 +27,10 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from rollyard.launchers.sagemaker.container.job_environment import JobEnvironment
 from rollyard.launchers.sagemaker.job_parameters import JobParameters
 from rollyard.launchers.sagemaker.source_bundle import unpack
+from rollyard.records import s3
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io import s3
-from rollyard.records.io.aws import AwsError, aws_errors
-from rollyard.records.io.locked_files import sync_folder, write_synced
+from rollyard.records.locked_files import sync_folder, write_synced
+from rollyard.records.s3 import AwsError, aws_errors
 from rollyard.records.types import Record
 
 

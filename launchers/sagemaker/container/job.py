@@ -21,8 +21,8 @@ from rollyard.launchers.sagemaker.container.ray_cluster import RayCluster
 from rollyard.launchers.sagemaker.container.uploader import RunUploader, S3Uploader
 from rollyard.launchers.sagemaker.job_parameters import JobParameters
 from rollyard.launchers.sagemaker.settings import VARIABLE_PREFIX
+from rollyard.records import s3
 from rollyard.records.errors import Failure, OperatorError, RunError
-from rollyard.records.io import s3
 
 EXIT_STOPPED = 143
 FINAL_UPLOAD_S = 6 * 3600.0

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.gpus import visible_gpus
+from rollyard.records.gpus import visible_gpus
 from rollyard.records.types import Record
 from rollyard.services.server.settings import parse_settings
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import Event
 from types import FrameType
 
+from rollyard.records import process_group
 from rollyard.records.errors import OperatorError
-from rollyard.records.io import process_group
 
 STOP_GRACE_S = 60.0
 """A program may end by itself this long after SIGTERM. SageMaker ends a stopped job after 120 s."""

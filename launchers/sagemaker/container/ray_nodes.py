@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 
-from rollyard.records.io.optional import load
+from rollyard.records.optional import load
 
 POLL_S = 1.0
 

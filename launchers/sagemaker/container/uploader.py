@@ -18,10 +18,10 @@ from typing import Any, BinaryIO
 import orjson
 
 from rollyard.launchers.evaluation.checkpoints import find_missing_part, step_of, unfinished
+from rollyard.records import s3
 from rollyard.records.errors import RollyardError
-from rollyard.records.io import s3
-from rollyard.records.io.aws import AwsError, aws_errors
-from rollyard.records.io.optional import load
+from rollyard.records.optional import load
+from rollyard.records.s3 import AwsError, aws_errors
 from rollyard.services.backoff import Backoff
 
 MARKERS = ("COMPLETE.json", "_SUCCESS", "_COMPLETE", ".complete", "DONE")

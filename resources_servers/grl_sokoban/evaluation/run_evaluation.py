@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.script import ScriptParser, run_script
+from rollyard.records.script import ScriptParser, run_script
 from rollyard.resources_servers.grl_sokoban.checkpoint_resume_rollouts import write_remaining
-from rollyard.services.config.overrides import parse_overrides
-from rollyard.services.config.overrides.hydra_grammar import format_value
+from rollyard.services.config.overrides import format_value, parse_overrides
 
 FOLDER = Path(__file__).resolve().parent.parent
 PUZZLES = FOLDER / "data" / "qwen3_4b_eval" / "test_examples_200.jsonl"

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.json_values import items, mapping, number, text_of, whole_number
-from rollyard.records.io.jsonl import ParsedLine, iter_jsonl, replace, skip
-from rollyard.records.io.script import ScriptParser, positive, run_script
-from rollyard.records.rollouts.rewards import is_measured
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.json_values import items, mapping, number, text_of, whole_number
+from rollyard.records.jsonl import ParsedLine, iter_jsonl, replace, skip
+from rollyard.records.rewards import is_measured
+from rollyard.records.rollout_file import check_output
+from rollyard.records.script import ScriptParser, positive, run_script
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from rollyard.responses_api_models.chat_engine.weights.policy_versions import CH
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request, conflict
 from rollyard.responses_api_models.chat_engine.weights.weight_loader import CpuLimits, WeightLoader
 from rollyard.responses_api_models.chat_engine.weights.weight_update import JoiningEngines
+from rollyard.services.http.problem import PROBLEM_TYPE
 from rollyard.services.http.request import read_object
-from rollyard.services.http.response_failures import PROBLEM_TYPE
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from rollyard.records.errors import OperatorError, RollyardError
-from rollyard.records.io.search_path import IMPORT_ROOT
+from rollyard.records.search_path import IMPORT_ROOT
 from rollyard.records.types import Json
-from rollyard.services.sandbox.inside.box.plan import BoxPlan
+from rollyard.services.sandbox.inside.box_plan import BoxPlan
 from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.shell.records import BoxEntry, BoxLimits, CommandResult
 
-_MODULE = "rollyard.services.sandbox.inside.box.main"
+_MODULE = "rollyard.services.sandbox.inside.box_main"
 _FLAGS = ("-S", "-s", "-P", "-B", "-u", "-W", "ignore")
 _START_S = 60.0
 _ANSWER_S = 30.0

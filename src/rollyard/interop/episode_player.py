@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import orjson
 
 from rollyard.interop.episodes_of_trainers import Episode, EpisodeRules, SeveralSequences, episode_of
-from rollyard.records.datasets.rows import agent_of
 from rollyard.records.errors import OperatorError
-from rollyard.records.rollouts.rollout_keys import task_key
+from rollyard.records.rollout_keys import task_key
+from rollyard.records.rows import agent_of
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.training.groups import GroupMember

@@ -14,8 +14,7 @@ from pathlib import Path
 import orjson
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.exit_status import exit_status
-from rollyard.records.io.script import ScriptParser
+from rollyard.records.script import ScriptParser, exit_status
 from rollyard.records.types import Json
 from rollyard.services.datasets.prompts import messages_of, valid_rows
 

@@ -12,8 +12,7 @@ from rollyard.agents.base import Agent
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, ResourcesServer
-from rollyard.services.config.plugins import load_server
-from rollyard.services.config.server_folders import FAMILIES
+from rollyard.services.config.plugins import FAMILIES, load_server
 from rollyard.testing.in_process import agent_server, environment_server, in_process_servers
 from rollyard.testing.scripted_model import Script, Turns
 

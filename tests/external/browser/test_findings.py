@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import expect
 
 from rollyard.analysis.findings.find import findings_of
-from rollyard.analysis.metrics.loader.load_run import load
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.analysis.metrics.load import load
+from rollyard.records.search_path import INSTALLED
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.viewer import exported, viewing
 

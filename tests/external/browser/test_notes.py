@@ -10,10 +10,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from rollyard.analysis.notes.file_notes import notes_of_rows
-from rollyard.records.notes.current_state import RolloutNotes
-from rollyard.records.notes.record import Override
-from rollyard.records.rollouts.rollout_file import Rollouts
+from rollyard.analysis.metrics.row_notes import notes_of_rows
+from rollyard.records.note_records import Override, RolloutNotes
+from rollyard.records.rollout_file import Rollouts
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.viewer import exported, viewing
 from tests.support.rollout_files import write

@@ -11,10 +11,10 @@ from playwright.sync_api import Browser, Page
 
 from rollyard.analysis.findings.find import findings_of
 from rollyard.analysis.metrics.comparison import difference
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.report.document import Report
 from rollyard.analysis.report.html import html
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from tests.external.browser.browser_tab import DEADLINE_MS
 from tests.external.browser.viewer import viewing
 from tests.support.commands import in_this_process

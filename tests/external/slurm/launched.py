@@ -12,7 +12,7 @@ from rollyard.launchers.slurm.chain import Attempt, ChainEvent, ChainRecord
 from rollyard.launchers.slurm.client import QueuedJob, SlurmClient
 from rollyard.launchers.slurm.job import JobSpec, JobState, SubmittedJob, log_file, read_submission
 from rollyard.launchers.slurm.scheduler import Scheduler, jobs_of
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.processes import parent_of
 from tests.support.waiting import deadline_s, eventually

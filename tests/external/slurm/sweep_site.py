@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollyard.launchers.slurm.launch import Launch, LaunchFolder
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.commands import BIN, Finished, command_environ
 from tests.support.evaluations import command_line

@@ -10,11 +10,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rollyard.records.io.search_path import INSTALLED
 from rollyard.records.run_types import Keys
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.head.client import RegistryClient
+from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.rollouts.collection import StackClients

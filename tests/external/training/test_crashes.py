@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.records.io.exit_status import EXIT_INTERRUPTED
+from rollyard.records.script import EXIT_INTERRUPTED
 from tests.external.training.sampled_stack import initial_model
 from tests.external.training.training_process import curve, finished, start_training
 

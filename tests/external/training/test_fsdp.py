@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import rollyard
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from tests.external.training.train_command import training_s
 from tests.external.training.train_sharded import train
 

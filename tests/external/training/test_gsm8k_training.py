@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.prompt_formats import create_params
 from rollyard.training.run_paths import TrainingPaths

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.services.http.transport import HttpTransport
 from rollyard.training.parity import ParityProbe
 from rollyard.training.train_config import WeightSettings

@@ -16,7 +16,7 @@ from examples.sokoban_policy.layouts import Layout, position_of
 from examples.sokoban_policy.play import play
 from examples.sokoban_policy.traces import Encoder
 from examples.sokoban_policy.unseen_rooms import EVALUATION_SEED, distinct_rooms
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.training.sequences.training_sequence import SequenceRules, training_sequences
 from tests.external.vllm.engine import IN_ONE_WORKER

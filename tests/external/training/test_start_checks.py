@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rollyard.cli.display.train_view import heading
+from rollyard.cli.train import heading
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.training.run_folder import settings_yaml
 from rollyard.training.start_checks import TrainPlan, check
 from rollyard.training.train_config import TrainConfig

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.records.io.own_command import own_command
+from rollyard.records.script import own_command
 from rollyard.records.types import Json
 from tests.support.commands import command_environ
 from tests.support.local_engines import MARK

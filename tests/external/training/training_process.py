@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from anyio.from_thread import start_blocking_portal
 
-from rollyard.records.io import jsonl
-from rollyard.records.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED, exit_status
+from rollyard.records import jsonl
+from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED, exit_status
 from rollyard.training import checkpoints
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
 from rollyard.training.run_folder import RunFolder

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.run_types import Directory, Keys
 from rollyard.records.types import Json, State
 from rollyard.services.datasets.tasks import TaskFile

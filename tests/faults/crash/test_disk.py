@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.types import FailureRow, Json
 from rollyard.services.rollouts.appender import JsonLines

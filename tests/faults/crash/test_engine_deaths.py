@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.responses_api_models.local_vllm_model import orphaned_processes
 from tests.support.local_engines import DEADLINE_S, MARK, engine_harness, marked_processes, wait_until_gone
 from tests.support.processes import alive, parent_of

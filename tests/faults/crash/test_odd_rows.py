@@ -14,21 +14,20 @@ from hypothesis import strategies as st
 
 from rollyard.analysis.metrics.comparison import difference
 from rollyard.analysis.metrics.curriculum import ids_of
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.report.document import Report
 from rollyard.analysis.report.html import html
 from rollyard.analysis.report.markdown import markdown
 from rollyard.analysis.report.task_rows import task_rows
-from rollyard.analysis.tracking.reservoir_sample import RolloutSample
-from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics
-from rollyard.analysis.tracking.tail import rows as tail_rows
+from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics, RolloutSample
+from rollyard.analysis.tracking.rollout_metrics import rows as tail_rows
 from rollyard.analysis.viewer.export import export
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.rollout_list import SORTS, Query
 from rollyard.analysis.viewer.rollout_view import rollout_view
-from rollyard.records.io.jsonl import lenient
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.rollout_keys import Expected
+from rollyard.records.jsonl import lenient
+from rollyard.records.rollout_keys import Expected
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore

@@ -11,7 +11,7 @@ import orjson
 
 from rollyard.analysis.viewer.live import EpisodeTails, TailView
 from rollyard.cli.viewer import FoundRun
-from rollyard.records.rollouts.replay import Replay
+from rollyard.records.replay import Replay
 from rollyard.records.run_types import HeadFile
 from rollyard.records.types import Json
 from rollyard.services.rollouts.collector import Limits

@@ -12,7 +12,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.rollouts.collector import Collector, Limits

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.manifest_records import Manifest
-from rollyard.records.rollouts.rollout_keys import Shard
+from rollyard.records.manifest import Manifest
+from rollyard.records.rollout_keys import Shard
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.shards import merge, shard_files

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from rollyard.agents.simple_agent.app import SimpleAgent
-from rollyard.records.rollouts.rewards import is_measured, with_verdict
+from rollyard.records.rewards import is_measured, with_verdict
 from rollyard.records.types import Json, Verdict
 from rollyard.resources_servers.environment import Environment, EnvironmentSettings, Verification
 from rollyard.services.http.request import RawRequest

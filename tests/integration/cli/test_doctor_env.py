@@ -9,8 +9,8 @@ import orjson
 import pytest
 from pydantic import Field
 
-from rollyard.cli.diagnostics.environment import Target, findings
-from rollyard.cli.diagnostics.findings import Finding
+from rollyard.cli.doctor_environment import Target, findings
+from rollyard.cli.doctor_machine import Finding
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Turn, Verdict, Verification, tool

@@ -12,12 +12,12 @@ import pytest
 from fastapi.responses import JSONResponse
 
 import rollyard
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics
 from rollyard.cli.find_run import find_run
 from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError, RunError
-from rollyard.records.rollouts.rewards import is_masked_line
+from rollyard.records.rewards import is_masked_line
 from rollyard.records.types import Json
 from rollyard.resources_servers.aggregate_metrics import aggregate
 from rollyard.services.interop.nemo_gym import NemoGymHead, fetch_nemo_gym_snapshot

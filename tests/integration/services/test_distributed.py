@@ -14,9 +14,7 @@ from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.records.run_types import Registration
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.registry import ServerRegistry
-from rollyard.services.runtime.distributed.derived_keys import shared_keys
-from rollyard.services.runtime.distributed.join import ListenAddress, join_run
-from rollyard.services.runtime.distributed.server_selection import select_servers
+from rollyard.services.runtime.join import ListenAddress, join_run, select_servers, shared_keys
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
 from tests.support.fixtures import unused_url

@@ -13,9 +13,9 @@ from fastapi import FastAPI
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.analysis.viewer.live import EpisodeTails, TailView
 from rollyard.cli.viewer import FoundRun
-from rollyard.records.rollouts.partial_records import EPISODE_ID_HEADER
 from rollyard.records.run_types import HeadFile, ServerInstance
 from rollyard.records.types import Json
+from rollyard.records.unfinished_episode import EPISODE_ID_HEADER
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.http.transport import HttpResponse, Transport
 from tests.support.in_process import KEYS, InProcessServers, Script, agent, calls, environment, in_process_servers, says

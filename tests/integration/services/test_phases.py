@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rollyard.records.run_types import Heartbeat, Registration
-from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook
 from rollyard.services.runtime.hosting import HostedServer, bind

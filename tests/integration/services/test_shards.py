@@ -15,9 +15,9 @@ import pytest_asyncio
 import rollyard
 from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError, RunError
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.rollout_keys import Shard
-from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.rollout_file import read_status
+from rollyard.records.rollout_keys import Shard
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.shards import shard_files
 from rollyard.services.runtime.running_stack import RunningStack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from rollyard.agents.mcp_tools.messages import event_data, reply_to
+from rollyard.agents.mcp_tools import event_data, reply_to
 from rollyard.services.http.transport import HttpResponse
 
 REPLY = {"jsonrpc": "2.0", "id": 7, "result": {"tools": []}}

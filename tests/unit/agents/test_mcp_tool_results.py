@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.agents.mcp_tools.tool_results import answer_of_result
+from rollyard.agents.mcp_tools import answer_of_result
 
 TEXT = {"type": "text", "text": "hello"}
 IMAGE = {"type": "image", "data": "AAAA", "mimeType": "image/jpeg"}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rollyard.analysis.gate import Decision, GateRule, GateVerdict, decide, read_rules
-from rollyard.analysis.metrics.loader.load_run import load
-from rollyard.analysis.metrics.paired.difference import Level
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import Run
+from rollyard.analysis.metrics.run_pair import Level
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, row, solved, write, write_manifest

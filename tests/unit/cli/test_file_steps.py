@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.cli.arguments.file_steps import file_steps
+from rollyard.cli.file_steps import file_steps
 from rollyard.records.errors import OperatorError
 
 

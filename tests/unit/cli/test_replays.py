@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rollyard.cli.viewer import Replays
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 
 GOOD = """
-from rollyard.records.rollouts.replay import Frame, Replay
+from rollyard.records.replay import Frame, Replay
 
 def replay(row):
     return Replay(cells=[], frames=[Frame(board=row["board"])]) if "board" in row else None

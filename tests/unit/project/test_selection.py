@@ -10,9 +10,9 @@ from tests.modules import ROOT
 from tests.selection import Suite, Tree, reasons, suites
 
 FILES = {
-    "services/http/client.py": "from rollyard.services.http.connection import Connection\n",
-    "services/http/connection.py": "from rollyard.records.io.jsonl import read\n",
-    "records/io/jsonl.py": "",
+    "services/http/client.py": "from rollyard.services.http.connection_pool import Connection\n",
+    "services/http/connection_pool.py": "from rollyard.records.jsonl import read\n",
+    "records/jsonl.py": "",
     "records/types.py": "",
     "cli/viewer.py": "from rollyard.analysis.viewer.page import show\n",
     "analysis/viewer/__init__.py": "",
@@ -53,7 +53,7 @@ def selected(tree: Tree, *changed: str) -> set[str]:
         ("tests/external/ray/conftest.py", "test-ray"),
         ("tests/support/stacks.py", "test-ray"),  # imported by its tests
         ("services/http/client.py", "test-ray"),  # imported by a helper
-        ("services/http/connection.py", "test-ray"),  # imported from there, in the same package
+        ("services/http/connection_pool.py", "test-ray"),  # imported from there, in the same package
         ("resources_servers/coin/app.py", "test-ray"),  # runs in another process
         ("resources_servers/coin/toss.py", "test-ray"),
         ("docs/coins.md", "test-ray"),  # named by its tests
@@ -73,7 +73,7 @@ def test_records_fixtures_of_all_tests_and_the_selection_itself_select_every_sui
     assert selected(tree, changed) == {"test-ray", "test-browser"}
 
 
-@pytest.mark.parametrize("changed", ["records/io/jsonl.py", "docs/using.md", "tests/unit/test_other.py", "Makefile"])
+@pytest.mark.parametrize("changed", ["records/jsonl.py", "docs/using.md", "tests/unit/test_other.py", "Makefile"])
 def test_other_changes_select_none(tree: Tree, changed: str) -> None:
     assert selected(tree, changed) == set()
 

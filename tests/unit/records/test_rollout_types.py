@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from rollyard.agents.game_agent.app import GameAgent
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.rollout_types import DatasetRow, RolloutKeys, RolloutRow, RunRequest
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel, BuiltinModelSettings

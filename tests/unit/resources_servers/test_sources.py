@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.search_path import INSTALLED
-from rollyard.records.rollouts.rollout_files import check_output
+from rollyard.records.rollout_file import check_output
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import (
     DataLocations,

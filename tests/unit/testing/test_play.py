@@ -12,7 +12,7 @@ import pytest
 from rollyard import BadTask, Environment, EnvironmentSettings, ToolResult, Turn, Verdict, Verification, serve, tool
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.errors import Failure, OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.testing import calls, load, play, says
 from rollyard.testing.scripted_model import Turns
 

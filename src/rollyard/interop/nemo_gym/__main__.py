@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from rollyard.interop.nemo_gym import path_entry
-from rollyard.records.io.script import ScriptParser
+from rollyard.records.script import ScriptParser
 
 
 def main(arguments: Sequence[str]) -> int:

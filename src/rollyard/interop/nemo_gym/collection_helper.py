@@ -26,7 +26,7 @@ from rollyard.services.http.client import ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpResponse, HttpTransport
 from rollyard.services.interop.nemo_gym import NemoGymHead, clients_of, identify_head
-from rollyard.services.rollouts.output_row import parse_row
+from rollyard.services.rollouts.run_answer import parse_row
 from rollyard.services.runtime.run_dir import running_heads
 from rollyard.services.server.settings import parse_settings
 from rollyard.training.endings import EndingRules

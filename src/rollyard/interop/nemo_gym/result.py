@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind, RunError
-from rollyard.records.rollouts.rewards import MASKED, mask_of
+from rollyard.records.rewards import MASKED, mask_of
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
 from rollyard.training.endings import EndingRules, Treatment

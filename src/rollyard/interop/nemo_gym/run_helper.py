@@ -28,10 +28,9 @@ from rollyard.interop.nemo_gym.path_entry import path_entry
 from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.records.run_types import ServerInstance
 from rollyard.records.types import Json
-from rollyard.services.config.load import load
+from rollyard.services.config.load import find_config, load, read_yaml
+from rollyard.services.config.plugins import ALIASES, FAMILIES, search_roots
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.config.server_folders import ALIASES, FAMILIES, search_roots
-from rollyard.services.config.yaml_files import find_config, read_yaml
 from rollyard.services.head.run_snapshot import fetch_instances
 from rollyard.services.runtime.run_dir import running_heads
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started

@@ -9,10 +9,10 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from rollyard.analysis.findings.find import findings_of
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.report.document import Report
 from rollyard.analysis.report.html import html
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from tests.external.browser.attacks import ATTACKS
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.pdf_pages import page_count

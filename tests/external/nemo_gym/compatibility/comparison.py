@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollyard.records.rollouts.rewards import tidy
+from rollyard.records.rewards import tidy
 from tests.external.nemo_gym.compatibility import ours, reference
 from tests.external.nemo_gym.compatibility.catalog import Environment
 from tests.external.nemo_gym.compatibility.model_names import model_names

@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from rollyard.records.datasets.rows import ID_KEYS
-from rollyard.records.rollouts.rewards import mask_of
+from rollyard.records.rewards import mask_of
+from rollyard.records.rows import ID_KEYS
 from tests.faults.chaos.fault import Fault
 from tests.faults.chaos.fault_context import FaultContext
 from tests.faults.chaos.invariants import hold, injected, no_crash, read

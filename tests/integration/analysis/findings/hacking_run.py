@@ -9,7 +9,7 @@ from random import Random
 import orjson
 
 from rollyard.agents.simple_agent.app import SimpleAgent
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.rollouts.collector import Collector, Limits

@@ -8,16 +8,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rollyard.analysis.charts.axis import Axis, Scale
-from rollyard.analysis.charts.bars import Row, bars
-from rollyard.analysis.charts.chart import Chart
-from rollyard.analysis.charts.comparison_charts import difference_charts, side_by_side
-from rollyard.analysis.charts.histogram import Bar, histogram
-from rollyard.analysis.charts.labels import seconds, short
-from rollyard.analysis.charts.line_plot import Line, Point, lines
-from rollyard.analysis.charts.log_probs import log_probs
-from rollyard.analysis.charts.pace import Moment, pace
-from rollyard.analysis.charts.profile_charts import by_calls, profile_charts
+from rollyard.analysis.charts.charts import Bar, Chart, Line, Point, Row, bars, histogram, lines
+from rollyard.analysis.charts.run_charts import (
+    Moment,
+    by_calls,
+    difference_charts,
+    log_probs,
+    pace,
+    profile_charts,
+    side_by_side,
+)
+from rollyard.analysis.charts.svg import Axis, Scale, seconds, short
 from rollyard.analysis.metrics.comparison import difference
 from rollyard.analysis.metrics.profile_records import ByCalls, ToolCalls
 from tests.support.rollout_files import load_run, random_rows, row, write, write_failures

@@ -8,9 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rollyard.analysis.charts.curves.draw import main
-from rollyard.analysis.charts.curves.seeds import mean_curve
-from rollyard.analysis.metrics.training.metrics_file import Curve
+from rollyard.analysis.charts.curves import main, mean_curve
+from rollyard.analysis.metrics.training_steps import Curve
 from rollyard.records.errors import OperatorError
 from tests.support.training_runs import training_run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.analysis.charts.heat_map import heat_map
+from rollyard.analysis.charts.charts import heat_map
 
 
 def test_each_value_has_a_cell_with_its_tooltip_and_a_missing_one_has_none() -> None:

@@ -8,12 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rollyard.analysis.charts.chart import Chart
-from rollyard.analysis.charts.curves.catalog import CATALOG, charted
-from rollyard.analysis.charts.curves.curve_plot import moving_average
-from rollyard.analysis.charts.curves.training_charts import training_charts
-from rollyard.analysis.metrics.training.metrics_file import Curve, MetricsFile
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.analysis.charts.charts import Chart
+from rollyard.analysis.charts.curves import CATALOG, charted, moving_average, training_charts
+from rollyard.analysis.metrics.training_steps import Curve, MetricsFile
+from rollyard.records.search_path import INSTALLED
 from tests.support.training_runs import step_values, training_run
 
 ATTACK = """</title></svg><script>alert(1)</script>'&\u202e"""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.analysis.findings.catalog import DETECTORS
+from rollyard.analysis.findings.find import DETECTORS
 from rollyard.records.types import Json
 from tests.support.finding_rows import LOOK, found_in, played
 from tests.support.findings_page import PAGE, page

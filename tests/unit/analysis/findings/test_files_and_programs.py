@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.analysis.findings.finding import Category
+from rollyard.analysis.findings.detector import Category
 from rollyard.records.types import Json
 from tests.support.finding_rows import found_in, played
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.analysis.findings.finding import Category
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.analysis.findings.detector import Category
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from tests.support.finding_rows import found_in, played
 from tests.support.stacks import SHARED, read_rows

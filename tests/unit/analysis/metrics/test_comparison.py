@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.analysis.metrics.comparison import difference
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import Run
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, row, solved, write, write_manifest

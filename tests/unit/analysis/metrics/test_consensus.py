@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollyard.analysis.metrics.consensus import votes
+from rollyard.analysis.metrics.per_task import votes
 from rollyard.analysis.metrics.profile import Run
 from rollyard.records.types import Json
 from tests.support.rollout_files import load_run, solved

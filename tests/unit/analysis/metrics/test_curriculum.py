@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from rollyard.analysis.metrics.curriculum import hardest_first, ids_of, order_by_id, pass_at
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.records.errors import OperatorError
 
 

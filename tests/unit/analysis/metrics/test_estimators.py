@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rollyard.analysis.metrics.comparison import paired
 from rollyard.analysis.metrics.estimators import clustered_mean, mean, passes, pearson, sign_test
-from rollyard.records.datasets.spread import spread
-from rollyard.records.scores.confidence_intervals import share_bounds, t_975
+from rollyard.records.scores import share_bounds, t_975
+from rollyard.records.spread import spread
 
 rewards = st.floats(-100, 100).map(lambda value: round(value, 3))
 

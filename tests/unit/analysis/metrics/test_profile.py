@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import histogram
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures, write_manifest
 

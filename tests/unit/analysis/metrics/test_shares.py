@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollyard.analysis.metrics.estimators import clustered_mean
-from rollyard.analysis.metrics.shares import Groups, share_of_tasks
+from rollyard.analysis.metrics.per_task import Groups, share_of_tasks
 from tests.support.rollout_files import grid, load_run, random_rows
 
 

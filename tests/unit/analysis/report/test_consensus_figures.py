@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.analysis.charts.profile_charts import profile_charts
+from rollyard.analysis.charts.run_charts import profile_charts
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.report.document import Report
 from rollyard.analysis.report.html import html

@@ -9,16 +9,16 @@ from xml.etree import ElementTree
 import orjson
 import pytest
 
-from rollyard.analysis.charts.axis import Axis
-from rollyard.analysis.charts.histogram import Bar, histogram
+from rollyard.analysis.charts.charts import Bar, histogram
+from rollyard.analysis.charts.svg import Axis
 from rollyard.analysis.metrics.comparison import difference
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.report import formatting
 from rollyard.analysis.report.document import Report
-from rollyard.analysis.report.headline import headlines
 from rollyard.analysis.report.html import html
 from rollyard.analysis.report.markdown import escaped, markdown
+from rollyard.analysis.report.sections import headlines
 from rollyard.analysis.report.task_rows import task_rows
 from rollyard.analysis.report.terminal_summary import summary
 from tests.support.rollout_files import grid, load_run, random_rows, row, write, write_failures, write_manifest

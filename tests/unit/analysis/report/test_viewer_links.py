@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rollyard.analysis.report.viewer_links import ViewerLinks
+from rollyard.analysis.report.formatting import ViewerLinks
 from rollyard.cli.reward_profile import run
 from tests.support.rollout_files import grid, write
 

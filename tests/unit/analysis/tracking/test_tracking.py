@@ -11,12 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.analysis.tracking.reservoir_sample import COLUMNS, MAX_LENGTH, RolloutSample, conversation
-from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics
-from rollyard.analysis.tracking.tail import rows
+from rollyard.analysis.tracking.rollout_metrics import (
+    COLUMNS,
+    MAX_LENGTH,
+    RolloutMetrics,
+    RolloutSample,
+    conversation,
+    rows,
+)
 from rollyard.analysis.tracking.tracker import flat
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
 from tests.external.track.files import collection, row

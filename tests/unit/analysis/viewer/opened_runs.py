@@ -12,10 +12,9 @@ from fastapi import APIRouter
 from rollyard.analysis.viewer.access_middleware import AccessMiddleware
 from rollyard.analysis.viewer.app import viewer_app
 from rollyard.analysis.viewer.library import FileIndex
-from rollyard.records.rollouts.replay import Replay
+from rollyard.records.replay import Replay
 from rollyard.records.types import Json
-from rollyard.services.http.access.hosts import KnownHosts
-from rollyard.services.http.access.request_checks import Access
+from rollyard.services.http.access import Access, KnownHosts
 
 
 def open_index(*paths: Path, **options: Any) -> FileIndex:

@@ -12,8 +12,8 @@ import pytest
 from rollyard.analysis.viewer import field_values
 from rollyard.analysis.viewer.caches import PacedCache
 from rollyard.analysis.viewer.field_values import FieldScan
-from rollyard.records.expressions.column import Kind
-from rollyard.records.expressions.parse import ExpressionError, parse_field
+from rollyard.records.expression_parser import ExpressionError, parse_field
+from rollyard.records.expressions import Kind
 from tests.support.rollout_files import write
 
 A, B = parse_field("a"), parse_field("b.c")

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.viewer.field_routes import field_router
 from rollyard.analysis.viewer.fields import requested, verdict_of
 from rollyard.analysis.viewer.library import FileIndex

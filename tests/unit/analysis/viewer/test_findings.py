@@ -8,10 +8,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.analysis.findings.find import findings_of
-from rollyard.analysis.findings.finding import Finding
-from rollyard.analysis.findings.sign_reader import read_signs
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.findings.detector import Finding
+from rollyard.analysis.findings.find import findings_of, read_signs
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.viewer.findings import FindingIndex, findings_view
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.records.types import Json

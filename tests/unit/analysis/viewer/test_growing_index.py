@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.analysis.metrics.loader.columns import FLOATS, INTS
+from rollyard.analysis.metrics.columns import FLOATS, INTS
 from rollyard.analysis.viewer.growing_index import FollowedFile
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, random_rows, row, solved, write

@@ -14,7 +14,7 @@ from rollyard.analysis.viewer.api_records import Event, RolloutLine, RolloutView
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.token_texts import TokenDecoder, decoded_rollout, joined_texts, load_tokenizer
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.optional import EXTRAS, missing
+from rollyard.records.optional import EXTRAS, missing
 from rollyard.records.types import Json
 
 PARTS = ["\ufffd", "\ufffd", "\ufffd"]

@@ -13,7 +13,7 @@ import pytest
 from rollyard.launchers.conversion.__main__ import main
 from rollyard.launchers.conversion.cache import convert
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from tests.unit.launchers.conversion.fake_conversion import CopyingConverter, write_checkpoint
 
 

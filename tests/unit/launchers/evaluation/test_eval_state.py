@@ -20,7 +20,7 @@ from rollyard.launchers.evaluation.eval_state import (
     write_state,
 )
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.rollouts.rollout_keys import Shard
+from rollyard.records.rollout_keys import Shard
 from tests.support.waiting import until
 
 

@@ -16,8 +16,8 @@ import pytest
 from rollyard.launchers.evaluation.checkpoints import LocalSource
 from rollyard.launchers.evaluation.lm_eval_process import Evaluator, Harness, Model
 from rollyard.launchers.evaluation.lm_eval_results import MAX_ATTEMPTS, Benchmark, ResultsStore
+from rollyard.records import process_group
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io import process_group
 from tests.support.waiting import deadline_s
 from tests.unit.launchers.evaluation.checkpoint_files import checkpoint
 from tests.unit.services.processes import wait_for_end

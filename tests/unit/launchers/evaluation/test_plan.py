@@ -15,8 +15,8 @@ import pytest
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.plan import EvalPlan, check, collect_command, run_command
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import INSTALLED
-from rollyard.services.config.overrides.command_line import as_override
+from rollyard.records.search_path import INSTALLED
+from rollyard.services.config.overrides import as_override
 
 ODD = "a $(touch x) 'b' \"c\" \\ {d: [e]} \n f=g, é ${h}"
 ROWS = INSTALLED / "resources_servers/gsm8k/data/example.jsonl"

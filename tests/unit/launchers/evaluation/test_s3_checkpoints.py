@@ -9,7 +9,7 @@ import pytest
 
 from rollyard.launchers.evaluation.checkpoints import S3Source
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.s3 import read_text
+from rollyard.records.s3 import read_text
 from tests.support.fake_stores import store
 from tests.unit.launchers.evaluation.checkpoint_files import safetensors
 

@@ -17,8 +17,7 @@ from rollyard.launchers.evaluation.identity import (
 from rollyard.launchers.evaluation.model_source import check_served, find_model, find_vllm, local_vllm_model
 from rollyard.launchers.evaluation.plan import check, run_command
 from rollyard.records.errors import OperatorError
-from rollyard.records.rollouts.manifest import encode_manifest
-from rollyard.records.rollouts.manifest_records import Manifest
+from rollyard.records.manifest import Manifest, encode_manifest
 from rollyard.records.types import Json
 from rollyard.responses_api_models.local_vllm_model.serve_command import serve_arguments
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings

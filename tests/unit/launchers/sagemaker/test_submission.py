@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.cli.arguments.eval_arguments import read_arguments
+from rollyard.cli.eval import read_arguments
 from rollyard.launchers.sagemaker.image import build_command, container_command
 from rollyard.launchers.sagemaker.job_parameters import JobParameters
 from rollyard.launchers.sagemaker.settings import SageMakerSettings, find_target, policy, read_settings
 from rollyard.launchers.sagemaker.source_bundle import make_bundle, secret_in, unpack
 from rollyard.launchers.sagemaker.submission import HEADER, JobLog, checked, evaluation_names, training_names
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from tests.support.waiting import deadline_s
 
 NOW = datetime(2026, 1, 16, 1, 18, 3)

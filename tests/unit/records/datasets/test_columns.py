@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rollyard.records.datasets.data_files import DataFiles, is_plain
-from rollyard.records.datasets.rows import rows_of
+from rollyard.records.data_files import DataFiles, is_plain
 from rollyard.records.errors import OperatorError
+from rollyard.records.rows import rows_of
 from rollyard.records.types import Json
 from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.server.settings import parse_settings

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.records.datasets.rows import id_of_row, row_at, rows_of
+from rollyard.records.rows import id_of_row, row_at, rows_of
 from tests.unit.services.datasets.files import row as make_row
 
 ONE, TWO = orjson.dumps(make_row("1", id=1)), orjson.dumps(make_row("2", id=2))

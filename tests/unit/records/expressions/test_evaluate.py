@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from rollyard.records.expressions.column import Kind, column_of
-from rollyard.records.expressions.evaluate import evaluate, selected
-from rollyard.records.expressions.nodes import fields_of
-from rollyard.records.expressions.parse import MAX_DEPTH, ExpressionError, parse
+from rollyard.records.expression_parser import MAX_DEPTH, ExpressionError, fields_of, parse
+from rollyard.records.expressions import Kind, column_of, evaluate, selected
 
 ROWS: list[dict[str, Any]] = [
     {

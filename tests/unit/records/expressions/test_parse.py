@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.records.expressions.field_path import FieldPath
-from rollyard.records.expressions.nodes import Comparison, Constant, Field, Logical, fields_of
-from rollyard.records.expressions.parse import MAX_LENGTH, ExpressionError, parse, parse_field
+from rollyard.records.expression_parser import (
+    MAX_LENGTH,
+    Comparison,
+    Constant,
+    ExpressionError,
+    Field,
+    FieldPath,
+    Logical,
+    fields_of,
+    parse,
+    parse_field,
+)
 
 
 def test_a_condition_is_a_comparison_of_a_field_and_a_constant() -> None:

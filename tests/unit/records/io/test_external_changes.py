@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.records.io.jsonl import replace
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.jsonl import replace
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.store import RolloutStore
 

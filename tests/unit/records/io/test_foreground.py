@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.records.io.foreground import run_foreground
+from rollyard.records.script import run_foreground
 from tests.support.waiting import deadline_s
 
 SLOW_END = """
@@ -23,7 +23,7 @@ time.sleep(300)
 """
 PARENT = """
 import sys
-from rollyard.records.io.foreground import run_foreground
+from rollyard.records.script import run_foreground
 sys.exit(run_foreground([sys.executable, "-c", sys.argv[1]]))
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.records.io.gpus import present_gpus
+from rollyard.records.gpus import present_gpus
 
 
 @pytest.mark.parametrize("device", ["nvidia0", "nvidiactl", "nvhost-gpu", "dxg", "kfd"])

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rollyard.records.io.json_differences import differences
-from rollyard.records.io.json_values import is_number, number, whole_number
-from rollyard.records.rollouts.rewards import is_reward
+from rollyard.records.json_values import differences, is_number, number, whole_number
+from rollyard.records.rewards import is_reward
 from rollyard.records.types import MAX_REWARD, Verdict
 
 NOT_NUMBERS: list[Any] = [None, True, False, "1", [], {}, math.nan, math.inf, -math.inf, 10**400]

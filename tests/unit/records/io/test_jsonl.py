@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.jsonl import BadLine, hand_over, iter_jsonl, lenient, refuse, skip, strict
-from rollyard.records.io.lines import Lines, line_at
+from rollyard.records.jsonl import BadLine, Lines, hand_over, iter_jsonl, lenient, line_at, refuse, skip, strict
 
 CONTENT = b'{"a": 1}\n\n[1]\n{"a": 2}\nbroken\n{"a"'
 

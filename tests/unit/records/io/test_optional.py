@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.optional import load, require
+from rollyard.records.optional import load, require
 
 
 @pytest.mark.parametrize("import_package", [require, load])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import find_file, resolve
+from rollyard.records.search_path import find_file, resolve
 
 
 def test_a_file_is_found_in_the_first_folder_that_has_it(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.records.datasets.rows import rows_of
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.strict_json import check_exact
+from rollyard.records.rows import rows_of
+from rollyard.records.strict_json import check_exact
 from rollyard.services.datasets.tasks import TaskFile
 
 START = '{"responses_create_params": {"input": "hi"}, '

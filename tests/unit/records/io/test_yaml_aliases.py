@@ -7,9 +7,8 @@ import pytest
 from rollyard.analysis.gate import read_rules
 from rollyard.launchers.slurm.sweep import load_yaml
 from rollyard.records.errors import OperatorError
-from rollyard.services.config.load import load
+from rollyard.services.config.load import load, read_yaml
 from rollyard.services.config.settings_file import load_settings
-from rollyard.services.config.yaml_files import read_yaml
 from rollyard.services.server.settings import ServerSettings
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rollyard.records.notes.notes_file import NotesFile
-from rollyard.records.notes.record import AnyRecord, new_record
-from rollyard.records.notes.rollout_identity import ref_of
-from rollyard.records.rollouts.rollout_keys import task_key
+from rollyard.records.note_records import AnyRecord, new_record, ref_of
+from rollyard.records.notes_file import NotesFile
+from rollyard.records.rollout_keys import task_key
 from rollyard.records.types import Json
 from tests.support.rollout_files import solved
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.records.notes.current_state import RolloutNotes, fold
-from rollyard.records.notes.record import AnyRecord, new_record
+from rollyard.records.note_records import AnyRecord, RolloutNotes, fold, new_record
 from tests.unit.records.notes.note_rows import record, rows
 
 ROW = rows()[0]

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from rollyard import annotate, read_rollouts
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.records.errors import OperatorError
-from rollyard.records.notes.record import new_record
-from rollyard.records.notes.rollout_identity import ref_of
+from rollyard.records.note_records import new_record, ref_of
 from tests.support.rollout_files import write
 from tests.unit.records.notes.note_rows import record, rows, write_notes
 

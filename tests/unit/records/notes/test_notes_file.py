@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.notes.notes_file import NotesContent, NotesFile
-from rollyard.records.notes.record import TextNote
+from rollyard.records.note_records import TextNote
+from rollyard.records.notes_file import NotesContent, NotesFile
+from rollyard.records.rollout_paths import RolloutPaths
 from tests.support.waiting import deadline_s
 from tests.unit.records.notes.note_rows import record, rows
 from tests.unit.services.processes import FORKS, in_child

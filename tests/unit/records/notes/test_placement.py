@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.records.notes.placement import placed
-from rollyard.records.notes.record import RolloutRef
-from rollyard.records.notes.rollout_identity import ref_of
+from rollyard.records.note_records import RolloutRef, placed, ref_of
 from rollyard.records.types import Json
 from tests.unit.records.notes.note_rows import answered, rows
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.grl_sokoban.analyze_rewards import main
 from tests.support.rollout_files import random_rows, write, write_manifest
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rollyard.records.errors import Failure, OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.evaluate import main as evaluate
 from rollyard.resources_servers.gsm8k.rollout_log import reduce_rollouts

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.ifeval.instruction import LANGUAGES, language_of, word_count, words_in_capitals
 from rollyard.resources_servers.ifeval.scoring import KINDS, instruction, variants
 from rollyard.resources_servers.ifeval.sentences import sentences

@@ -11,7 +11,7 @@ from rollyard.records.errors import Failure
 from rollyard.records.types import Json
 from rollyard.responses_api_models.convert.anthropic import StopSequences, response_to_message
 from rollyard.responses_api_models.streaming.anthropic_events import MessageEvents
-from rollyard.responses_api_models.streaming.sse import data_of
+from rollyard.responses_api_models.upstream.sse import data_of
 from rollyard.services.responses import stream_events
 
 USAGE: Json = {"input_tokens": 9, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 3}}

@@ -19,7 +19,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.convert.conversion import chat_to_response
-from rollyard.responses_api_models.streaming.sse import chat_chunks, data_of, error_in, is_event, split_events
+from rollyard.responses_api_models.upstream.sse import chat_chunks, data_of, error_in, is_event, split_events
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.stream_events import whole
 from rollyard.services.server.settings import ServerSettings

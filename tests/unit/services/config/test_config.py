@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from tests.support.fixtures import load_text, make_folder, server_yaml

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.services.config.yaml_files import find_config
+from rollyard.services.config.load import find_config
 from tests.support.stacks import load_config
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import ServerSpec

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.services.config.load import load
-from rollyard.services.config.plugins import load_server
+from rollyard.services.config.plugins import find_folder, load_server, search_roots
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.config.server_folders import find_folder, search_roots
 from tests.support.fixtures import PLAIN_APP, make_folder, server_yaml
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import IMPORT_ROOT
+from rollyard.records.search_path import IMPORT_ROOT
 from rollyard.services.config import venv
 from rollyard.services.config.venv import REQUIREMENTS, interpreter_for, needs_isolation
 from rollyard.services.runtime.preflight import Preflight

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.records.datasets.data_files import DataFiles
+from rollyard.records.data_files import DataFiles
 from rollyard.records.types import Json
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import MixtureSettings

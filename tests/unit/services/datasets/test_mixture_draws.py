@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.rollouts.manifest import encode_manifest, new_manifest, resumed_manifest
+from rollyard.records.manifest import encode_manifest, new_manifest, resumed_manifest
 from rollyard.services.datasets.mixture import Mixture
 from tests.unit.services.datasets.files import mixture, row, write_rows
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.s3 import read_text
+from rollyard.records.s3 import read_text
 from tests.support.fake_stores import store
 
 ADDRESS = "s3://bucket/orders/a.txt"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.types import Json
-from rollyard.services.datasets.prompt_text import words_of
+from rollyard.services.datasets.overlap import words_of
 from rollyard.services.datasets.validate import FileReport, validate
 from tests.unit.services.datasets.files import row, write_rows
 

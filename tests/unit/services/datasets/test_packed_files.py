@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.records.datasets.data_files import DataFiles
-from rollyard.records.datasets.rows import rows_of
+from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
+from rollyard.records.rows import rows_of
 from rollyard.records.types import Json
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.tasks import TaskFile

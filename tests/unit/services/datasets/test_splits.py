@@ -12,11 +12,10 @@ import orjson
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
-from rollyard.services.datasets.split_names import by_names
-from rollyard.services.datasets.splits import AmbiguousFiles, SplitSelection, select_files
+from rollyard.services.datasets.splits import AmbiguousFiles, SplitSelection, by_names, select_files
 from tests.support.fake_stores import store
 from tests.support.stacks import read_rows as written_rows
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import FailureKind
-from rollyard.services.http.callback_budget import CallbackBudget
 from rollyard.services.http.client import RUN_HEADER, RetryPolicy
+from rollyard.services.http.connection_pool import CallbackBudget
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.session import Session
 from rollyard.services.http.transport import HttpResponse, LocalTransport, Receive, Scope, Send

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.manifest import ChangedParameters
+from rollyard.records.manifest import ChangedParameters
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.store import RolloutStore
 

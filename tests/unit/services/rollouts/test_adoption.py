@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.adoption import Adopter
 from rollyard.services.rollouts.store import RolloutStore

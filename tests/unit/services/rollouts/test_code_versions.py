@@ -8,9 +8,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.records.errors import Failure, OperatorError
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.run_types import Registration, ServerCode
 from rollyard.records.types import Json
 from rollyard.services.head.registry import ServerRegistry

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.rollouts.failure_summary import most_frequent_failure
+from rollyard.services.rollouts.store import most_frequent_failure
 
 
 def write(path: Path, *rows: tuple[float, str]) -> Path:

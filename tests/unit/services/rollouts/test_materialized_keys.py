@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from rollyard.records.rollout_types import RolloutRow
-from rollyard.services.rollouts.output_row import encode_line, without_keys
+from rollyard.services.rollouts.run_answer import encode_line, without_keys
 
 KEY = "sk-1234-of-this-row"
 

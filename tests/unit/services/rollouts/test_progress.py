@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.analysis.metrics.estimators import clustered_mean
-from rollyard.cli.display.progress_bar import numbers
-from rollyard.records.scores.confidence_intervals import t_975
-from rollyard.records.scores.running_mean import ClusteredMean
+from rollyard.cli.progress_bar import numbers
+from rollyard.records.scores import ClusteredMean, t_975
 from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
 from tests.unit.services.clock import Clock

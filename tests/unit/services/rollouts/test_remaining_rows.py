@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.grl_sokoban.checkpoint_resume_rollouts import main
-from rollyard.services.rollouts.remaining_rows import find_remaining
+from rollyard.services.rollouts.task_subset import find_remaining
 from tests.support.partial_runs import check_complete, resume, rollout, task, tasks_of, without_keys, write_lines
 
 REPEATS = 3

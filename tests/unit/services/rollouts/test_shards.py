@@ -10,12 +10,11 @@ import orjson
 import pytest
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.locked_files import InUse
-from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.manifest import ChangedParameters
-from rollyard.records.rollouts.manifest_records import Manifest
-from rollyard.records.rollouts.rollout_keys import Expected, Key, Shard
-from rollyard.records.rollouts.status_file import read_status
+from rollyard.records.locked_files import InUse
+from rollyard.records.manifest import ChangedParameters, Manifest
+from rollyard.records.rollout_file import read_status
+from rollyard.records.rollout_keys import Expected, Key, Shard
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.progress import CollectionProgress

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rollyard.records.types import Json
-from rollyard.services.rollouts.partial.shorten import shortened
+from rollyard.services.rollouts.partial_conversation import shortened
 
 
 def message(text: str, role: str = "assistant", **more: Any) -> Json:

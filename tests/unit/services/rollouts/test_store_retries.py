@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.rollout_paths import RolloutPaths
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import FailureRow
 from rollyard.services.rollouts.store import RolloutStore
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.records.rollouts.rollout_keys import prompt_key, task_key
+from rollyard.records.rollout_keys import prompt_key, task_key
 from rollyard.records.types import Json
 
 ROW: Json = {

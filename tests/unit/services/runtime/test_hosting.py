@@ -13,8 +13,8 @@ import pytest
 from rollyard.records.errors import FailureKind
 from rollyard.records.run_types import Keys
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.request import RawRequest, RawResponse

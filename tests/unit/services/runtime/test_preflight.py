@@ -20,7 +20,7 @@ from tests.support.fixtures import make_folder, server_yaml
 
 APP = """
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.optional import require
+from rollyard.records.optional import require
 from rollyard.services.server.app import Server
 
 class Mine(Server):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from tests.support.waiting import eventually
 from tests.unit.services.sandbox.processes import descendants, wait_until_gone
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import orjson
@@ -144,34 +145,37 @@ async def test_concurrent_trials_have_the_outcomes_of_sequential_ones(sandbox: S
     assert [outcome.ending for outcome in outcomes] == sequential * 4
 
 
-async def test_a_correct_answer_passes_although_it_waits_for_a_processor() -> None:
-    sandbox = Sandbox(Limits(cpu_s=5, wall_s=0.4), slots=8)
+async def _reasons_side_by_side(code: str) -> set[str]:
+    """Run code that needs 0.25 s of CPU so often at once that each run takes 1.5 s, with a deadline of 1 s.
+
+    The rest of the deadline is room for what the kernel does not count as waiting, such as the CPU of a neighbour's machine.
+    """
+    count = 6 * len(os.sched_getaffinity(0))
+    sandbox = Sandbox(Limits(cpu_s=5, wall_s=1), slots=count)
     await sandbox.start()
-    code = "import time\ndef f():\n    while time.process_time() < 0.2: pass\n    return 1"
     try:
-        outcomes = await asyncio.gather(*[run_trial(sandbox, code, "assert f() == 1") for _ in range(8)])
+        outcomes = await asyncio.gather(*[run_trial(sandbox, code, "assert f() == 1") for _ in range(count)])
     finally:
         await sandbox.stop()
-    assert [outcome.reason for outcome in outcomes] == [""] * 8
+    return {outcome.reason for outcome in outcomes}
+
+
+async def test_a_correct_answer_passes_although_it_waits_for_a_processor() -> None:
+    code = "import time\ndef f():\n    while time.process_time() < 0.25: pass\n    return 1"
+    assert await _reasons_side_by_side(code) == {""}
 
 
 async def test_the_threads_of_a_correct_answer_may_wait_for_a_processor() -> None:
-    sandbox = Sandbox(Limits(cpu_s=5, wall_s=0.6), slots=8)
-    await sandbox.start()
     code = """import threading, time
 def work():
-    while time.thread_time() < 0.1: pass
+    while time.thread_time() < 0.125: pass
 def f():
     for _ in range(2):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
     return 1"""
-    try:
-        outcomes = await asyncio.gather(*[run_trial(sandbox, code, "assert f() == 1") for _ in range(8)])
-    finally:
-        await sandbox.stop()
-    assert [outcome.reason for outcome in outcomes] == [""] * 8
+    assert await _reasons_side_by_side(code) == {""}
 
 
 def test_an_answer_that_sleeps_has_5_seconds_as_in_the_original() -> None:

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import BaseModel, Field, model_validator
 
-from rollyard.cli.arguments import eval_arguments, train_arguments
-from rollyard.cli.arguments.command_line import option_name
-from rollyard.cli.arguments.eval_arguments import EvalOptions
-from rollyard.cli.arguments.train_arguments import TrainOptions
-from rollyard.cli.options import Options, read_options, run_command
+from rollyard.cli import eval as eval_arguments
+from rollyard.cli import train as train_arguments
+from rollyard.cli.eval import EvalOptions
+from rollyard.cli.options import Options, option_name, read_options, run_command
+from rollyard.cli.train import TrainOptions
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
-from rollyard.records.io.script import ScriptParser
+from rollyard.records.script import ScriptParser
 from rollyard.services.server.settings import is_secret, parse_settings
 
 

@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.analysis.metrics.loader.columns import FLOATS, INTS, MAX_CATEGORIES, Columns
-from rollyard.analysis.metrics.loader.load_run import load
-from rollyard.analysis.metrics.loader.parallel_reader import read
-from rollyard.analysis.metrics.loader.rollout_parser import RolloutParser
+from rollyard.analysis.metrics.columns import FLOATS, INTS, MAX_CATEGORIES, Columns, RolloutParser
+from rollyard.analysis.metrics.load import load, read
 from rollyard.records.errors import OperatorError, RunError
 from tests.support.reading_pools import read_in_threads
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rollyard
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.analysis.report.formatting import coverage_sentence
 from rollyard.records.errors import OperatorError
 from tests.support.rollout_files import row, write

@@ -12,11 +12,16 @@ from statsmodels.stats import multitest
 from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 from statsmodels.stats.power import TTestPower
 
-from rollyard.analysis.metrics.paired.bootstrap import bootstrap
-from rollyard.analysis.metrics.paired.holm import holm
-from rollyard.analysis.metrics.paired.mcnemar import p_values, tango_interval
-from rollyard.analysis.metrics.paired.power import detectable_effect, tasks_needed
-from rollyard.analysis.metrics.paired.student_t import quantile, two_sided_p
+from rollyard.analysis.metrics.paired_tests import (
+    bootstrap,
+    detectable_effect,
+    holm,
+    p_values,
+    quantile,
+    tango_interval,
+    tasks_needed,
+    two_sided_p,
+)
 
 TABLES = [(0, 0, 10), (1, 0, 1), (9, 2, 40), (3, 14, 50), (6, 6, 20), (120, 85, 1319), (4000, 4100, 100_000)]
 

@@ -12,10 +12,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rollyard.analysis.metrics.paired.difference import Level, difference
-from rollyard.analysis.metrics.paired.metric import Metric
-from rollyard.analysis.metrics.paired.records import PairedDifference, RunPair
-from rollyard.analysis.metrics.paired.run_pair import compare_runs, with_holm
+from rollyard.analysis.metrics.run_pair import (
+    Level,
+    Metric,
+    PairedDifference,
+    RunPair,
+    compare_runs,
+    difference,
+    with_holm,
+)
 from rollyard.analysis.report.comparison_report import verdict
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.analysis.metrics.paired.difference import Level
-from rollyard.analysis.metrics.paired.run_pair import compare_runs
-from rollyard.analysis.metrics.paired.task_changes import TaskChanges, fisher_exact
+from rollyard.analysis.metrics.run_pair import Level, TaskChanges, compare_runs, fisher_exact
 from tests.support.rollout_files import load_run, row
 from tests.support.step_rows import step_rows
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.analysis.metrics.training.metrics_file import MetricsFile
+from rollyard.analysis.metrics.training_steps import MetricsFile
 from rollyard.training.metrics.metrics_log import MetricsLog
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rollyard.analysis.metrics.training.row_numbers import LOG_PROB, RARE_TOKENS, TOKEN_ENTROPY, RowNumbers, joined
+from rollyard.analysis.metrics.training_steps import LOG_PROB, RARE_TOKENS, TOKEN_ENTROPY, RowNumbers, joined
 from rollyard.records.types import Json
 from tests.support.rollout_files import row
 from tests.support.token_rows import alternatives, call_item, logprobs_item, token_row

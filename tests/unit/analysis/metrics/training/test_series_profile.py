@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollyard.analysis.metrics.training.series_profile import MAX_TASKS, SeriesProfile, SummarizedStep, series_profile
-from rollyard.analysis.metrics.training.step_summary import step_summary
+from rollyard.analysis.metrics.training_steps import (
+    MAX_TASKS,
+    SeriesProfile,
+    SummarizedStep,
+    series_profile,
+    step_summary,
+)
 from rollyard.records.types import Json
 from tests.support.rollout_files import load_run, row
 from tests.support.step_rows import step_rows

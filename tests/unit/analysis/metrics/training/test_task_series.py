@@ -8,8 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from rollyard.analysis.metrics.profile import Run
-from rollyard.analysis.metrics.training.step_summary import REWARD, SOLVE_RATE, ZERO_VARIANCE, drawn_names, step_summary
-from rollyard.analysis.metrics.training.task_series import TaskSeries, evenly, learned_at
+from rollyard.analysis.metrics.run_pair import REWARD, SOLVE_RATE
+from rollyard.analysis.metrics.training_steps import (
+    ZERO_VARIANCE,
+    TaskSeries,
+    drawn_names,
+    evenly,
+    learned_at,
+    step_summary,
+)
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write_manifest
 from tests.support.step_rows import step_rows
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rollyard.analysis.metrics.loader.load_run import load
+from rollyard.analysis.metrics.load import load
 from rollyard.records.errors import OperatorError
-from rollyard.records.rollouts.tokens.derived_fields import mean_log_prob, min_log_prob, policy_versions
+from rollyard.records.tokens import mean_log_prob, min_log_prob, policy_versions
 from tests.support.rollout_files import MESSAGE, row, write
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.records.rollouts.tokens.model_calls import least_entropy, model_calls
+from rollyard.records.tokens import least_entropy, model_calls
 from tests.support.token_rows import alternatives, call_item, logprobs_item, token_row
 
 

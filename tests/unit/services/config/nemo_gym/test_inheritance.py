@@ -5,7 +5,7 @@ from omegaconf import OmegaConf
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.services.config.nemo_gym.inheritance import expand, missing_values
+from rollyard.services.config.nemo_gym import expand, missing_values
 
 
 def expanded(tree: Json) -> Json:

@@ -13,9 +13,7 @@ from rollyard.cli.options import Options, read_options
 from rollyard.cli.run import RunOptions, run
 from rollyard.cli.status import StatusOptions
 from rollyard.records.errors import OperatorError
-from rollyard.services.config.overrides import parse_overrides
-from rollyard.services.config.overrides.command_line import refuse_secrets
-from rollyard.services.config.overrides.override import shown
+from rollyard.services.config.overrides import parse_overrides, refuse_secrets, shown
 
 PARSER_MESSAGE = re.compile(
     r"token recognition|mismatched input|extraneous input|no viable|missing EQUAL|<EOF>|<class|Exception|Error\b|antlr"

@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.run_types import AccessRules, Keys
-from rollyard.services.http.access.hosts import Authority, KnownHosts, parse_authority
+from rollyard.services.http.access import Authority, KnownHosts, parse_authority
 from tests.support.asgi_requests import echo
 from tests.support.fixtures import listening, make_server
 from tests.unit.services.http.access.raw_requests import request

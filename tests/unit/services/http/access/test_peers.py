@@ -18,14 +18,15 @@ from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
-from rollyard.services.http.access.hosts import KnownHosts
-from rollyard.services.http.access.peer_user import PEER, Peers
-from rollyard.services.http.access.request_checks import Access
-from rollyard.services.http.access.socket_owners import (
+from rollyard.services.http.access import (
     ESTABLISHED,
     FIN_WAIT1,
     LISTEN,
+    PEER,
+    Access,
     Address,
+    KnownHosts,
+    Peers,
     ProcNet,
     SockDiag,
     Socket,

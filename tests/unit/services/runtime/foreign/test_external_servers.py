@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.io.search_path import INSTALLED
 from rollyard.records.run_types import Heartbeat
+from rollyard.records.search_path import INSTALLED
 from rollyard.services.config.load import load
 from rollyard.services.head.registry import ServerRegistry
-from rollyard.services.runtime.foreign.external_servers import ExternalServers
+from rollyard.services.runtime.foreign_servers import ExternalServers
 from tests.support.foreign_folders import entry
 from tests.support.waiting import until
 from tests.unit.services.runtime.foreign.test_health_probe import Server

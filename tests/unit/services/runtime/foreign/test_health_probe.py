@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse, HttpTransport
-from rollyard.services.runtime.foreign.health_probe import HealthProbe
+from rollyard.services.runtime.foreign_launcher import HealthProbe
 
 
 class Server(HttpTransport):

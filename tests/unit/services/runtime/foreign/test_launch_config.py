@@ -7,13 +7,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.runtime.foreign.addresses import PORTS, with_ports
-from rollyard.services.runtime.foreign.foreign_servers import check_access
-from rollyard.services.runtime.foreign.launch_config import launch_config
+from rollyard.services.runtime.foreign_launcher import launch_config
+from rollyard.services.runtime.foreign_servers import PORTS, check_access, with_ports
 from rollyard.services.runtime.stack import new_keys
 from tests.support.foreign_folders import entry, make_root, program_entry
 

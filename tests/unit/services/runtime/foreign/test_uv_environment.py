@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.services.config.run_config import ForeignProgram
-from rollyard.services.runtime.foreign.uv_environment import install, requirement_lines
+from rollyard.services.runtime.foreign_launcher import install, requirement_lines
 
 FAKE_UV = """#!/bin/sh
 echo "$@" >> "{log}"

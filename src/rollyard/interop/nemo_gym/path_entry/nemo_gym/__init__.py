@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.search_path import INSTALLED
 
 PARENT_DIR = Path(INSTALLED)
 """The folder that contains the folders of servers and configs."""

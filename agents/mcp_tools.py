@@ -1,0 +1,334 @@
+"""Tools of an environment that offers them over MCP (streamable HTTP) instead of `POST /<tool>`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer, text_answer
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
+from rollyard.services.http.client import EVENT_STREAM, IsComplete, ServerClient
+from rollyard.services.http.problem import raise_for_status
+from rollyard.services.http.session import Session
+from rollyard.services.http.transport import HttpResponse
+from rollyard.services.responses.lenient_json import loads
+
+# JSON-RPC messages in the body of an MCP server's response: one JSON value, or a stream of server-sent events.
+
+
+def reply_to(request_id: int, response: HttpResponse) -> Json | None:
+    """Return the message that answers the request; None if there is none.
+
+    A stream may hold notifications, progress reports and the server's own requests before the answer.
+    """
+    for message in _messages(response):
+        if "method" not in message and ("result" in message or "error" in message) and message.get("id") == request_id:
+            return message
+    return None
+
+
+def _messages(response: HttpResponse) -> Iterator[Json]:
+    if response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
+        texts: Iterator[str] = event_data(response.body.decode("utf-8", "replace"))
+    else:
+        texts = iter([response.body.decode("utf-8", "replace")])
+    for text in texts:
+        yield from _objects(text)
+
+
+def _objects(text: str) -> Iterator[Json]:
+    """Yield the JSON object in `text`, or those of a batch. Anything else is skipped, as MCP's clients do."""
+    try:
+        value: Any = loads(text.encode())
+    except ValueError:
+        return
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, dict):
+            yield one
+
+
+def event_data(text: str) -> Iterator[str]:
+    """Yield the data of each event. An event ends at an empty line, and its data may extend over several lines."""
+    data: list[str] = []
+    for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        if not line:
+            if data:
+                yield "\n".join(data)
+            data = []
+        elif line.startswith("data"):
+            name, _, value = line.partition(":")
+            if name == "data":
+                data.append(value.removeprefix(" "))
+    if data:  # a server may close the connection without the last empty line
+        yield "\n".join(data)
+
+
+# Converts the result of an MCP tool call to what the model reads.
+
+
+def answer_of_result(result: Any) -> ToolAnswer:
+    """Return a tool's text, or content parts if it returned images. Structured content is used if there is no other."""
+    if not isinstance(result, dict):
+        return text_answer(_dumped(result))
+    content, structured = result.get("content"), result.get("structuredContent")
+    parts = [_part(part) for part in content] if isinstance(content, list) else []
+    failed = result.get("isError") is True
+    if not parts:
+        if structured is not None:
+            return text_answer(_dumped(structured))
+        return error_answer("The tool failed without a message.") if failed else ToolAnswer("", False)
+    done = not failed and isinstance(structured, dict) and structured.get("done") is True
+    if any(part["type"] != "input_text" for part in parts):
+        return ToolAnswer(parts, done)
+    answer = text_answer("\n".join(part["text"] for part in parts))
+    return ToolAnswer(answer.output, not failed and (done or answer.done))
+
+
+def _part(part: Any) -> Json:
+    """Convert one content block to a Responses content part."""
+    if not isinstance(part, dict):
+        return _text(_dumped(part))
+    kind, data = part.get("type"), part.get("data")
+    if kind == "text":
+        return _text(str(part.get("text", "")))
+    if kind == "image" and isinstance(data, str):
+        return _image(part.get("mimeType"), data)
+    if kind == "audio":
+        return _text(f"[audio, {part.get('mimeType')}]")  # Responses has no part for the audio of a tool
+    if kind == "resource_link":
+        return _text(f"{part.get('name')}: {part.get('uri')}")
+    if kind == "resource" and isinstance(resource := part.get("resource"), dict):
+        return _resource(resource)
+    return _text(_dumped(part))
+
+
+def _resource(resource: Json) -> Json:
+    text, blob, media_type = resource.get("text"), resource.get("blob"), resource.get("mimeType")
+    if isinstance(text, str):
+        return _text(text)
+    if isinstance(blob, str) and isinstance(media_type, str) and media_type.startswith("image/"):
+        return _image(media_type, blob)
+    return _text(f"[{media_type}: {resource.get('uri')}]")
+
+
+def _text(text: str) -> Json:
+    return {"type": "input_text", "text": text}
+
+
+def _image(media_type: object, data: str) -> Json:
+    url = f"data:{media_type if isinstance(media_type, str) else 'image/png'};base64,{data}"
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+def _dumped(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+# McpClient: calls the tools of an environment over MCP's streamable HTTP transport, within an episode's session.
+
+PROTOCOL_VERSION = "2025-06-18"
+CLOSE_TIMEOUT_S = 10.0
+_INITIALIZE: Json = {
+    "protocolVersion": PROTOCOL_VERSION,
+    "capabilities": {},
+    "clientInfo": {"name": "rollyard", "version": "1"},
+}
+MAX_PAGES = 1000
+"""Maximum number of pages of a list of tools. A server that repeats its cursor would otherwise never end."""
+_NOT_OF_THE_MODEL = frozenset({-32700, -32600, -32601})
+"""JSON-RPC codes of errors in the protocol: invalid JSON, an invalid request, an unknown method."""
+
+
+class McpClient:
+    """One connection to an MCP server. Call `open` first."""
+
+    def __init__(self, session: Session, path: str, headers: dict[str, str], timeout_s: float) -> None:
+        self._session = session
+        self._path = path
+        self._headers = {
+            **{name.lower(): value for name, value in headers.items()},
+            "content-type": "application/json",
+            "accept": f"application/json, {EVENT_STREAM}",
+        }
+        self._timeout_s = timeout_s
+        self._last_id = 0
+
+    async def responds(self) -> bool:
+        """Return True if the server at the path speaks JSON-RPC, even if it reports an error."""
+        request_id, response = await self._request("initialize", _INITIALIZE)
+        return response.succeeded and reply_to(request_id, response) is not None
+
+    async def open(self) -> None:
+        """Initialize the connection. Raises Failure if the server does not, or reports an error."""
+        response, result = await self._result("initialize", _INITIALIZE)
+        if session_id := response.headers.get("mcp-session-id"):
+            self._headers["mcp-session-id"] = session_id
+        version = result.get("protocolVersion")
+        self._headers["mcp-protocol-version"] = version if isinstance(version, str) else PROTOCOL_VERSION
+        await self._notify("notifications/initialized")
+
+    async def tools(self) -> list[Json]:
+        """Return the server's tools as function tools of the Responses API. Raises Failure if they cannot be listed."""
+        found: list[Json] = []
+        cursor = None
+        for _ in range(MAX_PAGES):
+            params: Json = {} if cursor is None else {"cursor": cursor}
+            _, result = await self._result("tools/list", params)
+            listed = result.get("tools")
+            if not isinstance(listed, list) or not all(_is_tool(tool) for tool in listed):
+                raise self._malformed("tools/list", f"{listed!r:.200}; expected a list of tools with a name")
+            found += [_function_tool(tool) for tool in listed]
+            if not isinstance(cursor := result.get("nextCursor"), str) or not cursor:
+                return found
+        raise self._malformed("tools/list", f"more than {MAX_PAGES} pages")
+
+    async def call(self, name: str, arguments: Json) -> ToolAnswer:
+        """Call a tool and return what the model reads. The tool's errors and rejections are text for the model."""
+        params = {"name": name, "arguments": arguments}
+        request_id, response = await self._request("tools/call", params)
+        if response.status >= 400:
+            return answer_of(response, self._session.server)
+        message = self._message("tools/call", request_id, response)
+        if (error := message.get("error")) is None:
+            return answer_of_result(message["result"])
+        details = error if isinstance(error, dict) else {}
+        if details.get("code") in _NOT_OF_THE_MODEL:
+            raise self._error("tools/call", error)
+        return error_answer(str(details.get("message") or error))
+
+    async def close(self) -> None:
+        """End the connection if the server keeps one. Raises Failure if the server cannot be reached."""
+        if "mcp-session-id" in self._headers:
+            await self._session.delete(self._path, min(self._timeout_s, CLOSE_TIMEOUT_S), self._headers)
+
+    async def _result(self, method: str, params: Json) -> tuple[HttpResponse, Json]:
+        request_id, response = await self._request(method, params)
+        message = self._message(method, request_id, raise_for_status(response, self._session.server))
+        if (error := message.get("error")) is not None:
+            raise self._error(method, error)
+        if not isinstance(result := message["result"], dict):
+            raise self._malformed(method, f"the result {result!r:.200}; expected an object")
+        return response, result
+
+    async def _request(self, method: str, params: Json) -> tuple[int, HttpResponse]:
+        self._last_id += 1
+        message = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params}
+        request_id = self._last_id
+        return request_id, await self._send(message, lambda response: reply_to(request_id, response) is not None)
+
+    async def _notify(self, method: str) -> None:
+        raise_for_status(await self._send({"jsonrpc": "2.0", "method": method}, lambda _: True), self._session.server)
+
+    async def _send(self, message: Json, is_complete: IsComplete) -> HttpResponse:
+        body = orjson.dumps(message)
+        response = await self._session.send(self._path, body, self._timeout_s, self._headers, is_complete)
+        # Servers built with Starlette redirect /mcp to /mcp/ without having handled the request.
+        location = response.headers.get("location", "")
+        if response.status in (307, 308) and urlsplit(location).path == (slashed := f"{self._path}/"):
+            self._path = slashed
+            response = await self._session.send(self._path, body, self._timeout_s, self._headers, is_complete)
+        if response.status == 404 and "mcp-session-id" in self._headers:
+            detail = f"{self._path} no longer knows the connection of this episode: {response.body[:300]!r}"
+            raise Failure(FailureKind.SESSION_LOST, detail, server=self._session.server, upstream_status=404)
+        return response
+
+    def _message(self, method: str, request_id: int, response: HttpResponse) -> Json:
+        message = reply_to(request_id, raise_for_status(response, self._session.server))
+        if message is None:
+            raise self._malformed(method, f"{response.body[:200].decode('utf-8', 'replace')!r}; expected a reply to it")
+        return message
+
+    def _error(self, method: str, error: object) -> Failure:
+        detail = f"{self._path} responded to {method} with the JSON-RPC error {error!r:.500}"
+        return Failure(FailureKind.SERVER_ERROR, detail, server=self._session.server)
+
+    def _malformed(self, method: str, found: str) -> Failure:
+        detail = f"{self._path} responded to {method} with {found}"
+        return Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._session.server)
+
+
+def _is_tool(tool: object) -> bool:
+    return isinstance(tool, dict) and isinstance(tool.get("name"), str) and tool["name"] != ""
+
+
+def _function_tool(tool: Json) -> Json:
+    schema = tool.get("inputSchema")
+    parameters = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+    described = tool.get("description")
+    made: Json = {"type": "function", "name": tool["name"], "parameters": parameters, "strict": False}
+    return {**made, "description": described} if isinstance(described, str) else made
+
+
+# Finds an environment's MCP server, and opens it for an episode.
+
+DEFAULT_PATH = "/mcp"
+
+
+@dataclass(frozen=True, slots=True)
+class McpTools:
+    """The tools of one episode's MCP server."""
+
+    client: McpClient
+    tools: list[Json]
+    names: frozenset[str] = field(default=frozenset())
+
+    async def call(self, name: str, arguments: Json) -> ToolAnswer:
+        return await self.client.call(name, arguments)
+
+
+async def open_tools(session: Session, metadata: Any, timeout_s: float) -> McpTools:
+    """Open the MCP server that `/seed_session` announced, and list its tools.
+
+    `metadata` is the `mcp` of its response: `{"url_path": "/mcp", "headers": {...}}`. Raises Failure if it is invalid,
+    or if the server does not list its tools.
+    """
+    given = metadata if isinstance(metadata, dict) else None
+    path = (given or {}).get("url_path", DEFAULT_PATH)
+    headers = {} if (announced := (given or {}).get("headers")) is None else announced
+    texts = isinstance(headers, dict) and all(isinstance(value, str) for value in headers.values())
+    if given is None or not isinstance(path, str) or not texts:
+        # The headers are a secret of the session.
+        detail = f"/seed_session returned mcp with url_path {path!r:.100}; expected {{url_path: text, headers: object}}"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=session.server)
+    client = McpClient(session, f"/{path.lstrip('/')}", headers, timeout_s)
+    try:
+        await client.open()
+        tools = await client.tools()
+    except Failure:
+        with contextlib.suppress(Failure):
+            await client.close()
+        raise
+    return McpTools(client, tools, frozenset(tool["name"] for tool in tools))
+
+
+class McpProbe:
+    """Whether an environment serves MCP at `/mcp`, which it need not announce. One probe serves all episodes."""
+
+    def __init__(self, client: ServerClient, server: str) -> None:
+        self._client = client
+        self._server = server
+        self._lock = asyncio.Lock()
+        self._found: bool | None = None
+
+    async def found(self, timeout_s: float) -> bool:
+        """Return True if `/mcp` is an MCP server, even one that reports an error."""
+        async with self._lock:
+            if self._found is None:
+                self._found = await self._probe(timeout_s)
+        return self._found
+
+    async def _probe(self, timeout_s: float) -> bool:
+        # A session of its own: an environment that takes every path for a tool may record the call.
+        try:
+            return await McpClient(Session(self._client, self._server), DEFAULT_PATH, {}, timeout_s).responds()
+        except Failure as failure:
+            if failure.kind in (FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST):
+                raise
+            return False

@@ -1,1 +1,0 @@
-"""Draws the metrics of training runs against their steps."""

@@ -1,1 +1,0 @@
-"""Detectors of failing environments, judges and hosts."""

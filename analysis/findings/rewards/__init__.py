@@ -1,1 +1,0 @@
-"""Detectors of rewards that contradict success, or that teach nothing."""

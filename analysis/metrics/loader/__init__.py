@@ -1,1 +1,0 @@
-"""Parses rollout files into columns."""

@@ -1,0 +1,143 @@
+"""RowFinder: finds the rows of a rollout file that records are about, reading only the rows that may be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollyard.analysis.metrics.columns import Columns, Ints
+from rollyard.records.errors import RunError
+from rollyard.records.jsonl import lenient, line_at
+from rollyard.records.note_records import (
+    PROMPT_PREFIX,
+    AnyRecord,
+    RolloutNotes,
+    RolloutRef,
+    fold,
+    placed,
+    ref_of,
+    task_key_of,
+)
+from rollyard.records.notes_file import NotesFile
+from rollyard.records.rollout_file import Rollouts
+from rollyard.records.rollout_types import RolloutRow
+
+
+class RowFinder:
+    """Keeps the identities of the rows that it has read, for as long as the file only grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: dict[int, RolloutRef | None] = {}
+        """By byte offset; None for a line that is not a row."""
+
+    def find(self, columns: Columns, refs: Iterable[RolloutRef]) -> dict[RolloutRef, int]:
+        """Return the byte offset of the row of each rollout that is in the file.
+
+        A rollout without a reward is found at its own indexes only. Raises OSError if the file cannot be read.
+        """
+        wanted = list(dict.fromkeys(refs))
+        rows = {**self._measured(columns, wanted, same_repeat=True), **self._unmeasured(columns, wanted)}
+        found = placed(wanted, rows.items())
+        missing = [ref for ref in wanted if ref not in found]
+        if missing:
+            rows |= self._measured(columns, missing, same_repeat=False)
+            found = placed(wanted, rows.items())
+        return found
+
+    def row_at(self, offset: int, task: int, repeat: int) -> RolloutRef | None:
+        """Return the identity of the row that begins at a byte offset; None if there is no row."""
+        if offset not in self._rows:
+            try:
+                row = lenient(line_at(self._path, offset))
+            except ValueError:  # the file has changed since it was indexed
+                row = None
+            self._rows[offset] = ref_of(row, task, repeat) if isinstance(row, dict) else None
+        return self._rows[offset]
+
+    def _measured(self, columns: Columns, refs: Sequence[RolloutRef], *, same_repeat: bool) -> dict[int, RolloutRef]:
+        """Return the rows of the tasks of `refs`, only those with their repeats if `same_repeat`."""
+        keys = [ref.task_key for ref in refs]
+        contents = [key for text in keys if (key := _content(text)) is not None]
+        prompts = [key for text in keys if (key := _prompt(text)) is not None]
+        mask = np.isin(columns.content, contents) & (columns.content != 0)
+        mask |= (columns.content == 0) & np.isin(columns.prompt, prompts)
+        if same_repeat:
+            mask &= np.isin(columns.repeat, [ref.repeat for ref in refs])
+        found = np.flatnonzero(mask)
+        return self._read(columns.task[found], columns.repeat[found], columns.offset[found])
+
+    def _unmeasured(self, columns: Columns, refs: Sequence[RolloutRef]) -> dict[int, RolloutRef]:
+        lost = columns.unmeasured
+        hints = {(ref.task, ref.repeat) for ref in refs}
+        mask = np.array([pair in hints for pair in zip(lost.task.tolist(), lost.repeat.tolist(), strict=True)], bool)
+        return self._read(lost.task[mask], lost.repeat[mask], lost.offset[mask])
+
+    def _read(self, tasks: Ints, repeats: Ints, offsets: Ints) -> dict[int, RolloutRef]:
+        order: NDArray[np.intp] = offsets.argsort(kind="stable")  # the order of the file, which is faster to read
+        found = {}
+        for task, repeat, offset in zip(
+            tasks[order].tolist(), repeats[order].tolist(), offsets[order].tolist(), strict=True
+        ):
+            row = self.row_at(offset, task, repeat)
+            if row is not None:
+                found[offset] = row
+        return found
+
+
+def _content(task_key: str) -> int | None:
+    return None if task_key.startswith(PROMPT_PREFIX) else _signed(task_key)
+
+
+def _prompt(task_key: str) -> int | None:
+    return _signed(task_key.removeprefix(PROMPT_PREFIX)) if task_key.startswith(PROMPT_PREFIX) else None
+
+
+def _signed(digits: str) -> int | None:
+    """Return 16 hexadecimal digits as the signed integer that the columns contain; None if they are not digits."""
+    try:
+        return int.from_bytes(bytes.fromhex(digits), signed=True) if len(digits) == 16 else None
+    except ValueError:
+        return None
+
+
+# The notes of a complete rollout file, by the byte offset of each row.
+
+
+def notes_in(path: Path, columns: Columns) -> dict[int, RolloutNotes]:
+    """Return the notes of an indexed file. Raises RunError if the notes cannot be read, and OSError if the rollouts
+    cannot.
+    """
+    records = records_of(path)
+    place_of = RowFinder(path).find(columns, (record.rollout for record in records))
+    return fold(records, place_of.get)
+
+
+def notes_of_rows(path: Path, rows: Iterable[tuple[int, RolloutRow]] | None = None) -> dict[int, RolloutNotes]:
+    """Return the notes of a file that has no index, such as a compressed one; reads it once if there are notes.
+
+    `rows`: its rows with their offsets, if they have been read. Raises RunError if a file cannot be read.
+    """
+    records = records_of(path)
+    if not records:
+        return {}
+    keys = {record.rollout.task_key for record in records}
+    # The task of a row without an index is its position in the file, as in the viewer.
+    found = (
+        (offset, ref_of(row, None if "_ng_task_index" in row else number))
+        for number, (offset, row) in enumerate(rows or Rollouts(path).with_offsets())
+        if task_key_of(row) in keys
+    )
+    place_of = placed((record.rollout for record in records), found)
+    return fold(records, place_of.get)
+
+
+def records_of(path: Path) -> tuple[AnyRecord, ...]:
+    """Return the records about a rollout file. Raises RunError if they cannot be read."""
+    content = NotesFile.beside(path).read()
+    if content.error:
+        raise RunError(content.error)
+    return content.records

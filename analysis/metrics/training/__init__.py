@@ -1,1 +1,0 @@
-"""Reads the metrics of training runs."""

@@ -1,0 +1,524 @@
+"""Defines a report section: a heading with text, tables and charts. All text is plain; renderers must escape it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rollyard.analysis.charts import run_charts
+from rollyard.analysis.charts.charts import Chart
+from rollyard.analysis.charts.svg import pluralize
+from rollyard.analysis.metrics.estimators import Estimate, MeanSpread
+from rollyard.analysis.metrics.profile import TOTAL
+from rollyard.analysis.metrics.profile_records import (
+    Coverage,
+    DatasetFigures,
+    PassAtK,
+    Profile,
+    Rewards,
+    Tasks,
+    ToolCalls,
+)
+from rollyard.analysis.report.formatting import (
+    NOTHING,
+    count,
+    coverage_sentence,
+    interval,
+    mark_partial,
+    measured,
+    number,
+    percent,
+    reward,
+    seconds,
+    share,
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of plain text cells. The first column contains the names of the rows."""
+
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Link:
+    text: str
+    href: str
+    """An address that the program built; never text from rollouts."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and the content below it."""
+
+    title: str
+    text: list[str] = field(default_factory=list)
+    """One string per paragraph."""
+    tables: list[Table] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    parts: list[Section] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    """Shown after the text."""
+    is_folded: bool = False
+    """Whether a page shows only the heading until it is opened. It is printed in full."""
+
+
+# Builds the sections on what a run cost: turns, tokens and time.
+
+
+def work(profile: Profile) -> Section:
+    tokens = profile.tokens
+    kinds: list[tuple[str, MeanSpread | None]] = [
+        ("turns", profile.turns),
+        ("input tokens", tokens.input),
+        ("output tokens", tokens.output),
+        ("reasoning tokens", tokens.reasoning if tokens.reasoning and tokens.reasoning.total else None),
+    ]
+    rows = [
+        (
+            *(name, number(s.mean), interval(s.estimate, "number"), *map(number, (s.median, s.p95, s.max))),
+            *(count(s.total), _of(s.rollouts, profile.coverage)),
+        )
+        for name, s in kinds
+        if s is not None
+    ]
+    head = ("per rollout", "mean", _LEVEL, "median", "p95", "max", "sum", "recorded by")
+    text = []
+    if tokens.per_solved is not None:
+        text.append(f"Tokens, input and output, for each solved rollout: {count(tokens.per_solved)}.")
+    return Section("Turns and tokens", text, [Table(head, rows)] if rows else [])
+
+
+def time(profile: Profile) -> Section:
+    rows = [
+        (
+            *(stage.stage, seconds(stage.seconds.mean), interval(stage.seconds.estimate, "seconds")),
+            *map(seconds, (stage.seconds.median, stage.seconds.p95, stage.seconds.max)),
+            seconds(stage.seconds.total),
+            percent(stage.share, 1),
+        )
+        for stage in profile.stages
+    ]
+    if not rows:
+        return Section("Time")
+    head = ("stage", "mean", _LEVEL, "median", "p95", "max", "sum", "share of time")
+    text = ["Seconds per episode by stage; (rest) is time in no stage, such as queueing and the agent's own work."]
+    total = next((stage for stage in profile.stages if stage.stage == TOTAL), None)
+    if total is not None:
+        text.append(
+            "Shares are of the total of all rollouts and add up to 100%. Mean, median and p95 are over the rollouts "
+            "that recorded the stage."
+            if total.share is not None
+            else "The stages of a rollout overlap and exceed its total, so shares are of their sum and add up to 100%."
+        )
+    drawn = any(stage.stage != TOTAL and stage.share is not None for stage in profile.stages)
+    return Section("Time", text, [Table(head, rows)], [run_charts.stages(profile.stages)] if drawn else [])
+
+
+def _of(rollouts: int, covered: Coverage) -> str:
+    return "all" if rollouts == covered.measured else f"{rollouts:,} of {covered.measured:,}"
+
+
+# Builds the section on the datasets of a mixture, which precedes all numbers that combine datasets.
+
+_DATASET_SECTIONS_ROWS = 100
+
+
+def datasets(profile: Profile) -> Section:
+    """Return the section with each dataset's success rate and reward, and pass@k and cons@k at the largest k for which
+    all of its tasks have enough rollouts.
+    """
+    found = profile.by_dataset
+    if not found:
+        return Section("Datasets")
+    text = ["Each dataset separately, with 95% intervals clustered by task."]
+    if profile.rewards is not None and profile.rewards.why_no_mean:
+        text.append(f"There is no mean reward over all datasets: {profile.rewards.why_no_mean}.")
+    if profile.solved is None:
+        silent = ", ".join(shown(one) for one in found if one.rate is None)
+        text.append(f"There is no success rate over all datasets: it is undefined what counts as solved in {silent}.")
+    head = (
+        "dataset",
+        "rollouts",
+        "tasks",
+        "success rate",
+        "95% interval",
+        "mean reward",
+        "95% interval",
+        "pass@k",
+        "cons@k",
+    )
+    rows = [
+        (
+            shown(one),
+            f"{one.rollouts:,}",
+            f"{one.tasks:,}" if one.tasks else NOTHING,
+            NOTHING if one.rate is None else f"{percent(one.rate.mean)} ({one.solved:,} / {one.rollouts:,})",
+            interval(one.rate, "percent"),
+            reward(one.reward.mean),
+            interval(one.reward, "reward"),
+            *_at_common_k(one),
+        )
+        for one in found[:_DATASET_SECTIONS_ROWS]
+    ]
+    caption = f"The first {_ROWS} of {len(found):,}, all in profile.json" if len(found) > _DATASET_SECTIONS_ROWS else ""
+    return Section("Datasets", text, [Table(head, rows, caption)])
+
+
+def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
+    """Return a table of pass@k, pass^k and cons@k by dataset and k. cons@k is omitted if no dataset has it."""
+    voted = has_consensus([at for one in found for at in one.pass_at])
+    head: tuple[str, ...] = ("dataset, k", "pass@k", "95% interval", "pass^k", "95% interval")
+    head += ("cons@k", "95% interval", "tasks") if voted else ("tasks",)
+    rows = [
+        (
+            f"{shown(one)}, {at.k}",
+            *(percent(at.any.mean), interval(at.any, "percent")),
+            *(percent(at.every.mean), interval(at.every, "percent")),
+            *(consensus_cells(at) if voted else ()),
+            over(at),
+        )
+        for one in found[:_DATASET_SECTIONS_ROWS]
+        for at in one.pass_at
+        if at.k & (at.k - 1) == 0 or at is one.pass_at[-1]
+    ]
+    return [Table(head, rows, "By dataset")] if rows else []
+
+
+def has_consensus(found: Sequence[PassAtK]) -> bool:
+    """Return whether cons@k is defined for some k."""
+    return any(at.consensus is not None for at in found)
+
+
+def consensus_cells(at: PassAtK) -> tuple[str, str]:
+    """Return cons@k and its interval."""
+    return percent(None if at.consensus is None else at.consensus.mean), interval(at.consensus, "percent")
+
+
+def over_tasks(at: PassAtK) -> str:
+    """Return `over 12 tasks`, or `over 3 of 12 tasks` if the others have fewer than k rollouts."""
+    return f"over {pluralize(at.tasks, 'task')}" if at.tasks == at.tasks_measured else f"over {over(at)} tasks"
+
+
+def over(at: PassAtK) -> str:
+    """Return `12`, or `3 of 12` if the others have fewer than k rollouts."""
+    return f"{at.tasks:,}" if at.tasks == at.tasks_measured else f"{at.tasks:,} of {at.tasks_measured:,}"
+
+
+def shown(one: DatasetFigures) -> str:
+    return one.name or "(no dataset)"
+
+
+def at_common_k(found: Sequence[PassAtK]) -> PassAtK | None:
+    """Return the entry with the largest k for which every measured task has enough rollouts, if any."""
+    return next((at for at in reversed(found) if at.tasks == at.tasks_measured), None)
+
+
+def _at_common_k(one: DatasetFigures) -> tuple[str, str]:
+    at = at_common_k(one.pass_at)
+    if at is None or at.k < 2:
+        return NOTHING, NOTHING
+    consensus = NOTHING if at.consensus is None else f"cons@{at.k} {percent(at.consensus.mean)}"
+    return f"pass@{at.k} {percent(at.any.mean)}", consensus
+
+
+# Builds the headline numbers of a run with their intervals and bounds.
+
+
+def headline(profile: Profile) -> Section:
+    """Return the section with the headline numbers and their coverage."""
+    covered = profile.coverage
+    rows = [(name, mark_partial(value, covered), reach, measured(covered)) for name, value, reach in headlines(profile)]
+    text = []
+    if profile.models:
+        text.append(f"Model: {', '.join(profile.models[:5])}. Agent: {', '.join(profile.agents[:5]) or 'unnamed'}.")
+    text.append(coverage_sentence(covered))
+    text += profile.notes
+    if profile.solved is not None:
+        text.append(f"Solved means: {profile.solved.rule}.")
+    elif profile.rewards is not None:
+        text.append(
+            "It is undefined what counts as solved: the environment reports no success and rewards are not in 0..1. "
+            "Set the minimum reward with --pass-threshold ..."
+        )
+    if profile.rewards is not None and profile.rewards.why_no_mean:
+        text.append(f"No mean reward over all datasets: {profile.rewards.why_no_mean}.")
+    return Section("Headline", text, [Table(("", "as measured", "95% interval", "coverage"), rows)])
+
+
+def headlines(profile: Profile) -> list[tuple[str, str, str]]:
+    """Return the headline numbers as (name, value, interval) tuples. A metric has the same name in every run."""
+    solved, tasks = profile.solved, profile.tasks
+    rewards = None if profile.rewards is None or profile.rewards.why_no_mean else profile.rewards
+    found = [
+        (
+            "success rate",
+            f"{percent(solved.rate.mean)} ({solved.rollouts:,} / {profile.coverage.measured:,})" if solved else NOTHING,
+            interval(solved.rate, "percent") if solved else NOTHING,
+        ),
+        (
+            "mean reward",
+            reward(rewards.mean.mean) if rewards else NOTHING,
+            interval(rewards.mean, "reward") if rewards else NOTHING,
+        ),
+        ("median reward", reward(rewards.median) if rewards else NOTHING, NOTHING),
+    ]
+    if tasks and len(tasks.pass_at) > 1:
+        last = tasks.pass_at[-1]
+        for at in (at_common_k(tasks.pass_at), last) if last.tasks < last.tasks_measured else (last,):
+            if at is not None and at.k > 1:
+                of = f"({over_tasks(at)})"
+                found.append((f"pass@{at.k}", f"{percent(at.any.mean)} {of}", interval(at.any, "percent")))
+                found.append((f"pass^{at.k}", f"{percent(at.every.mean)} {of}", interval(at.every, "percent")))
+                if at.consensus is not None:
+                    found.append(
+                        (f"cons@{at.k}", f"{percent(at.consensus.mean)} {of}", interval(at.consensus, "percent"))
+                    )
+    if tasks and tasks.zero_variance.of:
+        flat = tasks.zero_variance
+        value = f"{percent(flat.tasks / flat.of)} ({flat.tasks:,} / {flat.of:,})"
+        found.append(("tasks without variance", value, interval(flat.share, "percent")))
+    return found
+
+
+def bounds(profile: Profile) -> Section:
+    """Return the section with the bounds of the headline numbers. It is empty unless rollouts are missing."""
+    covered, solved, rewards = profile.coverage, profile.solved, profile.rewards
+    if not covered.missing or rewards is None:
+        return Section("Bounds")
+    head = ("", "as measured", "missing as zero", "lowest", "highest")
+    rows = []
+    if not rewards.why_no_mean:
+        rows.append(("mean reward", *map(reward, (rewards.mean.mean, *_bounds(rewards.bounds.model_dump())))))
+    if solved is not None:
+        rows.insert(0, ("success rate", *map(percent, (solved.rate.mean, *_bounds(solved.bounds.model_dump())))))
+    text = [
+        f"{covered.missing:,} of {covered.expected:,} rollouts are missing. Lowest and highest assume that each of "
+        "them is as bad as the worst or as good as the best measured one (for the success rate: none or all solved)."
+    ]
+    return Section("Bounds", text, [Table(head, rows)])
+
+
+def _bounds(found: dict[str, float | None]) -> tuple[float | None, ...]:
+    return found["missing_as_zero"], found["lowest"], found["highest"]
+
+
+# Builds the sections of one run from its profile.
+
+_ROWS = 40
+_LEVEL = "95% interval"
+
+
+def sections(profile: Profile) -> list[Section]:
+    """Return all sections of a run, most important first: what it scored, what fails, and then the details."""
+    all_sections = [datasets(profile), headline(profile), bounds(profile), _failures(profile), _ends(profile)]
+    if profile.tasks is not None:
+        all_sections += _tasks(profile)
+    if profile.rewards is not None:
+        all_sections.append(_rewards(profile.rewards, profile.coverage))
+    if profile.tool_calls is not None:
+        all_sections.append(_tool_calls(profile.tool_calls, _is_one_scale(profile)))
+    all_sections += [work(profile), time(profile), _drift(profile)]
+    return [section for section in all_sections if section.text or section.tables or section.charts]
+
+
+def _rewards(rewards: Rewards, covered: Coverage) -> Section:
+    text = [
+        f"Min {reward(rewards.min)}, max {reward(rewards.max)}, mean {reward(rewards.mean.mean)}, "
+        f"median {reward(rewards.median)}, standard deviation {reward(rewards.std)} ({measured(covered)})."
+    ]
+    if rewards.why_no_mean:
+        text = [
+            f"All datasets together ({measured(covered)}). No mean, median or standard deviation is shown, not "
+            f"even by tool calls or finish reason: {rewards.why_no_mean}."
+        ]
+    frequent = rewards.most_frequent
+    rows = [(reward(value.reward), f"{value.rollouts:,}", *_share_cells(value.share)) for value in frequent]
+    caption = "The most frequent rewards"
+    if rewards.distinct > len(frequent):
+        caption += f"; {rewards.distinct - len(frequent):,} more distinct values"
+    table = Table(("reward", "rollouts", "share", _LEVEL), rows, caption)
+    return Section("Rewards", text, [table], [run_charts.rewards(rewards)])
+
+
+def _tool_calls(calls: ToolCalls, one_scale: bool) -> Section:
+    text = [f"Average {calls.mean:.2f} per rollout, min {calls.min}, max {calls.max}."]
+    if one_scale:
+        correlation = (
+            "undefined (one of the two is constant)" if calls.correlation is None else f"{calls.correlation:.4f}"
+        )
+        text[0] += f" Correlation (tool calls ↔ reward): {correlation}."
+    rows = [
+        (
+            str(by.tool_calls),
+            *_reward_cells(by.reward, one_scale),
+            f"{by.rollouts:,}",
+            *_share_cells(by.share),
+            *_share_cells(by.rate),
+        )
+        for by in calls.by_count
+    ]
+    means = ("mean reward", _LEVEL) if one_scale else ()
+    head = ("tool calls", *means, "rollouts", "share", _LEVEL, "solved", _LEVEL)
+    charts = [run_charts.by_calls(calls)] if len(rows) > 1 and one_scale else []
+    return Section("Tool calls", text, [shortened(head, rows)], charts)
+
+
+def _tasks(profile: Profile) -> list[Section]:
+    tasks = profile.tasks
+    if tasks is None:
+        return []
+    repeats = f"{tasks.most_repeats:,}"
+    if tasks.fewest_repeats != tasks.most_repeats:
+        repeats = f"{tasks.fewest_repeats:,} to {repeats}"
+    text = [f"{pluralize(tasks.tasks, 'task')}; measured rollouts of each: {repeats}."]
+    flat = tasks.zero_variance
+    if tasks.never_solved is not None:
+        never, always = share(tasks.never_solved, tasks.tasks), share(tasks.always_solved, tasks.tasks)
+        text.append(f"Never solved: {never}; always: {always}.")
+    if tasks.never_solved_first:
+        others = (tasks.never_solved or 0) - len(tasks.never_solved_first)
+        more = f", and {others:,} more" if others else ""
+        text.append(f"Never solved, by index: {', '.join(map(str, tasks.never_solved_first))}{more}.")
+    if flat.of:
+        split = "" if flat.all_solved is None else f" ({flat.all_solved:,} all solved, {flat.none_solved:,} never)"
+        text.append(
+            f"Without variance: {share(flat.tasks, flat.of)} of the tasks with two rollouts or more{split}. All their "
+            "rollouts have the same reward, so their group-relative advantage and gradient are zero."
+        )
+    rows = [(bin.label, f"{bin.tasks:,}", *_share_cells(bin.share)) for bin in tasks.solve_rates]
+    table = [Table(("solved", "tasks", "share", _LEVEL), rows, "Tasks by solve rate")] if rows else []
+    all_sections = [Section("Tasks", text, table, [run_charts.solve_rates(tasks)] if rows else [])]
+    if len(tasks.pass_at) > 1:
+        all_sections.append(_pass_at(tasks, profile))
+    return all_sections
+
+
+def _pass_at(tasks: Tasks, profile: Profile) -> Section:
+    shown = [one for one in tasks.pass_at if one.k <= 16 or one.k & (one.k - 1) == 0 or one is tasks.pass_at[-1]]
+    failed = any(one.any_missing_failed is not None for one in shown)
+    voted = has_consensus(shown)
+    head: tuple[str, ...] = ("k", "pass@k", "95% interval", "pass^k", "95% interval")
+    head += ("cons@k", "95% interval", "tasks") if voted else ("tasks",)
+    rows: list[tuple[str, ...]] = []
+    for one in shown:
+        row: tuple[str, ...] = (str(one.k), percent(one.any.mean), interval(one.any, "percent"))
+        row += (percent(one.every.mean), interval(one.every, "percent"))
+        row += (*consensus_cells(one), over(one)) if voted else (over(one),)
+        if failed:
+            row += (percent(one.any_missing_failed), percent(one.every_missing_failed))
+        rows.append(row)
+    if failed:
+        head += ("pass@k, missing failed", "pass^k, missing failed")
+    text = [
+        f"pass@k: at least one of k rollouts solves the task; pass^k: all k do ({measured(profile.coverage)}). Both "
+        "are unbiased, and each task has the same weight; tasks with fewer than k measured rollouts are excluded."
+    ]
+    if voted:
+        text.append("cons@k: the most common answer of k rollouts is right; the first one wins a tie.")
+    if shown[-1].tasks < tasks.tasks:
+        text.append(
+            f"Rows of different k are over different tasks: {shown[-1].tasks:,} of {tasks.tasks:,} have {shown[-1].k} "
+            "rollouts. Compare them with care, because the excluded tasks may be harder or easier than the others."
+        )
+    tables = [Table(head, rows), *pass_table(profile.by_dataset)]
+    return Section(
+        "pass@k, pass^k and cons@k" if voted else "pass@k and pass^k", text, tables, [run_charts.pass_at(tasks)]
+    )
+
+
+def _ends(profile: Profile) -> Section:
+    ends, total = profile.ends, profile.coverage.measured
+    one_scale = _is_one_scale(profile)
+    kinds = (
+        ("end", ends, "", one_scale),
+        ("agent", profile.by_agent, "By agent", True),
+        ("code", profile.by_code, "By version of the servers' code", one_scale),
+    )
+    tables = []
+    for name, groups, caption, has_means in kinds:
+        if groups:
+            rows = [
+                (
+                    group.name,
+                    f"{group.rollouts:,}",
+                    *_share_cells(group.share),
+                    *_share_cells(group.rate),
+                    *_reward_cells(group.reward, has_means),
+                )
+                for group in groups
+            ]
+            means = ("mean reward", _LEVEL) if has_means else ()
+            head = (name, "rollouts", "share", _LEVEL, "solved", _LEVEL, *means)
+            tables.append(shortened(head, rows, caption))
+    recorded = sum(group.rollouts for group in ends)
+    text = [f"{total - recorded:,} rollouts have no finish reason."] if ends and recorded < total else []
+    return Section("Why episodes ended", text, tables, [run_charts.ends(ends, total, means=one_scale)] if ends else [])
+
+
+def _drift(profile: Profile) -> Section:
+    drift = profile.drift
+    if drift is None:
+        return Section("Token drift")
+    rate = (
+        "no turns after the first"
+        if drift.rate is None
+        else f"{percent(drift.rate)} ({drift.breaks:,} / {drift.turns:,})"
+    )
+    return Section(
+        "Token drift",
+        [
+            f"{drift.rollouts:,} rollouts have recorded tokens. Later turns whose prompt does not begin with exactly "
+            f"the tokens of the previous turn: {rate}, in {share(drift.broken_rollouts, drift.rollouts)} rollouts; at "
+            f"most {drift.most_segments} segments in one. Training across a mismatch uses tokens that were never "
+            "sampled."
+        ],
+    )
+
+
+def _failures(profile: Profile) -> Section:
+    found, covered = profile.failures, profile.coverage
+    if not found.attempts and not covered.missing:
+        return Section("Failures", ["No attempt failed, and no rollout is missing."] if covered.expected else [])
+    text = [
+        f"{found.attempts:,} attempts failed; {found.mended:,} of their rollouts were measured later, {found.lost:,} "
+        "are missing. Failures never count as rewards."
+    ]
+    if covered.missing and covered.missing > found.lost:
+        text.append(
+            f"{covered.missing - found.lost:,} missing rollouts have no recorded failure and were not tried yet."
+        )
+    rows = [
+        (
+            *(kind.kind, f"{kind.attempts:,}", *_share_cells(kind.share)),
+            *(f"{kind.lost:,}", ", ".join(kind.servers[:3]) or NOTHING),
+        )
+        for kind in found.kinds
+    ]
+    head = ("kind", "attempts", "share of attempts", _LEVEL, "missing rollouts", "server")
+    return Section("Failures", text, [shortened(head, rows)] if rows else [])
+
+
+def shortened(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: str = "") -> Table:
+    """Return a table of the first rows. If rows are omitted, the caption states the total number."""
+    if len(rows) > _ROWS:
+        caption = f"{caption or 'The first'}: {_ROWS} of {len(rows):,}, all in profile.json"
+    return Table(head, rows[:_ROWS], caption)
+
+
+def _share_cells(found: Estimate | None) -> tuple[str, str]:
+    """Return a share and its interval."""
+    return percent(None if found is None else found.mean, 1), interval(found, "share")
+
+
+def _reward_cells(found: Estimate | None, shown: bool) -> tuple[str, ...]:
+    """Return a mean reward and its interval; nothing if rewards have different scales."""
+    return (reward(None if found is None else found.mean), interval(found, "reward")) if shown else ()
+
+
+def _is_one_scale(profile: Profile) -> bool:
+    """Return whether rewards can be averaged over all rollouts."""
+    return profile.rewards is None or not profile.rewards.why_no_mean

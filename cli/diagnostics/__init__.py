@@ -1,1 +1,0 @@
-"""Checks that ng_doctor runs."""

@@ -1,1 +1,0 @@
-"""Notes, labels and corrected verdicts of people and programs, in a file next to the rollouts."""

@@ -1,1 +1,0 @@
-"""Reads the recorded tokens of rollout rows."""

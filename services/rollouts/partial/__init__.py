@@ -1,1 +1,0 @@
-"""The partial conversations of failed attempts: what they contain, how they are bounded, how a collector gets them."""

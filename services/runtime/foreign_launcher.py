@@ -1,0 +1,393 @@
+"""ForeignLauncher: starts NeMo Gym's programs as its own launcher does, and registers them when they respond."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from omegaconf import OmegaConf
+
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.records.run_types import Heartbeat, Launch, Registration
+from rollyard.records.search_path import IMPORT_ROOT, INSTALLED
+from rollyard.records.types import Json
+from rollyard.services.config.nemo_gym import LAUNCH_KEYS, installed_version, is_installed
+from rollyard.services.config.plugins import ALIASES
+from rollyard.services.config.run_config import ForeignProgram, RunConfig, ServerSpec
+from rollyard.services.config.server_code import server_code
+from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.http.transport import Transport
+from rollyard.services.runtime import foreign_bootstrap as bootstrap
+from rollyard.services.runtime.launcher import Launcher, Process
+from rollyard.services.runtime.program import Program
+
+# ForeignProcess: a program of NeMo Gym as a process of the supervisor, with everything that it starts.
+
+
+class ForeignProcess:
+    """A program with a guard around it, which kills all its descendants when it ends, or when ng_run is killed."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    @property
+    def pid(self) -> int:
+        """Process id of the program itself; of its guard if it has not started yet, or has ended."""
+        try:
+            children = Path(f"/proc/{self._program.pid}/task/{self._program.pid}/children").read_text().split()
+        except OSError:
+            children = []
+        return int(children[0]) if children else self._program.pid
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._program.ended)
+
+    def terminate(self) -> None:
+        self._program.send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._program.kill()
+
+
+# HealthProbe: asks a server of any kind whether it is up.
+
+PATHS = ("/health", "/openapi.json", "/")
+"""What servers have, the most telling first. NeMo Gym's have only the second and third."""
+TIMEOUT_S = 5.0
+_ABSENT = (404, 405)
+
+
+@dataclass(frozen=True)
+class Health:
+    """The result of one probe."""
+
+    up: bool
+    detail: str = ""
+    """Why it is not up, or what is unusual about it."""
+    silent: bool = False
+    """It accepts connections but does not respond in time: it may be busy."""
+
+
+class HealthProbe:
+    """Probes one server. It remembers which path the server has, so that later probes take one request."""
+
+    def __init__(self, transport: Transport, url: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.url = url
+        self._transport = transport
+        self._timeout_s = timeout_s
+        self._paths: tuple[str, ...] = PATHS
+
+    async def probe(self) -> Health:
+        """Ask the server. Never raises a Failure."""
+        for path in self._paths:
+            try:
+                response = await self._transport.send("GET", self.url + path, b"", {}, self._timeout_s)
+            except Failure as failure:
+                return Health(False, failure.problem.detail, silent=failure.kind is FailureKind.TIMEOUT)
+            if response.status in _ABSENT:
+                continue
+            if response.status >= 500:
+                return Health(False, f"status {response.status} at {self.url}{path}")
+            self._paths = (path,)
+            if response.status >= 400:
+                return Health(True, f"reachable, but {path} responds with status {response.status}")
+            return Health(True)
+        if len(self._paths) == 1:  # another program may listen there now
+            self._paths = PATHS
+            return await self.probe()
+        return Health(True, f"reachable, but its state is unknown: it has none of {', '.join(PATHS)}")
+
+
+# The config that NeMo Gym's programs read from their environment: the entire run, with the address of each server.
+
+CONFIG_VARIABLE = "NEMO_GYM_CONFIG_DICT"
+NAME_VARIABLE = "NEMO_GYM_CONFIG_PATH"
+MAX_BYTES = 128 * 1024 - 64
+"""Linux limits each environment variable to 128 KiB, with its name."""
+_OWN_KEYS = frozenset({*LAUNCH_KEYS, "start_timeout_s", "replicas", "url"})
+_THEIR_FAMILIES = {own: theirs for theirs, own in ALIASES.items()}
+_DEFAULTS: Json = {
+    "use_absolute_ip": False,
+    "port_range_low": 10_001,
+    "port_range_high": 20_000,
+    "dry_run": False,
+    "skip_venv_if_present": False,
+}
+"""Top-level settings that NeMo Gym's launcher adds, and that its programs expect."""
+
+
+def launch_config(config: RunConfig, head_url: str) -> str:
+    """Return the YAML of the run's config as NeMo Gym's programs expect it. It contains the config's secrets."""
+    head = urlsplit(head_url)
+    tree = {
+        key: copy.deepcopy(value) for key, value in config.tree.items() if key not in (*LAUNCH_KEYS, "config_paths")
+    }
+    for spec in config.servers:
+        family = _THEIR_FAMILIES.get(spec.family, spec.family)
+        tree[spec.name] = {family: {spec.implementation: _entry(spec)}}
+    ports = [spec.settings.port for spec in config.servers if spec.external_url is None]
+    tree |= {key: tree.get(key, value) for key, value in _DEFAULTS.items()}
+    tree["head_server"] = {"host": head.hostname, "port": head.port}
+    tree["disallowed_ports"] = [head.port, *ports]
+    return OmegaConf.to_yaml(OmegaConf.create(escaped(tree)))
+
+
+def _entry(spec: ServerSpec) -> Json:
+    own = {key: value for key, value in spec.raw.items() if key not in _OWN_KEYS}
+    host, port = spec.settings.host, spec.settings.port
+    if spec.external_url is not None:
+        address = urlsplit(spec.external_url)
+        host, port = address.hostname or host, address.port or (443 if address.scheme == "https" else 80)
+    else:
+        own = {"entrypoint": spec.settings.entrypoint, **own}
+    return {**own, "host": {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), "port": port}
+
+
+def escaped(value: Any) -> Any:
+    """Return the value with each `${` escaped: all references are resolved, so what is left is text."""
+    if isinstance(value, dict):
+        return {key: escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [escaped(item) for item in value]
+    return value.replace("${", "\\${") if isinstance(value, str) else value
+
+
+# Installs the packages that a NeMo Gym server's folder requires into a virtual environment of its own, with uv.
+
+DEFAULT_PYTHON = "3.12"
+_RELATIVE = re.compile(r"(?:^|[\s@=])(?:file:)?\.\.?/|^-e\s+\.", re.IGNORECASE)
+"""A path relative to the requirements file, as in `-e nemo-gym[dev] @ ../../`."""
+_ROOT = re.compile(r"(?:(?:-e|--editable)[\s=]\s*)?(?:file:)?\.\./\.\./?(?:\[[^\]]*\])?(?:\s+#.*)?")
+"""The root of the checkout, seen from the server's folder."""
+_ITSELF = re.compile(r"^(?:-e\s+|--editable[\s=])?nemo[-_]gym(?:\[[^\]]*\])?\s*(?:@|$|[=<>!~;])", re.IGNORECASE)
+
+
+def requirement_lines(text: str) -> list[str]:
+    """Return the lines of a requirements file except those that refer to NeMo Gym itself by a relative path.
+
+    Some of NeMo Gym's files lack a line break after a package, so that this reference follows it on the same line.
+    """
+    text = re.sub(r"(?<=[\w\]])\s*-e nemo-gym\[", "\n-e nemo-gym[", text.removeprefix("\ufeff"))
+    return [
+        line for line in map(str.strip, text.splitlines()) if line and not (_is_itself(line) and _RELATIVE.search(line))
+    ]
+
+
+def _is_itself(line: str) -> bool:
+    return bool(_ITSELF.match(line) or _ROOT.fullmatch(line))
+
+
+def install(folder: Path, program: ForeignProgram, cache: Path, environ: Mapping[str, str]) -> Path:
+    """Return the interpreter of the server's environment, which is built if needed.
+
+    Raises OperatorError if uv fails.
+    """
+    uv = shutil.which("uv", path=environ.get("PATH"))
+    if uv is None:
+        raise OperatorError(f"install: uv needs the program uv for {folder}, and it is not on PATH; pip install uv")
+    arguments, listed = _arguments(folder, program.root)
+    base = str(program.python or DEFAULT_PYTHON)
+    key = hashlib.sha256("\0".join([base, str(folder), *arguments, listed]).encode()).hexdigest()[:16]
+    home = cache / "environments" / f"nemo-gym-{folder.name}-{key}"
+    python = home / "bin" / "python"
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with (home.parent / f"{home.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not python.exists():
+            _build(uv, home, base, folder, arguments, listed, environ)
+    return python
+
+
+def _arguments(folder: Path, root: Path) -> tuple[list[str], str]:
+    """Return the arguments of `uv pip install`, and the requirements that it reads from standard input."""
+    if (root / "pyproject.toml").is_file():
+        itself = [f"-e {root}"]
+    else:
+        version = installed_version(root)
+        itself = [f"nemo-gym=={version}" if version else "nemo-gym"]
+    project, requirements = folder / "pyproject.toml", folder / "requirements.txt"
+    if requirements.is_file():
+        lines = requirement_lines(requirements.read_text("utf-8", "replace"))
+        return ["-r", "-"], "\n".join([*itself, *lines, ""])
+    if project.is_file():
+        return ["--no-sources", "-r", str(project), "-r", "-"], "\n".join([*itself, ""])
+    return ["-r", "-"], "\n".join([*itself, ""])
+
+
+def _build(
+    uv: str, home: Path, base: str, folder: Path, arguments: list[str], listed: str, environ: Mapping[str, str]
+) -> None:
+    # This process holds the lock, so an existing folder without a link to it is left over from a build that was killed.
+    log.warning("uv installs the requirements of %s into %s, which may take minutes", folder, home)
+    building = home.with_name(f"{home.name}.building")
+    for leftover in (building, home):
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        _run([uv, "venv", "--quiet", "--relocatable", "--python", base, str(building)], folder, "", environ)
+        command = [uv, "pip", "install", "--quiet", "--python", str(building / "bin" / "python"), *arguments]
+        _run(command, folder, listed, environ)
+        building.rename(home)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _run(command: list[str], folder: Path, text: str, environ: Mapping[str, str]) -> None:
+    result = subprocess.run(
+        command, cwd=folder, input=text, capture_output=True, text=True, check=False, env=dict(environ)
+    )
+    if result.returncode != 0:
+        last = "\n".join((result.stdout + result.stderr).splitlines()[-8:])
+        raise OperatorError(f"uv cannot install the requirements of {folder}:\n{last}")
+
+
+log = logging.getLogger(__name__)
+
+PROBE_S = 0.5
+HEARTBEAT_S = 2.0
+
+
+class ForeignLauncher:
+    """Starts the programs of NeMo Gym's servers; all other servers are left to `own`."""
+
+    def __init__(
+        self,
+        specs: Mapping[str, ServerSpec],
+        config: str,
+        registry: ServerRegistry,
+        transport: Transport,
+        own: Launcher | None,
+        *,
+        cache: Path,
+        folder: Path,
+        environ: Mapping[str, str],
+    ) -> None:
+        """`specs`: the servers that are programs. `config`: see `launch_config`.
+
+        `folder`: the working directory in which the run was started.
+        """
+        self._specs = specs
+        self._config = config
+        self._registry = registry
+        self._transport = transport
+        self._own = own
+        self._cache = cache
+        self._folder = folder
+        self._environ = environ
+        self._watches: set[asyncio.Task[None]] = set()
+
+    async def launch(self, launch: Launch, log: Path) -> Process:
+        spec = self._specs.get(launch.name)
+        if spec is None or spec.program is None:
+            assert self._own is not None
+            return await self._own.launch(launch, log)
+        python = spec.program.python
+        if spec.program.install:
+            python = await asyncio.to_thread(install, spec.folder, spec.program, self._cache, self._environ)
+        assert python is not None
+        if (size := len(self._config.encode())) > MAX_BYTES:
+            raise RunError(
+                f"{spec.name}: the config of this run has {size} bytes, and NeMo Gym's servers read it from an "
+                f"environment variable, which holds {MAX_BYTES}: leave out what the servers do not need"
+            )
+        program = await Program.start(
+            spec.name,
+            [str(python), *_script(spec)],
+            log,
+            self._environment(spec, python),
+            spec.folder,
+            f"{spec.family}/{spec.implementation} of NeMo Gym in {python}",
+        )
+        process = ForeignProcess(program)
+        phase = f"waiting for {url_of(spec)}"  # shown while the program starts, which may take a minute
+        self._registry.register(
+            Registration(name=spec.name, instance=launch.instance, url=url_of(spec), pid=process.pid, phase=phase)
+        )
+        watch = asyncio.create_task(self._watch(spec, launch.instance, process))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+        return process
+
+    async def close(self) -> None:
+        """Stop watching the programs. Their processes are the supervisor's."""
+        for watch in self._watches:
+            watch.cancel()
+
+    def _environment(self, spec: ServerSpec, python: Path) -> dict[str, str]:
+        own = {str(INSTALLED), str(IMPORT_ROOT)}
+        paths = [path for path in self._environ.get("PYTHONPATH", "").split(":") if path and path not in own]
+        if spec.program is not None and not is_installed(spec.program.root):
+            paths.insert(0, str(spec.program.root))  # the checkout's package, even if another version is installed
+        cache = self._folder / "cache" / "huggingface"  # where NeMo Gym's launcher keeps it
+        environment = {
+            "HF_HOME": str(cache),
+            "HF_DATASETS_CACHE": str(cache),
+            **self._environ,
+            # Programs may start `python` or tools of their environment by name.
+            "PATH": f"{python.parent}:{self._environ.get('PATH', os.defpath)}",
+            "PYTHONPATH": ":".join([str(spec.folder), *paths]),
+            CONFIG_VARIABLE: self._config,
+            NAME_VARIABLE: spec.name,
+        }
+        environment.pop("PYTHONHOME", None)
+        if (python.parent.parent / "pyvenv.cfg").is_file():
+            environment["VIRTUAL_ENV"] = str(python.parent.parent)
+        return environment
+
+    async def _watch(self, spec: ServerSpec, instance: str, process: ForeignProcess) -> None:
+        """Register the instance when it responds, and send its heartbeats while it does."""
+        ended = asyncio.create_task(process.wait())
+        probe = HealthProbe(self._transport, url_of(spec))
+        registered = False
+        try:
+            while not ended.done():
+                try:
+                    if (await probe.probe()).up and not ended.done():
+                        if not registered:
+                            await self._register(spec, instance, process)
+                            registered = True
+                        self._registry.record_heartbeat(
+                            Heartbeat(instance=instance, requests=0, in_flight=0, sessions=0)
+                        )
+                except Failure as failure:  # its code differs from that of the run, or it has been removed
+                    log.warning("%s: %s", spec.name, failure.problem.detail)
+                    if not registered:
+                        process.kill()
+                except Exception as error:  # the watch must not end while the program runs
+                    log.warning("%s cannot be watched", spec.name, exc_info=error)
+                await asyncio.wait({ended}, timeout=HEARTBEAT_S if registered else PROBE_S)
+        finally:
+            ended.cancel()
+
+    async def _register(self, spec: ServerSpec, instance: str, process: ForeignProcess) -> None:
+        assert spec.program is not None
+        code = await asyncio.to_thread(server_code, spec.folder)
+        registration = Registration(
+            name=spec.name, instance=instance, url=url_of(spec), pid=process.pid, ready=True, code=code
+        )
+        self._registry.register(registration)
+
+
+def url_of(spec: ServerSpec) -> str:
+    """Return the base URL of a server whose port has been chosen before the start."""
+    host = spec.settings.host
+    return f"http://[{host}]:{spec.settings.port}" if ":" in host else f"http://{host}:{spec.settings.port}"
+
+
+def _script(spec: ServerSpec) -> list[str]:
+    """Return the interpreter's arguments. A program with its own Ray cluster or several workers starts unchanged."""
+    if spec.raw.get("ray_head_node_address") or (spec.raw.get("num_workers") or 1) > 1:
+        return [spec.settings.entrypoint]
+    return [bootstrap.__file__, spec.settings.entrypoint]
