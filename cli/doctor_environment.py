@@ -31,7 +31,8 @@ from rollyard.records.verdict_fields import VERDICT_FIELDS, Role, fields_of
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import Override
 from rollyard.services.config.plugins import find_folder, search_roots
-from rollyard.services.config.run_config import RunConfig, ServerSpec, servers_of
+from rollyard.services.config.run_config import RunConfig, ServerSpec
+from rollyard.services.config.server_entries import servers_of
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.http.client import SESSION_HEADER
 from rollyard.services.http.transport import HttpTransport, Transport

@@ -33,7 +33,8 @@ from rollyard.services.config.nemo_gym import (
 )
 from rollyard.services.config.overrides import Override, apply
 from rollyard.services.config.plugins import ALIASES, FAMILIES
-from rollyard.services.config.run_config import RunConfig, ServerEntries, check_references
+from rollyard.services.config.run_config import RunConfig
+from rollyard.services.config.server_entries import ServerEntries, check_references
 from rollyard.services.server.settings import dashed
 
 # Finds and reads the YAML files of a run, and explains errors in them.

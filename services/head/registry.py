@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 from rollyard.records.errors import Failure, FailureKind, did_you_mean
 from rollyard.records.run_types import Directory, Heartbeat, Registration, ServerCode, ServerInstance
 from rollyard.records.types import Json
-from rollyard.services.config.run_config import ServerSpec, servers_of
+from rollyard.services.config.run_config import ServerSpec
+from rollyard.services.config.server_entries import servers_of
 
 Status = Literal["starting", "success", "timeout", "restarting", "connection_error"]
 RATE_S = 10.0

@@ -17,8 +17,14 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.services.http.aiohttp_client import ResponseBody
-from rollyard.services.http.connection_pool import ConnectFailed, ConnectionPool, Dialer, InvalidHeader, target_of
+from rollyard.services.http.connection_pool import (
+    ConnectFailed,
+    ConnectionPool,
+    Dialer,
+    InvalidHeader,
+    ResponseBody,
+    target_of,
+)
 from rollyard.services.http.limits import ENDPOINT_LIMITS, RUN_LIMITS, Limits
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.proxies import NO_PROXIES, Proxies

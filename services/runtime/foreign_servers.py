@@ -13,7 +13,8 @@ from pathlib import Path
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.run_types import Heartbeat, Keys, Registration
-from rollyard.services.config.run_config import RunConfig, ServerSpec, servers_of
+from rollyard.services.config.run_config import RunConfig, ServerSpec
+from rollyard.services.config.server_entries import servers_of
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.http.transport import Transport

@@ -17,7 +17,8 @@ from rollyard.resources_servers.judging import reading
 from rollyard.resources_servers.judging.judge import Judge
 from rollyard.resources_servers.judging.settings import PROMPT, JudgeSettings
 from rollyard.resources_servers.rubric import Score
-from rollyard.services.config.run_config import RunConfig, servers_of
+from rollyard.services.config.run_config import RunConfig
+from rollyard.services.config.server_entries import servers_of
 from tests.support.in_process import says
 from tests.support.stacks import load_config
 

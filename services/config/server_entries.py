@@ -1,0 +1,310 @@
+"""ServerEntries: parses the entries of the resolved config, one per server, into specs, and checks their references."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel
+
+from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.search_path import INSTALLED
+from rollyard.records.types import Json, ServerRef
+from rollyard.services.config import nemo_gym as agents
+from rollyard.services.config import nemo_gym as model_servers
+from rollyard.services.config.nemo_gym import asks_for_foreign, foreign_server, is_nemo_gym_server, nemo_gym_folder
+from rollyard.services.config.plugins import ALIASES, FAMILIES, find_folder, find_folders, load_server
+from rollyard.services.config.run_config import ServerSpec
+from rollyard.services.config.venv import needs_isolation
+from rollyard.services.server.settings import (
+    ServerSettings,
+    parse_settings,
+)
+
+# Servers that run elsewhere: an entry with `url`, or with `host` and `port`, and without a folder.
+
+_NO_FOLDER = Path()
+_ALL_ADDRESSES = ("0.0.0.0", "::")
+_HOST = re.compile(r"[\w.:%-]+")
+
+
+class ExternalSettings(ServerSettings):
+    """Settings of a server that runs elsewhere."""
+
+    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"url"}
+
+    url: str | None = None
+    """Base URL of the server, such as http://10.0.0.5:8080; instead of host and port."""
+    resources_server: Json | None = None
+    """The environment of an agent, as in its own config. It has no effect here: the agent itself knows it."""
+    model_server: Json | None = None
+    """The same for its model server."""
+
+
+def is_external(raw: Json, *, has_own_folder: bool) -> bool:
+    """Return whether an entry names a server that runs elsewhere.
+
+    That is the case if it has `url`, or `host` and `port`, but no entrypoint. With an entrypoint, or a host that stands
+    for all addresses, they are the address on which Rollyard's server listens.
+    """
+    if raw.get("entrypoint") is not None:
+        return False
+    if not has_own_folder:
+        return "url" in raw or "port" in raw
+    return "url" in raw or ("port" in raw and "host" in raw and raw["host"] not in _ALL_ADDRESSES)
+
+
+def external_server(name: str, family: str, implementation: str, raw: Json) -> ServerSpec:
+    """Return the server that the entry names. Raises OperatorError if the entry contradicts itself."""
+    found = " and ".join(key for key in ("url", "host", "port") if raw.get(key) is not None)
+    settings = parse_settings(ExternalSettings, {key: raw[key] for key in raw if raw[key] is not None}, name)
+    if settings.url is not None:
+        if settings.model_fields_set & {"host", "port"}:
+            raise OperatorError(f"{name} has {found}; an external server has either url, or host and port")
+        url = _checked_url(name, settings.url)
+    elif settings.model_fields_set >= {"host", "port"} and settings.port:
+        name_or_address = settings.host.removeprefix("[").removesuffix("]")
+        if not _HOST.fullmatch(name_or_address):
+            raise OperatorError(f"{name}.host is {settings.host!r}; expected a host name or an address")
+        host = f"[{name_or_address}]" if ":" in name_or_address else name_or_address
+        url = _checked_url(name, f"http://{host}:{settings.port}")
+    else:
+        raise OperatorError(
+            f"{name} has {found or 'no address'}, and no folder {family}/{implementation}: an external server needs "
+            "url, or both host and port"
+        )
+    if settings.replicas != 1:
+        raise OperatorError(f"{name}: replicas is {settings.replicas}, but an external server has one address")
+    return ServerSpec(name, family, implementation, _NO_FOLDER, settings, raw, False, external_url=url)
+
+
+def _checked_url(name: str, url: str) -> str:
+    """Return the URL without a trailing slash. Raises OperatorError if it is not the base URL of a server."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = valid and url.isprintable() and " " not in url
+    except ValueError:
+        valid = False
+    if not valid:
+        raise OperatorError(f"{name}.url is {url!r}; expected a URL such as http://127.0.0.1:8080")
+    if parts.username is not None or parts.password is not None:
+        raise OperatorError(f"{name}.url contains credentials, which would be visible in logs; drop them")
+    if "?" in url or "#" in url:
+        raise OperatorError(f"{name}.url is {url!r}; expected a base URL, without ? and #")
+    return url.rstrip("/")
+
+
+# ServerEntries: parses the entries of the resolved config, one per server, into specs.
+
+
+class ServerEntries:
+    """The server entries of a config."""
+
+    def __init__(self, tree: Json, roots: Sequence[Path]) -> None:
+        """`tree`: the resolved config, in which an entry is replaced if another server takes its place."""
+        self._tree = tree
+        self._roots = roots
+        self.notes: list[str] = []
+        """What an operator should know about how entries were read."""
+
+    def servers(self) -> tuple[ServerSpec, ...]:
+        """Return the servers. Raises OperatorError for the first invalid entry."""
+        found = []
+        for name, key, implementation, raw in list(self._entries()):
+            spec = self._server(name, ALIASES.get(key, key), implementation, raw)
+            if (spec.implementation, spec.raw) != (implementation, raw):
+                self._tree[name] = {key: {spec.implementation: spec.raw}}
+            found.append(spec)
+        return tuple(found)
+
+    def _entries(self) -> Iterator[tuple[str, str, str, Json]]:
+        """Yield name, family as written, implementation and settings of each entry."""
+        for name, node in self._tree.items():
+            families = [key for key in node if ALIASES.get(key, key) in FAMILIES] if isinstance(node, dict) else []
+            if not families:
+                if hint := _family_hint(node):
+                    raise OperatorError(f"{name} has no server family; found {', '.join(map(str, node))}{hint}")
+                continue
+            if len(families) > 1:
+                raise OperatorError(f"{name} contains {' and '.join(families)}; a server belongs to one family")
+            (key,) = families
+            if siblings := [other for other in node if other != key]:
+                example = f"{name}.{key}.{next(iter(node[key] or {'...': None}), '...')}"
+                raise OperatorError(
+                    f"{name} has {', '.join(map(str, siblings))} next to {key}; settings belong under {example}"
+                )
+            implementations = node[key]
+            if not isinstance(implementations, dict) or len(implementations) != 1:
+                raise OperatorError(f"{name}.{key} must contain exactly one implementation (the name of a folder)")
+            ((implementation, raw),) = implementations.items()
+            if not isinstance(raw, dict | None):
+                raise OperatorError(f"{name}.{key}.{implementation} is {raw!r}; expected a mapping of settings")
+            yield name, key, str(implementation), raw or {}
+
+    def _server(self, name: str, family: str, implementation: str, raw: Json) -> ServerSpec:
+        entrypoint = str(raw.get("entrypoint") or "app.py")
+        if asks_for_foreign(raw):
+            return self._foreign(name, family, implementation, raw, entrypoint)
+        folders = find_folders(family, implementation, self._roots)
+        foreign = [folder for folder in folders if is_nemo_gym_server(folder, entrypoint)]
+        own = next((folder for folder in folders if folder not in foreign), None)
+        if is_external(raw, has_own_folder=own is not None) and not (own and _has_setting(family, own, "url")):
+            return self._external(name, family, implementation, raw, own)
+        if own is not None:
+            self._note_choice(name, family, implementation, own, foreign)
+            return self._own(name, family, implementation, own, raw, also_theirs=bool(foreign))
+        if family == "agents" and (chosen := agents.replacement(implementation)) is not None:
+            settings, dropped = agents.replaced_settings(raw, chosen)
+            without = f"; not used: {', '.join(dropped)}" if dropped else ""
+            self.notes.append(
+                f"{name}: {chosen.implementation} plays for NeMo Gym's {implementation} ({chosen.why}){without}"
+            )
+            found = find_folders(family, chosen.implementation, self._roots)
+            folder = next(folder for folder in found if not is_nemo_gym_server(folder, "app.py"))
+            return self._own(name, family, chosen.implementation, folder, settings)
+        if foreign and family == "agents":
+            raise OperatorError(agents.refusal(name, implementation))
+        if foreign:
+            return foreign_server(name, family, implementation, raw, foreign[0], self._tree)
+        try:
+            folder = find_folder(family, implementation, self._roots)
+        except OperatorError as error:
+            elsewhere = "a server that runs elsewhere has url, or host and port, in its entry"
+            raise OperatorError(f"{name}: {error}; {elsewhere}") from error
+        return self._own(name, family, implementation, folder, raw)
+
+    def _external(self, name: str, family: str, implementation: str, raw: Json, own: Path | None) -> ServerSpec:
+        hint = f"to start Rollyard's {implementation} on that address, add entrypoint: app.py"
+        confusable = own is not None and "url" not in raw
+        try:
+            spec = external_server(name, family, implementation, raw)
+        except OperatorError as error:
+            if not confusable:
+                raise
+            raise OperatorError(f"{error}; {hint}") from error
+        if confusable:
+            self.notes.append(f"{name}: {spec.external_url} is a server that runs elsewhere; {hint}")
+        return spec
+
+    def _foreign(self, name: str, family: str, implementation: str, raw: Json, entrypoint: str) -> ServerSpec:
+        folder = nemo_gym_folder(family, implementation, entrypoint, self._roots)
+        if folder is None:
+            searched = ", ".join(map(str, self._roots))
+            raise OperatorError(
+                f"{name} has python, venv or install, which are for servers of NeMo Gym, but no folder "
+                f"{family}/{implementation} has such a server (looked in {searched}); add the folder above "
+                f"{family} with --server-roots [...]"
+            )
+        return foreign_server(name, family, implementation, raw, folder, self._tree)
+
+    def _note_choice(self, name: str, family: str, implementation: str, own: Path, foreign: Sequence[Path]) -> None:
+        """Note which server is used if several folders have one of that name."""
+        installed = (INSTALLED / family / implementation).resolve()
+        if foreign:
+            self.notes.append(
+                f"{name}: Rollyard's {family}/{implementation} is used; to run NeMo Gym's in {foreign[0]}, set python: "
+                "or venv: in its entry"
+            )
+        elif own != installed and (installed / "app.py").is_file():
+            self.notes.append(f"{name}: {own} is used instead of Rollyard's own {family}/{implementation}")
+
+    def _own(
+        self, name: str, family: str, implementation: str, folder: Path, raw: Json, *, also_theirs: bool = False
+    ) -> ServerSpec:
+        """`also_theirs`: NeMo Gym has a server of that name, too."""
+        if family == "responses_api_models":
+            raw, without_effect = model_servers.translated(implementation, raw)
+            if without_effect:
+                self.notes.append(f"{name}: {', '.join(without_effect)} has no effect on Rollyard's {implementation}")
+        isolated = needs_isolation(folder)
+        if isolated:
+            base = {key: value for key, value in raw.items() if key in ServerSettings.model_fields}
+            settings = parse_settings(ServerSettings, base, name)
+        else:
+            kind = load_server(family, folder, str(raw.get("entrypoint", "app.py")))
+            try:
+                settings = parse_settings(kind.Settings, raw, name)
+            except OperatorError as error:
+                hint = "; NeMo Gym's own server runs if python: or venv: is set in its entry" * also_theirs
+                raise OperatorError(f"{error}{hint}") from error
+        return ServerSpec(name, family, implementation, folder, settings, raw, isolated)
+
+
+def _has_setting(family: str, folder: Path, setting: str) -> bool:
+    """Return whether a server of Rollyard has a setting of that name itself."""
+    return not needs_isolation(folder) and setting in load_server(family, folder, "app.py").Settings.model_fields
+
+
+def _family_hint(node: Any) -> str:
+    """Return a hint if a mapping looks like an entry whose family is misspelt; empty for any other mapping.
+
+    An entry has one key, under which there is one implementation.
+    """
+    if not isinstance(node, dict) or len(node) != 1:
+        return ""
+    ((key, below),) = node.items()
+    if not isinstance(below, dict) or len(below) != 1 or not isinstance(next(iter(below.values())), dict | None):
+        return ""
+    return did_you_mean(str(key), (*FAMILIES, *ALIASES))
+
+
+# Finds and checks the references to other servers in a server's settings.
+
+_USUAL_FAMILY = {"resources_server": "resources_servers", "model_server": "responses_api_models"}
+
+
+def servers_of(spec: ServerSpec, servers: Container[str]) -> list[str]:
+    """Return the names of the servers that a server's settings refer to, in any notation that the settings accept."""
+    parsed = [name for _, name, _ in _references(spec) if name in servers]
+    return [*dict.fromkeys(servers_named(spec.raw, servers) + parsed)]
+
+
+def servers_named(settings: Any, servers: Container[str]) -> list[str]:
+    """Return the names of the servers that settings refer to with {type: ..., name: ...}, at any nesting depth."""
+    if isinstance(settings, list):
+        return [name for item in settings for name in servers_named(item, servers)]
+    if not isinstance(settings, dict):
+        return []
+    name = settings.get("name")
+    own = [name] if settings.keys() <= {"type", "name"} and isinstance(name, str) and name in servers else []
+    return [*own, *(nested_key for item in settings.values() for nested_key in servers_named(item, servers))]
+
+
+def check_references(servers: Sequence[ServerSpec]) -> None:
+    """Raise OperatorError if a server refers to one that the run does not have, or that belongs to the wrong family."""
+    families = {spec.name: spec.family for spec in servers}
+    for spec in servers:
+        for key, name, kind in _references(spec):
+            if name not in families:
+                known = ", ".join(sorted(families))
+                hint = did_you_mean(name, families)
+                reference = f"{spec.name}.{key} refers to {name!r}"
+                raise OperatorError(f"{reference}, which is not a server in this run{hint} (available: {known})")
+            expected = ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key.rpartition(".")[2])
+            if expected is not None and families[name] != expected:
+                raise OperatorError(
+                    f"{spec.name}.{key} refers to {name!r}, which belongs to {families[name]}; expected {expected}"
+                )
+
+
+def _references(spec: ServerSpec) -> Iterator[tuple[str, str, str]]:
+    """Yield the setting, server name and type of each reference.
+
+    For an isolated server and for a foreign program, only the YAML is available.
+    """
+    yield from _references_in(spec.settings)
+    for key, value in spec.raw.items() if spec.isolated or spec.program else ():
+        if isinstance(value, dict) and set(value) == {"type", "name"} and value["name"] is not None:
+            yield key, str(value["name"]), str(value["type"])
+
+
+def _references_in(settings: BaseModel, path: str = "") -> Iterator[tuple[str, str, str]]:
+    for key, value in settings:
+        if isinstance(value, ServerRef):
+            yield path + key, value.name, value.type
+        elif isinstance(value, BaseModel):
+            yield from _references_in(value, f"{path}{key}.")
