@@ -131,8 +131,6 @@ def _dumped(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-# McpClient: calls the tools of an environment over MCP's streamable HTTP transport, within an episode's session.
-
 PROTOCOL_VERSION = "2025-06-18"
 CLOSE_TIMEOUT_S = 10.0
 _INITIALIZE: Json = {

@@ -3,16 +3,70 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
+
+import orjson
+import uvloop
+from pydantic import Field
 
 from rollyard.cli import doctor_environment as environment
 from rollyard.cli import doctor_machine as machine
-from rollyard.cli import doctor_sandbox as sandbox
 from rollyard.cli import doctor_tokens as tokens
-from rollyard.cli.options import run_command, wants_help
-from rollyard.records.errors import did_you_mean
-from rollyard.records.script import EXIT_USAGE
+from rollyard.cli.options import Options, read_options, run_command, wants_help
+from rollyard.records.errors import OperatorError, did_you_mean
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 from rollyard.records.terminal import plain_output
+from rollyard.services.sandbox.records import Layers, Limits
+from rollyard.services.sandbox.sandbox import Sandbox
+
+# ng_doctor sandbox: tests the isolation of untrusted code on this host and lists the active isolation layers.
+
+EXAMPLE = "ng_doctor sandbox"
+
+
+class SandboxOptions(Options):
+    python: str | None = None
+    """Python interpreter for running answers, like an environment's sandbox_python setting; default: this one."""
+    json_output: bool = Field(default=False, alias="json")
+    """Print the isolation layers as JSON."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Start the sandbox that the programming environments use, try to escape from it, and list its isolation layers.
+
+    The exit status is 1 if no isolation works on this host.
+    """
+    options, _ = read_options(SandboxOptions, arguments)
+    try:
+        layers = uvloop.run(_start(options.python))
+    except OperatorError as error:
+        print(f"ng_doctor sandbox: {error}")
+        return EXIT_FAILED
+    print(
+        orjson.dumps(layers.model_dump(), option=orjson.OPT_INDENT_2).decode()
+        if options.json_output
+        else format_layers(layers)
+    )
+    return EXIT_DONE
+
+
+def format_layers(layers: Layers) -> str:
+    lines = [f"untrusted code is contained by {layers.mode}; a test run succeeded and was contained", "active:"]
+    lines += [f"  {layer}" for layer in layers.in_force]
+    if layers.missing:
+        lines += ["missing:", *(f"  {layer}" for layer in layers.missing)]
+    return "\n".join(lines)
+
+
+async def _start(python: str | None) -> Layers:
+    sandbox = Sandbox(Limits(), python=python)
+    try:
+        await sandbox.start()
+        return sandbox.layers
+    finally:
+        await sandbox.stop()
+
 
 CHECKS = ("env", "sandbox", "tokens")
 
@@ -27,7 +81,7 @@ def main() -> None:
         run_command("ng_doctor tokens", tokens.TokenOptions, tokens.EXAMPLE, tokens.run, arguments)
     if word == "sandbox":
         command = "ng_doctor sandbox"
-        run_command(command, sandbox.SandboxOptions, sandbox.EXAMPLE, sandbox.run, arguments)
+        run_command(command, SandboxOptions, EXAMPLE, run, arguments)
     if word.isalpha() and word != "help" and not wants_help(arguments):
         _reject(word)
     given = ["--help" if argument == "help" else argument for argument in sys.argv[1:]]

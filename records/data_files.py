@@ -306,9 +306,6 @@ def _encode_temporal(value: Any) -> str:
     raise ValueError(f"JSON cannot represent a {type(value).__name__}; convert the column to strings or numbers")
 
 
-# TemporaryCopy: an unnamed temporary file, which disappears when the process exits, even if it is killed.
-
-
 class TemporaryCopy:
     """A file in TMPDIR that can be opened like a path: each `open("rb")` starts at the first byte."""
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import orjson
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from rollyard.records.data_files import fill
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rewards import with_verdict
+from rollyard.records.run_types import Directory
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import declaration
 from rollyard.resources_servers import evaluator_wire
-from rollyard.resources_servers.additions import Additions
 from rollyard.resources_servers.aggregate_metrics import aggregate
 from rollyard.resources_servers.author_errors import bad_task_as_failure, checked_verdict
 from rollyard.resources_servers.environment import (
@@ -25,12 +32,10 @@ from rollyard.resources_servers.environment import (
     bind,
     is_stateless,
 )
-from rollyard.resources_servers.episode_metrics import EpisodeMetrics
 from rollyard.resources_servers.episode_tools import EpisodeTools, call_episode_tool, with_episode_tools
 from rollyard.resources_servers.examples import example_rows
 from rollyard.resources_servers.lifespan import Lifespan
 from rollyard.resources_servers.models import Models
-from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
 from rollyard.resources_servers.result_encoding import encoded, storable
 from rollyard.resources_servers.returned import reset_result, seed_items, turn_result, verdict_json
 from rollyard.resources_servers.row_verdicts import RowVerdicts
@@ -43,6 +48,111 @@ from rollyard.services.responses.response_validity import check_graded
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings
+
+# Adds an environment's prompts and tools to rows that do not have their own.
+
+_SYSTEM = ("system", "developer")
+
+
+@dataclass(frozen=True)
+class Additions:
+    """The prompts and tools of one server's environment; None or empty if it has none."""
+
+    system_prompt: str | None
+    user_template: str | None
+    tools: Sequence[Json]
+
+    def for_row(self, row: Mapping[str, Any], *, with_tools: bool = True) -> Json:
+        """Return the input and tools that the row lacks. Raises BadTask if it lacks a field of the user template."""
+        given = row.get("responses_create_params")
+        params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        added: Json = {}
+        if items := self._items(row, params):
+            added["input"] = items
+        if with_tools and self.tools and params.get("tools") is None:
+            added["tools"] = self.tools
+        return added
+
+    def _items(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> list[Json]:
+        items: list[Json] = []
+        if self.system_prompt and not _has_system_prompt(params):
+            items.append({"role": "system", "content": self.system_prompt})
+        if self.user_template and params.get("input") is None:
+            try:
+                text = fill(self.user_template, row)
+            except ValueError as error:
+                raise BadTask(f"the user template {error}") from error
+            items.append({"role": "user", "content": text})
+        return items
+
+
+def _has_system_prompt(params: Mapping[str, Any]) -> bool:
+    if params.get("instructions"):
+        return True
+    items = params.get("input")
+    return isinstance(items, list) and any(isinstance(item, dict) and item.get("role") in _SYSTEM for item in items)
+
+
+# Metrics of a resources server that reveal episodes that are not cleaned up.
+
+FAILED_CLOSES = "rollyard_failed_closes"
+TASKS = "rollyard_asyncio_tasks"
+
+
+class EpisodeMetrics:
+    """Counts failed calls of `close`, and the asyncio tasks of this process."""
+
+    def __init__(self, failed_closes: Callable[[], int]) -> None:
+        self._failed_closes = failed_closes
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the current metrics. Prometheus also calls this once, outside the event loop, to learn the names."""
+        yield CounterMetricFamily(
+            FAILED_CLOSES, "Episodes whose close raised, hung or cancelled itself", value=self._failed_closes()
+        )
+        yield GaugeMetricFamily(TASKS, "asyncio tasks of the process", value=_tasks())
+
+
+def _tasks() -> int:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:  # no event loop is running
+        return 0
+
+
+# Closes orphaned sessions, whose agent process has exited and can no longer close them.
+
+log = logging.getLogger(__name__)
+
+
+class OrphanedSessions:
+    """Ends the sessions of agents that exited more than `grace_s` seconds ago, unless a client still uses them."""
+
+    def __init__(self, sessions: Sessions[Any], directory: Callable[[], Awaitable[Directory]], grace_s: float) -> None:
+        self._sessions = sessions
+        self._directory = directory
+        self._grace_s = grace_s
+        self._known: set[str] = set()
+        """All instances ever listed. Agents of other runs are never listed, so their sessions are not closed."""
+        self._missed: dict[str, float] = {}
+
+    async def watch(self) -> None:
+        while True:
+            await asyncio.sleep(min(self._grace_s / 4, 5.0))
+            with contextlib.suppress(Failure):
+                self.look(set((await self._directory()).instances))
+
+    def look(self, present: set[str]) -> None:
+        """End the sessions of instances that have been missing from `present` for longer than the grace period."""
+        now = time.monotonic()
+        self._known |= present
+        gone = {session.owner for session in self._sessions.open_now} & self._known - present
+        self._missed = {owner: self._missed.get(owner, now) for owner in gone}
+        for session in self._sessions.open_now:
+            since = self._missed.get(session.owner)
+            if since is not None and now - max(since, session.touched) > self._grace_s:
+                log.warning("closing session %s because its agent %s has exited", session.id, session.owner)
+                self._sessions.end(session.id)
 
 
 class ResourcesServer(Server):

@@ -761,8 +761,6 @@ def notes_of(baseline: Run, candidate: Run, pairing: Pairing) -> list[str]:
     return notes
 
 
-# TaskChanges: what a policy learned and forgot between two runs, task by task.
-
 LISTS = ("learned", "forgotten", "all")
 _MAX_EXACT = 2000
 """Up to so many rollouts of a task, Fisher's test is computed."""

@@ -24,8 +24,6 @@ from rollyard.records.jsonl import Lines, iter_jsonl, skip
 from rollyard.records.tokens import generated_log_probs, least_entropy, model_calls
 from rollyard.records.types import MAX_REWARD, TOKEN_FIELDS, Json, Record
 
-# MetricsFile: the curves in the metrics.jsonl of a training run, which may still be growing.
-
 _TAIL = 256
 """Bytes before the end of what was read, by which a rewritten file is recognised."""
 
@@ -112,8 +110,6 @@ class MetricsFile:
     def _forget(self) -> None:
         self._values, self._steps, self._end, self._tail, self.updated = {}, set(), 0, b"", None
 
-
-# RowNumbers: numbers of the verdict in each row of a file, beside the columns that every report has.
 
 COMPONENTS = "reward_components"
 RARE = math.log(0.01)
@@ -218,8 +214,6 @@ def _token_numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         yield TOKEN_ENTROPY, sum(entropies) / len(entropies)
 
 
-# StepSummary: what is kept of the rollouts of one step, so that thousands of steps fit into memory.
-
 ZERO_VARIANCE = "zero_variance"
 _TOKENS = (LOG_PROB, RARE_TOKENS, TOKEN_ENTROPY)
 LENGTHS = ("output_tokens", "turns", "tool_calls")
@@ -316,8 +310,6 @@ def _sides(run: Run) -> Iterator[tuple[str, Side]]:
             if by == BY_CONTENT:
                 return  # the best key, so that the others need no memory
 
-
-# TaskSeries: the results of each task at several steps, paired by the tasks' content.
 
 SORTS = ("task", "first", "last", "change", "learned")
 _LEARNED = 0.5
@@ -431,8 +423,6 @@ def _why_no_key(steps: Sequence[StepSummary]) -> str:
         return f"{len(steps) - keyed} of the {len(steps)} steps have rows without _ng_task_key, which the others have"
     return "the rows do not identify their tasks: some lack _ng_task_key, and prompts are not unique"
 
-
-# SeriesProfile: the figures of several files as the steps of one training run.
 
 MAX_COLUMNS = 40
 MAX_TASKS = 30

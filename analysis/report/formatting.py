@@ -137,9 +137,6 @@ def _four_digits(value: float, sign: str) -> str:
     return f"{value:{sign}.4f}" if abs(value) >= 5e-5 or value == 0 else f"{value:{sign}.2g}"
 
 
-# ViewerLinks: where a viewer shows what a report counts.
-
-
 @dataclass(frozen=True)
 class ViewerLinks:
     """Addresses in a viewer that shows the files of a report. It is false without a viewer."""

@@ -20,7 +20,7 @@ import orjson
 
 from rollyard.records import s3
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.io.safetensors_headers import read_header
+from rollyard.records.safetensors_headers import read_header
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,13 @@ from rollyard.resources_servers.base import (
 )
 from rollyard.resources_servers.episode_tools import EpisodeTools
 from rollyard.resources_servers.openenv_environment.action_schema import mcp_tools
-from rollyard.resources_servers.openenv_environment.connection import Connection, RejectedMessage, StepTimeout
-from rollyard.resources_servers.openenv_environment.server_process import OpenEnvServer, openenv_server
+from rollyard.resources_servers.openenv_environment.connection import (
+    Connection,
+    OpenEnvServer,
+    RejectedMessage,
+    StepTimeout,
+    openenv_server,
+)
 from rollyard.resources_servers.openenv_environment.settings import OpenEnvSettings
 from rollyard.services.responses.lenient_json import as_text
 

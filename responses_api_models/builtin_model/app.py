@@ -11,21 +11,193 @@ fault_injection.py  simulates failures of an endpoint
 from __future__ import annotations
 
 import secrets
-from typing import ClassVar
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
+import orjson
 from pydantic import Field
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.responses_api_models.builtin_model import board_parser, response
+from rollyard.responses_api_models.builtin_model import board_parser
 from rollyard.responses_api_models.builtin_model.fault_injection import Faults, FaultSettings
-from rollyard.responses_api_models.builtin_model.policy import ErrorRates, SokobanPolicy
-from rollyard.responses_api_models.builtin_model.random_calls import callable_tools, random_turn
+from rollyard.responses_api_models.builtin_model.policy import ErrorRates, SokobanPolicy, Turn
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
 from rollyard.responses_api_models.convert.conversion import refuse_logprobs, refuse_state
 from rollyard.services.http.request import Handler, RawRequest
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
+
+# Calls tools that the policy has no plan for, with random arguments that match their schemas.
+
+TURNS_PER_ANSWER = 8
+"""On average, one in this many turns is a text answer instead of a tool call."""
+RANGE = 100
+"""Size of the range for numbers whose schema has no upper bound; the range starts at 0 if there is no lower bound
+either."""
+WORDS = ("yes", "no", "a", "b", "red", "blue", "one", "two", "left", "right")
+MAX_DEPTH = 4
+"""Nesting depth beyond which objects and lists get only required values, because a schema can refer to itself."""
+
+
+def callable_tools(request: Json) -> list[Json]:
+    """Return the function tools that the request allows the model to call."""
+    choice = request.get("tool_choice")
+    named = choice.get("name") if isinstance(choice, dict) else None
+    if choice == "none":
+        return []
+    tools = [tool for tool in request.get("tools") or () if tool.get("type") == "function" and tool.get("name")]
+    return [tool for tool in tools if named in (None, tool["name"])]
+
+
+def random_turn(request: Json, tools: Sequence[Json], *, done: bool, draws: RandomDraws) -> Turn:
+    """Return a call to one of `tools`, or occasionally a text answer. After the environment has returned `done`, always
+    return a text answer.
+    """
+    must_call = request.get("tool_choice") not in (None, "auto")
+    if done or (not must_call and draws.below(TURNS_PER_ANSWER) == 0):
+        return Turn(None, f"The answer is {draws.below(RANGE)}.")
+    tool = tools[draws.below(len(tools))]
+    schema = tool.get("parameters") or {}
+    arguments = _object(schema, schema.get("$defs") or {}, draws, 0)
+    return Turn(orjson.dumps(arguments).decode(), name=tool["name"])
+
+
+def _value(schema: Any, defs: Mapping[str, Any], draws: RandomDraws, depth: int) -> Any:
+    if not isinstance(schema, dict):
+        return None
+    if isinstance(reference := schema.get("$ref"), str):
+        return None if depth > 8 * MAX_DEPTH else _value(defs.get(reference.rpartition("/")[2]), defs, draws, depth + 1)
+    for key in ("enum", "examples"):
+        if isinstance(listed := schema.get(key), list) and listed:
+            return listed[draws.below(len(listed))]
+    if "const" in schema:
+        return schema["const"]
+    if branches := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
+        return _value(branches[draws.below(len(branches))], defs, draws, depth)
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    kind = kind[draws.below(len(kind))] if isinstance(kind, list) and kind else kind
+    if kind in ("integer", "number"):
+        return _number(schema, draws, whole=kind == "integer")
+    if kind == "boolean":
+        return draws.below(2) == 1
+    if kind == "array":
+        least = int(schema.get("minItems", 0))
+        most = least if depth > MAX_DEPTH else min(int(schema.get("maxItems", least + 3)), least + 3)
+        count = least + draws.below(most - least + 1)
+        return [_value(schema.get("items"), defs, draws, depth + 1) for _ in range(count)]
+    if kind == "object":
+        return _object(schema, defs, draws, depth + 1)
+    return None if kind == "null" else WORDS[draws.below(len(WORDS))]
+
+
+def _object(schema: Mapping[str, Any], defs: Mapping[str, Any], draws: RandomDraws, depth: int) -> Json:
+    properties = schema.get("properties") or {}
+    required = schema.get("required") or ()
+    chosen = [name for name in properties if name in required or (depth <= MAX_DEPTH and draws.below(2))]
+    return {name: _value(properties[name], defs, draws, depth) for name in chosen}
+
+
+def _number(schema: Mapping[str, Any], draws: RandomDraws, *, whole: bool) -> int | float:
+    least = schema.get("minimum", schema.get("exclusiveMinimum", 0))
+    most = schema.get("maximum", schema.get("exclusiveMaximum", least + RANGE))
+    if not whole:
+        return float(least + (0.05 + 0.9 * draws.unit()) * (most - least))  # never a bound, which may be excluded
+    first = int(least) + ("exclusiveMinimum" in schema)
+    last = int(most) - ("maximum" not in schema)
+    return first + draws.below(max(1, last - first + 1))
+
+
+# Builds the OpenAI Response object for a turn, and reads the seed and temperature from a request.
+
+BYTES_PER_TOKEN = 4
+ECHOED = ("instructions", "max_output_tokens", "metadata", "reasoning", "text", "top_p", "user")
+
+
+def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: str, input_bytes: int) -> Json:
+    """Return the Response to `request`; all its ids contain `tag`."""
+    if turn.arguments is None:
+        text = turn.text
+        part: Json = {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
+        item: Json = {"id": f"msg_{tag}", "type": "message", "role": "assistant", "content": [part]}
+    else:
+        text = turn.arguments
+        item = {"id": f"fc_{tag}", "type": "function_call", "call_id": f"call_{tag}", "name": turn.name}
+        item["arguments"] = text
+    item["status"] = "completed"
+    prompt_tokens = input_tokens(input_bytes)
+    output_tokens = len(text) // BYTES_PER_TOKEN + 1
+    get = request.get
+    whole: Json = {
+        "id": f"resp_{tag}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "completed",
+        "error": None,
+        "incomplete_details": None,
+        "model": model,
+        "output": [item],
+        "parallel_tool_calls": get("parallel_tool_calls") is not False,
+        "temperature": temperature,
+        "tool_choice": get("tool_choice") or "auto",
+        "tools": [_tool(tool) for tool in get("tools") or ()],
+        "usage": {
+            "input_tokens": prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt_tokens + output_tokens,
+        },
+    }
+    for name in ECHOED:
+        whole[name] = get(name)
+    return whole
+
+
+def input_tokens(size: int) -> int:
+    """Return the number of tokens of a conversation of `size` bytes."""
+    return size // BYTES_PER_TOKEN + 1
+
+
+def _tool(tool: Json) -> Json:
+    """Return the tool in the format of a Response: with `strict` and `parameters`, which are optional in a request."""
+    if tool.get("type") != "function" or ("strict" in tool and "parameters" in tool):
+        return tool
+    return {"parameters": None, "strict": None, **tool}
+
+
+def can_step(request: Json) -> bool:
+    """Return True if the request offers the tool `step` and allows calling it."""
+    if request.get("tool_choice") == "none":
+        return False
+    return any(tool.get("name") == "step" for tool in request.get("tools") or ())
+
+
+def seed_of(request: Json) -> object:
+    """Return the request's `seed`, or the one in NeMo Gym's `metadata.extra_body`; None if absent."""
+    seed = request.get("seed")
+    if seed is not None:
+        return seed
+    extra = (request.get("metadata") or {}).get("extra_body")
+    if extra is None:
+        return None
+    try:
+        return (orjson.loads(extra) if isinstance(extra, str) else extra).get("seed")
+    except (ValueError, AttributeError) as error:
+        detail = f'metadata.extra_body is {extra!r}; expected a JSON object in a string, such as {{"seed": 3}}'
+        raise Failure(FailureKind.BAD_REQUEST, detail) from error
+
+
+def temperature_of(request: Json, default: float) -> float:
+    """Return the request's temperature. Raises Failure bad_request if it is not a number >= 0."""
+    temperature = request.get("temperature")
+    if temperature is None:
+        return default
+    if not isinstance(temperature, int | float) or not temperature >= 0:
+        raise Failure(FailureKind.BAD_REQUEST, f"temperature is {temperature!r}; expected a number >= 0")
+    return float(temperature)
 
 
 class BuiltinModelSettings(ServerSettings):
@@ -96,22 +268,22 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
         """Return the number that the usage of a response reports."""
-        return response.input_tokens(len(board_parser.read(request).text))
+        return input_tokens(len(board_parser.read(request).text))
 
     async def responses(self, request: Json, call: RawRequest) -> Json:
         refuse_state(request)
         refuse_logprobs(request, self.name)
-        temperature = response.temperature_of(request, self.settings.temperature)
-        seed = response.seed_of(request)
+        temperature = temperature_of(request, self.settings.temperature)
+        seed = seed_of(request)
         conversation = board_parser.read(request)
         draws, tag = self._draws(conversation.text, seed, temperature)
-        can_step = response.can_step(request)
+        can_step = can_step(request)
         tools = [] if can_step else callable_tools(request)
         if tools:
             turn = random_turn(request, tools, done=conversation.done, draws=draws)
         else:
             turn = self._policy.turn(conversation, can_step, temperature, draws)
-        return response.response(
+        return response(
             request,
             turn,
             model=self.settings.model,

@@ -15,8 +15,14 @@ from collections.abc import Iterator
 import orjson
 
 from rollyard.records.types import TOKEN_FIELDS, Json
-from rollyard.responses_api_models.convert.anthropic import StopSequences, empty_message, ending, tool_use, usage_of
-from rollyard.responses_api_models.convert.anthropic_errors import error_body
+from rollyard.responses_api_models.convert.anthropic import (
+    StopSequences,
+    empty_message,
+    ending,
+    error_body,
+    tool_use,
+    usage_of,
+)
 from rollyard.services.responses.response_validity import check_response, malformed
 
 _ADDED = frozenset({"response.content_part.added", "response.reasoning_summary_part.added"})

@@ -98,9 +98,6 @@ def _checked_url(name: str, url: str) -> str:
     return url.rstrip("/")
 
 
-# ServerEntries: parses the entries of the resolved config, one per server, into specs.
-
-
 class ServerEntries:
     """The server entries of a config."""
 

@@ -27,8 +27,6 @@ from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 
-# HeadMetrics: exports the run's instances and the status of its collections to Prometheus.
-
 _COLLECTION = ("folder", "file")
 
 

@@ -21,9 +21,7 @@ from rollyard.services.backoff import Backoff
 from rollyard.services.http.limits import RUN_LIMITS
 from rollyard.services.http.problem import raise_for_status, with_server
 from rollyard.services.http.transport import CONNECT_TIMED_OUT, HttpResponse, Transport
-from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER  # re-exported for the servers
-
-# AddressBook: caches the run's server directory in this process.
+from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER
 
 
 class AddressBook:

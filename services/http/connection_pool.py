@@ -27,8 +27,6 @@ from yarl import URL
 from rollyard.services.http.limits import Limits
 from rollyard.services.http.loop_lag import SLACK_S, LoopLag
 
-# CallbackBudget: limits how many callbacks run per iteration of the event loop.
-
 PER_ITERATION = 16
 """Callbacks per iteration: about 5 ms of work, or 0.1 s on a busy host."""
 
@@ -62,9 +60,6 @@ class CallbackBudget:
         for _ in range(self._used):
             callback, arguments = self._waiting.popleft()
             callback(*arguments)
-
-
-# Decoder: decodes compressed response bodies, up to a size limit.
 
 
 class InvalidResponse(ConnectionError):
@@ -130,9 +125,6 @@ def decoders(values: Iterable[str], limit: int) -> list[Decoder]:
     return [Decoder(name, limit) for name in reversed(names)]
 
 
-# ResponseBody: the body of a streamed response.
-
-
 class ResponseBody:
     """An iterator over a body. Closing it closes the connection, also before the first chunk was read.
 
@@ -153,8 +145,6 @@ class ResponseBody:
         self.close()
         await self._chunks.aclose()
 
-
-# ResponseReader: parses HTTP/1.1 responses from a connection's bytes, one at a time and within size limits.
 
 _HEAD_END = b"\r\n\r\n"
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1[0-9][0-9]")
@@ -337,9 +327,6 @@ def _with_one_length(head: bytes) -> bytes | None:
     return b"%bContent-Length: %b\r\n%b" % (head[:start] + _LENGTH.sub(b"", headers), lengths.pop(), head[end + 2 :])
 
 
-# Connection: a keep-alive connection to a peer. It handles one exchange at a time.
-
-
 class Connection(asyncio.Protocol):
     """A connection is used by one caller at a time and then returned to the pool if it is `reusable`."""
 
@@ -443,8 +430,6 @@ def _settle(pending: asyncio.Future[ReceivedResponse], response: ReceivedRespons
     if not pending.done():
         pending.set_result(response)
 
-
-# Dialer: opens connections to a host and port. Tries the next address of a host name after 250 ms (Happy Eyeballs).
 
 NEXT_ADDRESS_S = 0.25
 """Delay before trying the next address of a host name, as recommended by RFC 8305."""

@@ -98,8 +98,6 @@ def _without_defaults(value: Any) -> Any:
     return {key: item for key, item in kept.items() if (key, item) != ("type", "message")}
 
 
-# KeyAssignment: gives every row of a rollout file its key, by the content of its task.
-
 _OPEN = -1
 
 

@@ -34,8 +34,6 @@ from rollyard.services.runtime import foreign_bootstrap as bootstrap
 from rollyard.services.runtime.launcher import Launcher, Process
 from rollyard.services.runtime.program import Program
 
-# ForeignProcess: a program of NeMo Gym as a process of the supervisor, with everything that it starts.
-
 
 class ForeignProcess:
     """A program with a guard around it, which kills all its descendants when it ends, or when ng_run is killed."""
@@ -61,8 +59,6 @@ class ForeignProcess:
     def kill(self) -> None:
         self._program.kill()
 
-
-# HealthProbe: asks a server of any kind whether it is up.
 
 PATHS = ("/health", "/openapi.json", "/")
 """What servers have, the most telling first. NeMo Gym's have only the second and third."""

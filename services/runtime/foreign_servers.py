@@ -23,8 +23,6 @@ from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.launcher import Launcher
 from rollyard.services.runtime.supervisor import all_or_first_error
 
-# ExternalServers: watches servers that run elsewhere, and keeps their state in the registry.
-
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 2.0

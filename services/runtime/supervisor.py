@@ -23,8 +23,6 @@ from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.launcher import Launcher, Process
 
-# StartupProgress: prints what starting servers are doing.
-
 REPORT_EVERY_S = 15.0
 """Interval between messages about a starting server. A new phase is reported immediately."""
 

@@ -21,7 +21,7 @@ import numpy as np
 import orjson
 
 from rollyard.records.errors import Failure
-from rollyard.records.io.safetensors_headers import Tensor
+from rollyard.records.safetensors_headers import Tensor
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import (

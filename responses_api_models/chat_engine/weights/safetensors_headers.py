@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from rollyard.records.io import safetensors_headers
-from rollyard.records.io.safetensors_headers import Tensor
+from rollyard.records import safetensors_headers
+from rollyard.records.safetensors_headers import Tensor
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
 

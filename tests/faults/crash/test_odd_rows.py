@@ -18,7 +18,7 @@ from rollyard.analysis.metrics.load import load
 from rollyard.analysis.report.document import Report
 from rollyard.analysis.report.html import html
 from rollyard.analysis.report.markdown import markdown
-from rollyard.analysis.report.task_rows import task_rows
+from rollyard.analysis.report.terminal_summary import task_rows
 from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics, RolloutSample
 from rollyard.analysis.tracking.rollout_metrics import rows as tail_rows
 from rollyard.analysis.viewer.export import export

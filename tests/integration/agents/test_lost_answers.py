@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
+from rollyard.agents.episode import MAX_ARGUMENTS
 from rollyard.agents.simple_agent.app import SimpleAgent
-from rollyard.agents.tool_call_checks import MAX_ARGUMENTS
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool

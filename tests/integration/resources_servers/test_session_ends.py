@@ -13,9 +13,10 @@ import pytest
 from rollyard.records.errors import Failure
 from rollyard.records.run_types import Directory
 from rollyard.records.types import Json
-from rollyard.resources_servers import session_cleanup, sessions
+from rollyard.resources_servers import sessions
+from rollyard.resources_servers import sessions as session_cleanup
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
-from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
+from rollyard.resources_servers.resources_server import OrphanedSessions
 from rollyard.services.http.client import SESSION_HEADER
 from rollyard.services.http.transport import HttpResponse
 from tests.support.in_process import InProcessServers, environment, in_process_servers

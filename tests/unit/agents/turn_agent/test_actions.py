@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.agents.turn_agent.actions import ActionTag
+from rollyard.agents.turn_agent.app import ActionTag
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.report.document import Report
 from rollyard.analysis.report.html import html
 from rollyard.analysis.report.markdown import markdown
-from rollyard.analysis.report.task_rows import task_rows
-from rollyard.analysis.report.terminal_summary import summary
+from rollyard.analysis.report.terminal_summary import summary, task_rows
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, solved
 

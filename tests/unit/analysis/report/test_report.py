@@ -19,8 +19,7 @@ from rollyard.analysis.report.document import Report
 from rollyard.analysis.report.html import html
 from rollyard.analysis.report.markdown import escaped, markdown
 from rollyard.analysis.report.sections import headlines
-from rollyard.analysis.report.task_rows import task_rows
-from rollyard.analysis.report.terminal_summary import summary
+from rollyard.analysis.report.terminal_summary import summary, task_rows
 from tests.support.rollout_files import grid, load_run, random_rows, row, write, write_failures, write_manifest
 
 ATTACK = """</title></svg></td><script>alert(1)</script><img src=x onerror=alert(2)>|`*[a](javascript:b)"'&\u202e"""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.responses_api_models.local_vllm_model.hub_cache import snapshot
+from rollyard.responses_api_models.local_vllm_model.app import snapshot
 
 
 @pytest.mark.parametrize(

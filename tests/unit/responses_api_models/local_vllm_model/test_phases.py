@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rollyard.responses_api_models.local_vllm_model.startup import kind, phase_after
 from rollyard.responses_api_models.local_vllm_model.startup_errors import PORT_TAKEN, cause_of, error_of
-from rollyard.responses_api_models.local_vllm_model.startup_phases import kind, phase_after
 
 LOG = [
     ("W1121 19:25:08.082000 4035 torch/_library/triton.py:53] Triton not available", "importing vLLM"),

@@ -11,8 +11,7 @@ import pytest
 from yarl import URL
 
 from rollyard.records.errors import FailureKind
-from rollyard.services.http.proxies import Proxies
-from rollyard.services.http.transport import endpoint_transport
+from rollyard.services.http.transport import Proxies, endpoint_transport
 from tests.support.fixtures import failure_of, http, http_transport, peer, send, unused_url
 from tests.support.waiting import deadline_s
 from tests.unit.services.http.raw_peers import respond, tcp_server

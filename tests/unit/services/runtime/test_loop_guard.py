@@ -16,7 +16,7 @@ import asyncio, logging, os, time
 import uvloop
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.runtime.hosting import HostedServer, bind
-from rollyard.services.runtime.loop_guard import guard_loop
+from rollyard.services.runtime.serve import guard_loop
 from tests.support.fixtures import make_server
 
 async def fork(call):

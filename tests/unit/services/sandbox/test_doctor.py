@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from rollyard.cli import doctor
-from rollyard.cli import doctor_sandbox as sandbox
+from rollyard.cli import doctor as sandbox
 from rollyard.services.sandbox.records import Layers
 
 

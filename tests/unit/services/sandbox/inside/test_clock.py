@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.sandbox.inside.deadline import MAX_EXTENSION, DeadlineClock
-from rollyard.services.sandbox.inside.monitor import _wait
-from rollyard.services.sandbox.inside.pipe_reader import PipeReader
+from rollyard.services.sandbox.inside.monitor import PipeReader, _wait
 
 TESTS, ANSWER, ORPHAN = 7, 8, 9
 LONG = 1000.0

@@ -1,1 +1,0 @@
-"""Files and text: JSON Lines, locked files, strict JSON, S3, search paths, terminal output."""
