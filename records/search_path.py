@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rollyard.records.errors import OperatorError
 
-INSTALLED = Path(__file__).resolve().parents[2]
+INSTALLED = Path(__file__).resolve().parents[1]
 """The folder that contains Rollyard's packages, configs and data: the checkout, or `site-packages/rollyard`."""
-IMPORT_ROOT = Path(__file__).parents[3]
+IMPORT_ROOT = Path(__file__).parents[2]
 """The folder from which `rollyard` is imported: `src` in the checkout, or site-packages."""
 
 
