@@ -277,12 +277,12 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         seed = seed_of(request)
         conversation = board_parser.read(request)
         draws, tag = self._draws(conversation.text, seed, temperature)
-        can_step = can_step(request)
-        tools = [] if can_step else callable_tools(request)
+        steps = can_step(request)
+        tools = [] if steps else callable_tools(request)
         if tools:
             turn = random_turn(request, tools, done=conversation.done, draws=draws)
         else:
-            turn = self._policy.turn(conversation, can_step, temperature, draws)
+            turn = self._policy.turn(conversation, steps, temperature, draws)
         return response(
             request,
             turn,
