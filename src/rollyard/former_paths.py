@@ -1,6 +1,6 @@
 """Modules under the paths that they had before 0.2, when most of the code was below `rollyard.services`.
 
-Importing one gives the module itself, with a DeprecationWarning that names its path. This file goes with 0.3.
+Importing one gives the module that holds its names now, with a DeprecationWarning that names it. This file goes with 0.3.
 """
 
 from __future__ import annotations
@@ -8,44 +8,33 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import warnings
+from functools import cache
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import CodeType, ModuleType
 
-_ROLLOUTS = ("replay", "rewards", "rollout_file", "rollout_files", "rollout_keys", "status_file", "tokens", "manifest")
-_DATASETS = ("columns", "compression", "data_files", "parquet", "rows", "spread", "temporary_copy")
-_MOVED = {
-    **{
-        name: f"rollyard.records.{name}" for name in ("errors", "expressions", "io", "notes", "types", "verdict_fields")
-    },
-    **{name: f"rollyard.records.{name}" for name in ("rollout_types", "run_types", "token_types")},
-    **{f"rollouts.{name}": f"rollyard.records.rollouts.{name}" for name in _ROLLOUTS},
-    **{f"datasets.{name}": f"rollyard.records.datasets.{name}" for name in _DATASETS},
-    **{name: f"rollyard.analysis.{name}" for name in ("charts", "findings", "metrics", "report", "tracking", "viewer")},
-    "evaluation.gate": "rollyard.analysis.gate",
-    "evaluation": "rollyard.launchers.evaluation",
-    **{f"launchers.{name}": f"rollyard.launchers.{name}" for name in ("conversion", "sagemaker", "slurm")},
-    "launchers": "rollyard.launchers",
-    "training": "rollyard.training",
-    "cli": "rollyard.cli",
-}
-"""The former path of a module or package below `rollyard.services`, and its path."""
+_TABLE = Path(__file__).with_suffix(".txt")
+"""A line for each module that took others in: its path, a colon, and theirs below `rollyard.services`."""
+
+
+@cache
+def _moved() -> dict[str, str]:
+    lines = (line.split() for line in _TABLE.read_text().splitlines())
+    return {former: f"rollyard.{now.rstrip(':')}" for now, *formers in lines for former in formers}
 
 
 def find_spec(name: str) -> ModuleSpec | None:
-    """Return a spec that gives the module which had this name; None if there was none or if it is gone.
+    """Return a spec that gives the module which holds what this one held; None if there was none or if it is gone.
 
-    A package becomes an empty one, because Python would find its modules below its path and load them a second time.
+    A folder becomes an empty package, because Python would find its modules below its path and load them a second time.
     """
-    parts = name.removeprefix("rollyard.services.").split(".")
-    for length in range(len(parts), 0, -1):
-        if home := _MOVED.get(".".join(parts[:length])):
-            path = ".".join((home, *parts[length:]))
-            found = importlib.util.find_spec(path)
-            if found is None or found.submodule_search_locations is None:
-                return found and ModuleSpec(name, _Alias(path, found), origin=found.origin)
-            return ModuleSpec(name, None, is_package=True)
-    return None
+    former = name.removeprefix("rollyard.services.")
+    if any(other.startswith(f"{former}.") for other in _moved()):
+        return ModuleSpec(name, None, is_package=True)
+    path = _moved().get(former)
+    found = importlib.util.find_spec(path) if path else None
+    return ModuleSpec(name, _Alias(found.name, found), origin=found.origin) if found else None
 
 
 class _Alias(InspectLoader):

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import subprocess
 import sys
 
 import pytest
 
+from rollyard.records.search_path import IMPORT_ROOT
+
+TABLE = IMPORT_ROOT / "rollyard" / "former_paths.txt"
+
 
 @pytest.mark.parametrize(
     ("former", "now"),
     [
-        ("rollyard.services.rollouts.replay", "rollyard.records.rollouts.replay"),
+        ("rollyard.services.rollouts.replay", "rollyard.records.replay"),
         ("rollyard.services.errors", "rollyard.records.errors"),
-        ("rollyard.services.metrics.profile", "rollyard.analysis.metrics.profile"),
-        ("rollyard.services.training.endings", "rollyard.training.endings"),
+        ("rollyard.services.metrics.loader.load_run", "rollyard.analysis.metrics.load"),
+        ("rollyard.services.training.rlvr.rlvr_config", "rollyard.training.rlvr"),
         ("rollyard.services.evaluation.headline", "rollyard.launchers.evaluation.headline"),
     ],
 )
-def test_a_former_path_gives_the_same_module_with_a_warning(former: str, now: str) -> None:
+def test_a_former_path_gives_the_module_of_today_with_a_warning(former: str, now: str) -> None:
     with pytest.warns(DeprecationWarning, match=now):
         module = importlib.import_module(former)
     assert module is importlib.import_module(now)
     assert module.__spec__ is not None and module.__spec__.name == now
+
+
+def test_the_modules_that_took_others_in_exist() -> None:
+    for now in {line.partition(":")[0] for line in TABLE.read_text().splitlines()}:
+        assert importlib.util.find_spec(f"rollyard.{now}") is not None, now
 
 
 def test_a_module_that_never_existed_is_missed_under_the_name_that_was_asked_for() -> None:

@@ -315,8 +315,8 @@ def _own_options(command: str) -> type[Options]:
     "command",
     [
         *("collect_rollouts", "compare", "gate", "init", "lm_eval", "notes", "prepare_data", "reward_profile", "run"),
-        *("serve", "status", "track", "viewer", "diagnostics.tokens", "diagnostics.machine", "diagnostics.sandbox"),
-        "diagnostics.environment",
+        *("serve", "status", "track", "viewer", "doctor_tokens", "doctor_machine", "doctor"),
+        "doctor_environment",
     ],
 )
 def test_null_is_the_default_of_every_option_in_every_form(command: str) -> None:
