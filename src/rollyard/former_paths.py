@@ -1,6 +1,6 @@
 """Modules under the paths that they had before 0.2, when most of the code was below `rollyard.services`.
 
-Importing one gives the module that holds its names now, with a DeprecationWarning that names it. This file goes with 0.3.
+Importing one gives the module that holds its names now, with a DeprecationWarning. This file goes with 0.3.
 """
 
 from __future__ import annotations
