@@ -90,7 +90,7 @@ format: $(DEV)  ## format the code and apply the fixes of ruff
 pre-commit: $(DEV)  ## install a git hook that runs the quick checks before every commit
 	$(BIN)/pre-commit install
 
-structure: $(DEV)  ## print import cycles; fails on a cycle or an upward import
+structure: $(DEV)  ## print what the code measures beside its targets; fails on a circle or a wrong import
 	$(BIN)/python -m tests.structure
 
 docs: $(DOCS)/.ready  ## build the documentation site into site/; fails on a broken link
