@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 import rollyard
+from rollyard.services.runtime.running_stack import RunningStack
 from tests.modules import ROOT
 
 CONFIG = "configs/sokoban_builtin.yaml"

@@ -62,8 +62,8 @@ TARGETS = {
 }
 """What is measured -> its value at 0456cd10, on 28 November 2026, and what it shall be at most.
 
-A jump is a call from a function in one file into one in another, while a room is played through `/run`. The design counts
-them in another way, 388 with a target of 150: the target here is the same share."""
+A jump is a call from a function in one file into one in another, while a room is played through `/run`. The design
+counts them in another way, 388 with a target of 150: the target here is the same share."""
 
 
 @cache
