@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 import uvloop
 from pydantic import Field
 
-from rollyard.analysis.viewer.access_middleware import AccessMiddleware
 from rollyard.analysis.viewer.app import Viewer, ViewerSettings
 from rollyard.analysis.viewer.export import MAX_EXPORTED, ExportView, export
 from rollyard.analysis.viewer.library import FileIndex
-from rollyard.analysis.viewer.step_reader import SeriesSource, files_as_series, training_series
+from rollyard.analysis.viewer.responses import AccessMiddleware
+from rollyard.analysis.viewer.series import SeriesSource, files_as_series, training_series
 from rollyard.analysis.viewer.token_texts import TokenDecoder, load_tokenizer
 from rollyard.analysis.viewer.training import TrainingFolder, TrainingIndex
 from rollyard.cli.file_steps import file_steps

@@ -19,7 +19,7 @@ from rollyard.analysis.metrics.profile import histogram
 from rollyard.analysis.metrics.profile_records import Bin
 from rollyard.analysis.viewer.caches import Identity
 from rollyard.analysis.viewer.fields import shortened
-from rollyard.analysis.viewer.json_responses import json_response
+from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.rollout_list import Indexes, Listing, Query
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.analysis.viewer.untrusted_values import sanitize
@@ -172,7 +172,7 @@ class _Selected(NamedTuple):
 
 def _selected(run: RunFile, query: Query, name: str) -> _Selected:
     listing, indexes, searched = run.select(query.model_copy(update={"sort": "task"}))
-    values, read = run.fields.column(listing.columns, run.listed, name)
+    values, read = run.fields.values.named(listing.columns, run.listed, name)
     return _Selected(listing, indexes, values, min(searched, read))
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -29,13 +31,21 @@ from rollyard.analysis.metrics.columns import (
     LOST_INTS,
     CategoryColumn,
     Columns,
+    Floats,
+    Ints,
     RolloutParser,
     Unmeasured,
+    Vocabulary,
     merged,
     numbered_in_file_order,
 )
 from rollyard.analysis.metrics.load import PART, Part, has_task_index, read_parts
+from rollyard.analysis.viewer.api_records import Attempt
+from rollyard.analysis.viewer.untrusted_values import row_at
+from rollyard.records.json_values import mapping, number, text_of, whole_number
+from rollyard.records.jsonl import Lines, iter_jsonl, skip
 from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.types import Json
 
 WORTH_SAVING = 32 << 20
 """Minimum file size in bytes for saving the index. Smaller files can be read again in a few tenths of a second."""
@@ -396,3 +406,122 @@ def _digest(path: Path, end: int) -> str:
             start = last * number // (_BLOCKS - 1)
             found.update(os.pread(file.fileno(), min(_BLOCK, end - start), start))
     return found.hexdigest()
+
+
+_STEP = 16 << 20
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Failed attempts in chronological order."""
+
+    task: Ints
+    repeat: Ints
+    offset: Ints
+    terminal: NDArray[np.bool_]
+    """Whether a failure of this kind is never retried by the same command."""
+    abandoned_at: Floats
+    """When the command gave up the rollout after this attempt; NaN if it did not, or if it is not recorded."""
+    kind: CategoryColumn
+    agent: CategoryColumn
+
+    def offsets(self, task: int, repeat: int) -> list[int]:
+        """Return where the failed attempts at a rollout begin in the file, in order."""
+        found: list[int] = self.offset[(self.task == task) & (self.repeat == repeat)].tolist()
+        return found
+
+    def take(self, rows: Any) -> Failed:
+        """Return the attempts that an index or a mask of numpy selects."""
+        kind, agent = (CategoryColumn(column.codes[rows], column.names) for column in (self.kind, self.agent))
+        numbers = self.task[rows], self.repeat[rows], self.offset[rows]
+        return Failed(*numbers, self.terminal[rows], self.abandoned_at[rows], kind, agent)
+
+
+class AttemptFile:
+    """The index of a failures file. One thread calls `advance`; any thread may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fingerprint: FileFingerprint | None = None
+        self._reset()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Number of bytes that have not been read yet."""
+        return 0 if self._at_end else self._size - self._end
+
+    def advance(self) -> bool:
+        """Read up to 16 MB of new data; return whether attempts were added or removed."""
+        try:
+            stat = self.path.stat()
+            if self._fingerprint is not None and self._fingerprint.unchanged(stat):
+                return False
+            changed = self._fingerprint is not None and not self._fingerprint.fits(self.path, stat)
+            if changed:
+                self._reset()
+            before = self._end
+            self._read()
+            # A step that reads less than _STEP has reached the end of the file or an incomplete last line.
+            self._size, self._at_end = stat.st_size, self._end < before + _STEP
+            self._fingerprint = FileFingerprint.of(self.path, self._end, stat, complete=self._at_end)
+        except OSError:
+            changed = self._end > 0
+            self._reset()
+            return changed
+        if changed or self._end > before:
+            self.failed = self._collected_attempts()
+            return True
+        return False
+
+    def of(self, task: int, repeat: int) -> list[Attempt]:
+        """Return the failed attempts at a rollout, in order. Raises OSError if the file cannot be read."""
+        return [attempt_of(self.row(offset)) for offset in self.failed.offsets(task, repeat)]
+
+    def row(self, offset: int) -> Json:
+        """Return the row at an offset of the file. Raises OSError if the file cannot be read."""
+        return row_at(self.path, offset)
+
+    def _reset(self) -> None:
+        self._ints = array("q")
+        self._terminal = array("b")
+        self._abandoned_at = array("d")
+        self._kinds, self._agents = Vocabulary(), Vocabulary()
+        self._end = 0
+        self._size = 0
+        self._at_end = True
+        self._fingerprint = None
+        self.failed = self._collected_attempts()
+
+    def _collected_attempts(self) -> Failed:
+        task, repeat, offset = np.array(self._ints, np.int64).reshape(-1, 3).T.copy()
+        terminal = np.array(self._terminal, bool)
+        abandoned_at = np.array(self._abandoned_at, np.float64)
+        return Failed(task, repeat, offset, terminal, abandoned_at, self._kinds.column(), self._agents.column())
+
+    def _read(self) -> None:
+        lines = Lines(self.path, self._end, self._end + _STEP, whole=True)
+        for line in iter_jsonl(lines, skip):
+            self._add(line.value, line.offset)
+        self._end = max(self._end, lines.end)
+
+    def _add(self, row: Json, offset: int) -> None:
+        task, repeat = whole_number(row.get("_ng_task_index")), whole_number(row.get("_ng_rollout_index"))
+        if task is None or repeat is None:
+            return
+        self._ints.extend((task, repeat, offset))
+        self._terminal.append(row.get("terminal") is not False)
+        self._abandoned_at.append(number(row.get("time"), 0.0) if row.get("abandoned") is True else math.nan)
+        self._kinds.add(row.get("failure_kind"))
+        self._agents.add(mapping(row.get("agent_ref")).get("name"))
+
+
+def attempt_of(row: Json) -> Attempt:
+    return Attempt(
+        attempt=whole_number(row.get("_ng_attempt_index")) or 0,
+        kind=text_of(row.get("failure_kind")) or "unknown",
+        server=text_of(row.get("server")),
+        detail=text_of(row.get("detail")),
+        seconds=number(row.get("duration_s"), 0.0),
+        when=number(row.get("time"), 0.0),
+        has_conversation=bool(mapping(mapping(row.get("partial")).get("row"))),
+    )

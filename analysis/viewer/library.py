@@ -16,7 +16,7 @@ from rollyard.analysis.viewer.run_file import RunFile
 
 log = logging.getLogger(__name__)
 CHECK_EVERY_S = 0.5
-_NICE = 5
+NICE = 5
 """Niceness of reader processes, which must have a lower priority than requests."""
 WORTH_PROCESSES = 256 << 20
 """Minimum number of unread bytes at which starting several processes is worth the time."""
@@ -119,7 +119,7 @@ class FileIndex:
         more = self._advance(None)
         if self._workers > 1 and max((run.file.unread_bytes for run in self.runs), default=0) >= self._worth_processes:
             try:
-                with reading_pool(self._workers, nice=_NICE) as self._pool:
+                with reading_pool(self._workers, nice=NICE) as self._pool:
                     while self._advance(self._pool):
                         pass
                 return False

@@ -24,12 +24,12 @@ from rollyard.analysis.metrics.columns import displayable
 from rollyard.analysis.metrics.training_steps import MetricsFile
 from rollyard.analysis.viewer.api_records import Overview, TrainingStatus
 from rollyard.analysis.viewer.caches import ThrottledCache
-from rollyard.analysis.viewer.json_responses import json_response
 from rollyard.analysis.viewer.library import FileIndex, UnknownRun
+from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.records.json_values import is_number, items, mapping, text_of
 from rollyard.records.rollout_file import read_status
-from rollyard.records.types import CollectionStatus, Json, Record
+from rollyard.records.types import Json, Record
 
 MAX_LINES = 500
 _COLUMNS = (
@@ -79,7 +79,6 @@ class StepPage(Record):
 
 
 def training_router(index: TrainingIndex) -> APIRouter:
-    """Build the routes."""
     router = APIRouter(prefix="/api/training")
     drawn = ThrottledCache[TrainingCharts]()
 
@@ -172,11 +171,10 @@ class TrainingIndex(FileIndex):
                 self.find(number)
             except UnknownRun:
                 continue
-        status = self.status()
+        status = self._status()
         return super().overview().model_copy(update={"title": status.name, "training": status})
 
-    def status(self) -> TrainingStatus:
-        """Return the state of the training run."""
+    def _status(self) -> TrainingStatus:
         rollouts, evaluations = self.folder.rollouts(), self.folder.evaluations()
         record = self.folder.record()
         with self.reading:
@@ -194,7 +192,7 @@ class TrainingIndex(FileIndex):
             rollouts=list(rollouts),
             evaluations=list(evaluations),
             token_pairs=bool(self.folder.token_pairs()),
-            collecting=_collecting(list(rollouts.values())),
+            collecting=read_status(list(rollouts.values())[-1]) if rollouts else None,
         )
 
     def _advance(self, pool: ProcessPoolExecutor | None) -> bool:
@@ -211,10 +209,6 @@ def rollouts_number(step: int) -> int:
 def evaluation_number(step: int) -> int:
     """Return the number of the rollout file of the evaluation after a step."""
     return 2 * step + 1
-
-
-def _collecting(rollouts: Sequence[Path]) -> CollectionStatus | None:
-    return read_status(rollouts[-1]) if rollouts else None
 
 
 class TrainingFolder:

@@ -8,7 +8,7 @@ import httpx
 import orjson
 import pytest
 
-from rollyard.analysis.viewer.access_middleware import HEADERS
+from rollyard.analysis.viewer.responses import HEADERS
 from tests.support.rollout_files import grid, random_rows, row, write, write_failures, write_manifest
 from tests.unit.analysis.viewer.opened_runs import get_json, open_index, viewer_client
 

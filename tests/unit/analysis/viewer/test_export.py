@@ -11,8 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
-from rollyard.analysis.viewer.export import ExportView, chosen, export
-from rollyard.analysis.viewer.single_file_page import STATIC, single_page
+from rollyard.analysis.viewer.export import STATIC, ExportView, chosen, export, single_page
 from rollyard.records.errors import OperatorError
 from tests.support.rollout_files import random_rows, row, solved, write
 from tests.unit.analysis.viewer.opened_runs import no_replay, open_index
