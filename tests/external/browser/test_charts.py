@@ -47,12 +47,6 @@ def test_a_label_can_be_focused_and_opened_with_the_keyboard(open_tab: Open) -> 
     assert "end=" in tab.page.url
 
 
-def test_marks_show_their_exact_values_in_a_tooltip(open_tab: Open) -> None:
-    tab = open_tab("#/")
-    titles = figure(tab, "pass@k and pass^k").locator(".mark title").all_text_contents()
-    assert titles and all(title.startswith("pass") and "%" in title for title in titles)
-
-
 def test_a_chart_keeps_the_focus_when_it_is_redrawn(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
     lines = recordings.played.read_bytes().splitlines(keepends=True)
     growing = tmp_path / "growing.jsonl"

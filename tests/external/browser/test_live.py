@@ -26,20 +26,6 @@ def test_the_servers_of_a_run_are_listed(open_tab: Open, recordings: Recordings,
         tab.close()
 
 
-def test_a_growing_file_is_followed(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
-    lines = recordings.played.read_bytes().splitlines(keepends=True)
-    growing = tmp_path / "growing.jsonl"
-    growing.write_bytes(b"".join(lines[:10]) + lines[10][:50])
-    with viewing([growing], tmp_path) as url:
-        tab = open_tab("#/", at=url)
-        measured = tab.find(".tile .large").first
-        expect(measured).to_have_text("10")
-        with growing.open("ab") as file:
-            file.write(lines[10][50:] + b"".join(lines[11:20]))
-        expect(measured).to_have_text("20")
-        tab.close()
-
-
 def test_an_invalid_address_of_an_episode_does_not_break_the_page(open_tab: Open) -> None:
     tab = open_tab("#/live/%zz/b")
     expect(tab.find("h1")).to_contain_text("Episode")

@@ -101,20 +101,6 @@ def test_a_verdict_has_a_reason_and_can_be_undone(path: Path, at: str, open_tab:
     says(tab, "Nothing to undo: this tab has written nothing.")
 
 
-def test_a_label_is_completed_from_those_used_before(path: Path, at: str, open_tab: Open) -> None:
-    write_notes(path, *(record(ROLLOUTS[0], "label", "bob", label=label) for label in ("loop", "gives up", "guess")))
-    tab = open_tab("#/runs/0/tasks/0/0", at)
-    type_keys(tab, "l")
-    tab.page.keyboard.type("gi")
-    type_keys(tab, "Tab")
-    expect(tab.find("dialog input")).to_have_value("gives up")
-    type_keys(tab, "Enter")
-    says(tab, "Label gives up added")
-    type_keys(tab, "l", "ArrowDown", "ArrowDown", "Enter")
-    tab.find(".notemessage", "added").wait_for()
-    assert {author for _, author in notes_at(path, 0, 0).added} == {"ann", "bob"}
-
-
 def test_the_selected_row_of_the_list_is_labelled_and_marked(path: Path, at: str, open_tab: Open) -> None:
     tab = open_tab("#/runs/0", at)
     type_keys(tab, "j", "j", "l")
@@ -143,30 +129,6 @@ def test_a_list_of_unlabelled_rollouts_goes_on_with_the_next_one(at: str, open_t
     type_keys(tab, ".")
     expect(tab.find("h1")).to_have_text("Task 0 repeat 2")
     expect(tab.find(".notemessage")).to_have_text("23 of 23 not labelled yet")
-
-
-def test_the_next_row_of_a_filtered_list_is_selected_although_a_label_removed_the_one_before(
-    path: Path, at: str, open_tab: Open
-) -> None:
-    tab = open_tab("#/runs/0?where=not+labels", at)
-    type_keys(tab, "j", "l")
-    tab.page.keyboard.type("loop")
-    type_keys(tab, "Enter")
-    says(tab, "Label loop added")
-    for number in range(1, 4):
-        type_keys(tab, ".")
-        expect(tab.find(f"{ROWS}:nth-child({number + 1}) th a")).to_be_focused()
-        type_keys(tab, "1")
-        expect(tab.find(f"{ROWS}:nth-child({number + 1}) .mark")).to_have_text("loop")
-    assert [notes_at(path, number // 3, number % 3).labels for number in range(5)] == [["loop"]] * 4 + [[]]
-
-
-def test_labels_filter_the_list_and_are_values_of_a_field(path: Path, at: str, open_tab: Open) -> None:
-    write_notes(path, *(record(ROLLOUTS[number], "label", label="loop") for number in (3, 4, 9)))
-    tab = open_tab("#/runs/0?facet=labels", at)
-    tab.find(".facet button", has_text="loop").click()
-    expect(tab.find(ROWS)).to_have_count(3)
-    expect(tab.page.get_by_label("Expression", exact=True)).to_have_value('"loop" in labels')
 
 
 def test_what_somebody_else_writes_appears_without_a_reload(path: Path, at: str, open_tab: Open) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 
@@ -97,14 +96,6 @@ def test_the_optimal_solution_ends_solved(open_tab: Open, recordings: Recordings
     assert best.locator(".box.done").count() == row["num_boxes"]
 
 
-def test_the_panel_of_a_game_has_its_own_words(open_tab: Open, recordings: Recordings) -> None:
-    row = solved(recordings)
-    panel = open_tab(place(row)).find("section.verdict .answers")
-    names = ("moves", "optimal_moves", "boxes_on_target")
-    assert panel.locator("dt").all_inner_texts() == ["moves", "optimal moves", "boxes on targets", "deadlocked"]
-    assert panel.locator("dd").all_inner_texts() == [*(str(row[name]) for name in names), "no"]
-
-
 def test_the_rewards_of_the_steps_add_up(open_tab: Open, recordings: Recordings) -> None:
     row = solved(recordings)
     strip = open_tab(place(row)).find(".strip")
@@ -132,16 +123,6 @@ def test_tokens_show_their_ids_likelihoods_and_breaks(open_tab: Open, recordings
     assert turns.count() == calls
     assert tab.find(".tokens .turn.broken").count() == (calls > 2)
     expect(tab.find(".tokens svg.chart")).to_be_visible()
-
-
-def test_the_raw_row_is_the_line_of_the_file(open_tab: Open, recordings: Recordings) -> None:
-    row = solved(recordings)
-    tab = open_tab(place(row))
-    tab.find("details.raw > summary").click()
-    expect(tab.find(".tree")).to_contain_text("responses_create_params")
-    with tab.page.expect_download() as download:
-        tab.page.get_by_role("link", name="Download").click()
-    assert json.loads(download.value.path().read_text()) == row
 
 
 def test_a_message_of_a_million_characters_is_shortened_until_it_is_expanded(open_tab: Open) -> None:

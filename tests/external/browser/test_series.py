@@ -90,16 +90,6 @@ def test_another_result_of_the_same_call_is_called_not_deterministic_and_its_wor
     expect(tab.find(".row-of-two mark")).to_have_text(["4", "5"])
 
 
-def test_keys_move_between_the_differences(open_series: Open) -> None:
-    tab = open_series(f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/1")
-    tab.page.keyboard.press("n")
-    expect(tab.find("[data-row='1']")).to_be_focused()
-    tab.page.keyboard.press("n")
-    expect(tab.find("[data-row='3']")).to_be_focused()
-    tab.page.keyboard.press("p")
-    expect(tab.find("[data-row='1']")).to_be_focused()
-
-
 def test_a_rollout_leads_to_comparisons_with_its_next_repeat_and_the_same_task_in_other_files(
     open_series: Open,
 ) -> None:

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from rollyard.records.types import Json
 from tests.external.browser.browser_tab import Tab
-from tests.external.browser.viewer import exported, viewing
+from tests.external.browser.viewer import viewing
 from tests.support.rollout_files import write
 from tests.support.token_rows import alternatives, call_item, logprobs_item, random_token_rows, token_row
 from tests.support.training_runs import training_run
@@ -92,12 +92,6 @@ def test_a_step_whose_pairs_cannot_be_read_does_not_hide_the_others(open_tab: Op
     expect(tab.find("main [role=alert]")).to_contain_text("step_000001.json is not valid JSON")
     tab.page.keyboard.press("]")
     expect(tab.find("section[aria-label='Largest differences'] tbody tr")).to_have_count(2)
-
-
-def test_an_exported_page_has_tokens(open_tab: Open, files: list[Path], tmp_path: Path) -> None:
-    page = exported(files[:1], tmp_path / "page.html")
-    tab = open_tab("#/runs/0/tasks/99/0", at=page.as_uri())
-    expect(tab.find("section.worst tbody tr").first).to_contain_text(" odd")
 
 
 def test_a_page_with_tokens_is_accessible_and_fits_a_phone(open_tab: Open) -> None:
