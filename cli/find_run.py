@@ -158,9 +158,6 @@ def _name(uid: int) -> str:
         return str(uid)
 
 
-# The address of the head, in Rollyard's form (--head HOST:PORT) or in NeMo Gym's (--head-server.port ...).
-
-
 class HeadServer(Record):
     """NeMo Gym's setting `head_server`."""
 

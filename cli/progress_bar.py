@@ -25,17 +25,9 @@ MIN_AGE_S = 1.0
 class Display(Protocol):
     """Shows a collection's progress."""
 
-    def show(self, progress: CollectionProgress) -> None:
-        """Update the display."""
-        ...
-
-    def print_line(self, text: str) -> None:
-        """Print a message on a separate line."""
-        ...
-
-    def close(self) -> None:
-        """Restore the terminal."""
-        ...
+    def show(self, progress: CollectionProgress) -> None: ...
+    def print_line(self, text: str) -> None: ...
+    def close(self) -> None: ...
 
 
 class Bar:

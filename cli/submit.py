@@ -9,6 +9,7 @@ import sys
 from argparse import SUPPRESS, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -71,7 +72,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Submit a job, or show or stop one."""
     options = parse_arguments(arguments)
     if options is None:  # --help or --version
         return EXIT_DONE
@@ -279,8 +279,7 @@ def _project(folder: Path) -> Path:
     return next((path for path in (folder, *folder.parents) if any((path / name).exists() for name in markers)), folder)
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
+_print = partial(print, flush=True)
 
 
 def parse_arguments(words: Sequence[str]) -> Namespace | None:

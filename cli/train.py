@@ -41,8 +41,6 @@ from rollyard.training.train import MainProcess, TrainingEnd, is_main_process, t
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_stack import training_stack
 
-# The arguments of ng_train: a config file, keys of the config, settings of servers, and options.
-
 
 class TrainOptions(TrainConfig, Options):
     """The keys of the config, and options of the command."""
@@ -90,8 +88,6 @@ def read_arguments(arguments: Sequence[str], here: Path) -> TrainArguments:
     required = {"model": config.model, "output_dir": config.output_dir}
     return TrainArguments(config, parse_settings(TrainOptions, {**required, **own}, COMMAND_LINE))
 
-
-# Shows a training run in the terminal: messages while it runs, and its result.
 
 _TRAIN = ("train/reward", "train/correct_rate", "train/parse_err_rate", "train/avg_completion_length")
 _EVAL = ("eval/reward", "eval/correct_rate", "eval/parse_err_rate")
