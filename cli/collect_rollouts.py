@@ -283,7 +283,6 @@ def summary(
 
 
 def _print_means(progress: CollectionProgress) -> None:
-    """Print the means of each dataset in a mixture, then the overall means."""
     means = progress.means()
     names = {name: plain_line(name) for name in means.datasets}
     width = max(map(len, names.values()), default=0)

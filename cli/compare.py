@@ -143,7 +143,6 @@ _TASKS = 10
 
 
 def print_comparisons(found: RunComparisons, written: Sequence[Path]) -> None:
-    """Print each candidate's differences from the baseline, and the paths of the reports."""
     for pair in found.pairs:
         _print_pair(pair, found)
     if found.tests > 1:

@@ -178,7 +178,6 @@ class Target:
 
     @asynccontextmanager
     async def episode(self, row: Json, path: str) -> AsyncIterator[Episode]:
-        """Open an episode by `path` and close it at the end. Raises RunError if it is refused."""
         episode = Episode(self, row)
         # A named session stays open until it is closed, even if the environment ends the episode before /verify.
         reply = await episode.post(path, row, {SESSION_HEADER: uuid.uuid4().hex})
@@ -230,7 +229,6 @@ async def _row(target: Target, file: Path | None) -> Json:
 
 
 async def _way_in(target: Target, row: Json, listed: Any) -> str:
-    """Return the path that opens an episode: /reset if the environment has no tools and accepts it."""
     refusal = RunError("the environment refuses to open an episode")
     for path in ("/seed_session",) if _tools(row, None, listed) else ("/reset", "/seed_session"):
         try:
@@ -273,7 +271,6 @@ async def _calls(episode: Episode, tools: Sequence[Json]) -> list[Json]:
 
 
 async def _messages(episode: Episode) -> list[Json]:
-    """Send the messages of a turn-based episode. Raises RunError if the environment fails."""
     items: list[Json] = []
     for text in MESSAGES:
         reply = await episode.post("/step", {"response": _response([_message(text)])})
@@ -351,7 +348,6 @@ async def _right_answer(target: Target, row: Json, path: str, verdict: Json) -> 
 
 
 async def _wrong_answer(target: Target, row: Json, path: str, right: float | None) -> Finding:
-    """Try a wrong answer. It must not solve the task if the expected answer does."""
     reply = await _grade(target, row, path, WRONG)
     reward = number(reply.object.get("reward"), None)
     if reply.status != 200 or reward is None:
@@ -419,7 +415,6 @@ def _target(options: EnvironmentOptions, overrides: list[Override]) -> AbstractA
 
 @asynccontextmanager
 async def _connected(options: EnvironmentOptions) -> AsyncIterator[Target]:
-    """Connect to an environment at a URL. Raises RunError if nothing responds there."""
     transport = HttpTransport()
     try:
         address = options.name.rstrip("/")

@@ -53,8 +53,6 @@ Status = Literal["ok", "note", "absent", "failed"]
 
 
 class Finding(Record):
-    """The result of one check."""
-
     name: str
     status: Status
     """`note`: works with limitations. `absent`: an optional extra is not installed. `failed`: a run would fail."""
@@ -95,7 +93,6 @@ _ENGINE_VARIABLE = b"ROLLYARD_ENGINE="
 
 
 def machine(folder: Path) -> Iterator[Finding]:
-    """Run all checks of this host, except for the sandbox and the rollout."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         _processors,
@@ -120,7 +117,6 @@ def machine(folder: Path) -> Iterator[Finding]:
 
 
 async def sandbox() -> Finding:
-    """Check which kind of isolation for untrusted code works on this host."""
     jail = Sandbox(Limits())
     try:
         await jail.start()

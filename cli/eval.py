@@ -88,8 +88,6 @@ _BELOW = {"responses_create_params": CREATE_PARAMS, "vllm": VllmSettings.model_f
 
 @dataclass(frozen=True)
 class EvalArguments:
-    """The parsed command line of ng_eval."""
-
     config: EvalConfig
     options: EvalOptions
     nemo_rl: NemoRlRun | None
@@ -97,7 +95,6 @@ class EvalArguments:
 
 
 def read_arguments(arguments: Sequence[str], here: Path) -> EvalArguments:
-    """Parse the arguments. Raises OperatorError if they are invalid."""
     overrides, files = read_command_line(EvalOptions, arguments, rest=True)
     known = [option_name(name, field) for name, field in EvalOptions.model_fields.items()]
     own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
@@ -165,7 +162,6 @@ class EvalDisplay:
 
 
 def numbers(status: CollectionStatus) -> str:
-    """Format speed, time left, success rate and failures."""
     parts = [f"{status.rollouts_per_s:.1f}/s"]
     if status.eta_s is not None:
         parts.append(f"{duration(status.eta_s)} left")
@@ -181,7 +177,6 @@ def numbers(status: CollectionStatus) -> str:
 
 
 def heading(plan: EvalPlan) -> str:
-    """Return what the evaluation does, in a few lines."""
     config = plan.config
     where = {
         "served": f"served by vLLM ({plan.served['vllm_command'][0] if plan.served else ''})",
@@ -226,7 +221,6 @@ def print_result(result: EvalResult, folder: Path) -> None:
 
 
 def print_status(found: FoundEval) -> None:
-    """Print the state of an evaluation, and how to continue if it has ended."""
     state = found.state()
     if state is None:
         print(f"{found.folder.own}: no state was written yet")

@@ -143,7 +143,6 @@ def _warn(text: str) -> None:
 
 
 def _status_view(status: LaunchStatus) -> RenderableType:
-    """Render one row for each combination, with the states of its jobs."""
     keys = list(dict.fromkeys(key for one in status.combinations for key in one.parameters))
     rows: list[list[str]] = []
     for job in status.conversion:
@@ -161,7 +160,6 @@ def _status_view(status: LaunchStatus) -> RenderableType:
 
 
 def _table_view(table: SweepTable) -> RenderableType:
-    """Render one row for each combination, with coverage and metrics."""
     titles = ["name", *_short_names(table.parameters), "rollouts", *table.metrics]
     return _table(titles, [table.cells(row) for row in table.rows])
 

@@ -138,7 +138,6 @@ _TASKS = 10
 
 
 def print_verdict(found: GateVerdict) -> None:
-    """Print the decision, the rules behind it, and the tasks that regressed."""
     print(plain_line(f"{found.decision}: {found.candidate.name} against {found.baseline.name}, {found.tasks:,} tasks"))
     for result in found.rules:
         _print_rule(result)

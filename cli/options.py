@@ -86,7 +86,6 @@ _FLAG_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", "
 
 
 def option_name(name: str, field: FieldInfo) -> str:
-    """Return the option's name on the command line. It can be an alias, because pydantic models reserve `json`."""
     return field.alias or name
 
 
@@ -159,8 +158,6 @@ def field_of(model: type[BaseModel], key: str) -> FieldInfo | None:
 
 
 class _Reader:
-    """Reads one command line from left to right."""
-
     def __init__(self, model: type[Options], arguments: Sequence[str], rest: bool) -> None:
         self._model, self._rest = model, rest
         self._names = {option_name(name, field): field for name, field in model.model_fields.items()}

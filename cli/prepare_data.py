@@ -185,7 +185,6 @@ MAX_LISTED = 5
 
 
 def show(found: Sequence[FileReport], *, against: bool) -> None:
-    """Print the reports. `against`: whether the files were checked for overlap with others."""
     for one in found:
         print(one.path)
         counts = f"{one.rows:,} valid, {one.problems:,} invalid" if one.rows or one.problems else "none"

@@ -112,7 +112,6 @@ def run(arguments: Sequence[str]) -> int:
 async def _check_and_run(
     options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path
 ) -> int:
-    """Run the checks, then start the servers. With dry_run, print the servers and any warnings instead."""
     keys = new_keys(token) if options.only is None else shared_keys(token)
     preflight = Preflight(specs, keys, os.environ)
     try:
@@ -135,7 +134,6 @@ async def _check_and_run(
 
 
 async def _join(options: RunOptions, config: RunConfig, specs: list[ServerSpec], keys: Keys) -> int:
-    """Run some of the servers of a run whose head is on a different host."""
     stopped = _until_signalled()
     raise_file_limit()
     head = str(options.head)

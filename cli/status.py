@@ -136,7 +136,6 @@ STALE_S = 10.0
 
 
 def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
-    """Render the status for the width of `console`."""
     wide = console.width >= WIDE
     ready = sum(instance.ready for instance in snapshot.servers)
     parts: list[RenderableType] = [
@@ -232,12 +231,10 @@ def _oldest(snapshot: RunSnapshot, narrow: bool) -> Group:
 
 
 def _is_running(collection: Collection, now: float) -> bool:
-    """Return whether the collection is running. A collection that no longer reports counts as stopped."""
     return collection.status.state == "running" and now - collection.status.updated < STALE_S
 
 
 def _lines(collection: Collection, now: float) -> Iterator[str]:
-    """Yield the lines that describe a collection."""
     status = collection.status
     runs = _is_running(collection, now)
     silent = status.state == "running" and not runs

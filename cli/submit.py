@@ -274,7 +274,6 @@ def _inside(project: Path, path: Path | None, what: str) -> str | None:
 
 
 def _project(folder: Path) -> Path:
-    """Return the closest folder above that is a project."""
     markers = (".git", "pyproject.toml", "sagemaker.yaml")
     return next((path for path in (folder, *folder.parents) if any((path / name).exists() for name in markers)), folder)
 

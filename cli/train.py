@@ -65,14 +65,11 @@ _NESTED = {
 
 @dataclass(frozen=True)
 class TrainArguments:
-    """The parsed command line of ng_train."""
-
     config: TrainConfig
     options: TrainOptions
 
 
 def read_arguments(arguments: Sequence[str], here: Path) -> TrainArguments:
-    """Parse the arguments. Raises OperatorError if they are invalid."""
     overrides, files = read_command_line(TrainOptions, arguments, rest=True)
     own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
     others = [one for one in overrides if one.top not in _OWN]
@@ -106,12 +103,10 @@ class Messages:
         print(self.shortened(text), file=sys.stderr, flush=True)
 
     def shortened(self, text: str) -> str:
-        """Return the text with paths relative to the working directory."""
         return text.replace(self._prefix, "")
 
 
 def heading(plan: TrainPlan) -> str:
-    """Return what the run does, in a few lines."""
     config, tasks = plan.config, plan.tasks
     rollouts = config.groups_per_step * config.group_size
     each = f"{pluralize(config.groups_per_step, 'task')} x {config.group_size} = {pluralize(rollouts, 'rollout')} each"

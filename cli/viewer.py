@@ -225,7 +225,6 @@ def _access(options: ViewerOptions, token: str | None) -> Access:
 
 
 def _socket(options: ViewerOptions) -> socket.socket:
-    """Bind the listening socket. Raises RunError if none of the allowed ports is free."""
     ports = range(FIRST_PORT, FIRST_PORT + _PORTS) if options.port is None else [options.port]
     for port in ports:
         try:
@@ -281,7 +280,6 @@ class Replays:
         self._loading = threading.Lock()
 
     def __call__(self, row: Json) -> Replay | None:
-        """Return the boards from the first plug-in that supports the row, if any."""
         with self._loading:
             if self._functions is None:
                 self._functions = dict(self._load())

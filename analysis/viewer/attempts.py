@@ -39,8 +39,6 @@ _RECORDED_SPANS = 1000
 
 
 class AttemptLine(Attempt):
-    """A row of the list of failed attempts."""
-
     task: int
     repeat: int
     at: int
@@ -58,8 +56,6 @@ class AttemptPage(Record):
 
 
 class TurnTime(Record):
-    """How long a turn took."""
-
     turn: int
     model_s: float | None
     """None if the model had not answered."""
@@ -168,7 +164,6 @@ def attempt_view(run: RunFile, task: int, repeat: int, at: int, replays: Replays
 
 
 def sequel(run: RunFile, task: int, repeat: int) -> Sequel:
-    """Return what has become of a rollout in the part of the file read so far."""
     index = run.table.find(task, repeat)
     measured = index is not None and bool(run.table.measured[index])
     return Sequel(measured=measured, attempts=len(run.attempts.failed.offsets(task, repeat)))
@@ -182,7 +177,6 @@ def _line(run: RunFile, failed: Failed, index: int) -> AttemptLine:
 
 
 def events_until_failure(partial: Json, attempt: Attempt) -> list[Event]:
-    """Return the events of the conversation, followed by the failure."""
     row = mapping(partial.get("row"))
     events = _with_gap(row, partial)
     pending = _pending_call(events)

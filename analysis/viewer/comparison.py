@@ -26,8 +26,6 @@ SORTS = ("task", "change", "first", "second")
 
 
 class TaskPair(Record):
-    """The results of a task in two runs."""
-
     task: int
     """The task's index in the first run."""
     task_in_second: int
@@ -126,12 +124,10 @@ class RunDifferences:
     """Caches comparisons of pairs of runs and recomputes a comparison when either run has changed. Thread-safe."""
 
     def __init__(self, find: Callable[[int], RunFile]) -> None:
-        """`find` returns the run with a number."""
         self._find = find
         self._pairs: dict[tuple[int, int], ThrottledCache[ComparedTasks]] = {}
 
     def of(self, first: int, second: int) -> ComparedTasks:
-        """Return the comparison of two runs, given their numbers."""
         (end_a, a), (end_b, b) = (self._find(number).numbers() for number in (first, second))
         comparison = self._pairs.setdefault((first, second), ThrottledCache())
         return comparison.get((end_a, end_b, id(a), id(b)), lambda: ComparedTasks.of(a, b))
@@ -165,8 +161,6 @@ def counterpart_router(index: FileIndex) -> APIRouter:
 
 
 class Counterpart(Record):
-    """A rollout of the same task."""
-
     kind: Kind
     run: int
     name: str

@@ -106,7 +106,6 @@ def _overview(file_index: FileIndex) -> Overview:
 
 
 def _attempts(run: RunFile, view: RolloutView, replays: Replays) -> Json:
-    """Return the failed attempts at an exported rollout, by address."""
     line = view.line
     return {
         f"{run.number}/{line.task}/{line.repeat}/{at}": attempt_view(run, line.task, line.repeat, at, replays)
@@ -115,7 +114,6 @@ def _attempts(run: RunFile, view: RolloutView, replays: Replays) -> Json:
 
 
 def _examples(table: Table, view: FindingsView) -> Indexes:
-    """Return the rollouts to which findings link."""
     found = (table.find(example.task, example.repeat) for one in view.findings for example in one.examples)
     return np.array([index for index in found if index is not None], np.intp)
 
@@ -204,7 +202,6 @@ class ExportView:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether the view selects some of the rollouts."""
         return bool(self.query.model_dump(exclude_defaults=True, exclude=set(_SHOWN)))
 
     @property
@@ -220,7 +217,6 @@ class ExportView:
 
     @property
     def condition(self) -> str:
-        """The filters in words, for the note on the page."""
         return ", ".join(
             f"{name}: {value}"
             for name, value in self.query.model_dump(exclude_defaults=True, exclude=set(_SHOWN)).items()
@@ -274,7 +270,6 @@ def single_page(data: bytes, note: str) -> bytes:
 
 
 def _style_sheet(name: str) -> Path:
-    """Return the path of a style sheet. The charts' style sheet is in `analysis/charts`."""
     return STYLE if name == "css/charts.css" else STATIC / name
 
 

@@ -38,8 +38,6 @@ SORTS = ("value", "rollouts", "reward", "solved")
 
 
 class FacetValue(Record):
-    """A value of a field, and how many rollouts have it."""
-
     value: Any
     where: str
     """An expression for the rollouts with this value; empty if none exists, as for lists."""
@@ -73,7 +71,6 @@ class FacetQuery(Query):
 
 
 def field_router(find: Callable[[int], RunFile]) -> APIRouter:
-    """Return the routes. `find` returns a run by its number."""
     router = APIRouter(prefix="/api/runs/{run}")
 
     @router.get("/keys")
@@ -165,7 +162,6 @@ class _Selected(NamedTuple):
 
     @property
     def places(self) -> Ints:
-        """The ascending indexes of the selected rollouts in the column."""
         places = self.listing.places[np.sort(self.indexes)]
         return places[places >= 0]
 

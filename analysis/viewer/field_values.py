@@ -192,7 +192,6 @@ class FieldColumns:
             kept.clear()
 
     def stop(self) -> None:
-        """Stop reading and forget the values, because the file was changed or is being closed."""
         self._scan.stop()
         self._scan = FieldScan(self._path)
         self.forget()
@@ -202,7 +201,6 @@ class FieldScan:
     """The values of fields in the rows of one file, including rows appended later. Thread-safe."""
 
     def __init__(self, path: Path, *, pause_after_s: float = _PAUSE_AFTER_S, step: int = _STEP) -> None:
-        """The scan starts at the first call to `progress`."""
         self._path, self._pause_after_s, self._step = path, pause_after_s, step
         self._fields: OrderedDict[FieldPath, ReadValues] = OrderedDict()
         self._until = 0
@@ -239,7 +237,6 @@ class FieldScan:
         return found.column(offsets), position
 
     def stop(self) -> None:
-        """Stop reading."""
         self._stopped = True
 
     def _wanted(self, fields: Sequence[FieldPath]) -> list[ReadValues]:

@@ -85,8 +85,6 @@ Kind = Literal["number", "text", "true or false", "list", "object", "mixed"]
 
 
 class KeyInfo(Record):
-    """A field that rows have."""
-
     path: str
     """The field as expressions name it."""
     kind: Kind
@@ -115,8 +113,6 @@ class ExpressionCheck(Record):
 
 
 class FileFields:
-    """Thread-safe."""
-
     def __init__(self, path: Path, notes: RunNotes) -> None:
         self._path = path
         self._notes = notes
@@ -149,7 +145,6 @@ class FileFields:
         return tuple(heads), values
 
     def keys(self, columns: Columns) -> Keys:
-        """Return the fields of a sample of the rows. Raises OSError if the file cannot be read."""
         cached = self._keys
         if cached is not None and cached[0] is columns.offset:
             return cached[1]
@@ -203,7 +198,6 @@ class FileFields:
         self.values.forget()
 
     def stop(self) -> None:
-        """Stop reading, because the file was changed or is being closed."""
         self.values.stop()
         self.forget()
         self._keys = None
@@ -307,7 +301,6 @@ def _text(content: Any) -> str:
 
 
 def known_keys(rows: Sequence[Json]) -> Keys:
-    """Return the fields of the rows, in the order in which rows contain them. Missing values (null) have no kind."""
     values: dict[tuple[str, ...], list[Any]] = {}
     for row in rows:
         for parts, value in _values(row, ()):

@@ -100,8 +100,6 @@ def view_of(found: FoundSoFar, examined: float = 1.0, error: str = "") -> Findin
 
 @dataclass(frozen=True)
 class FoundSoFar:
-    """The findings of the part of a file that has been read."""
-
     found: list[Found]
     rollouts: int
     version: tuple[int, int]
@@ -132,7 +130,6 @@ class FindingIndex:
     """Thread-safe. A file is read from its first request on, once, and again only where it has grown."""
 
     def __init__(self, find_run: Callable[[int], RunFile], *, workers: int = 1) -> None:
-        """`workers`: number of processes that read a large file."""
         self._find_run, self._workers = find_run, workers
         self._files: dict[int, _Followed] = {}
         self._lock = threading.Lock()
@@ -161,7 +158,6 @@ class FindingIndex:
         return (min(1.0, followed.reached / size) if size > 0 else 1.0), followed.error
 
     def found(self, number: int) -> FoundSoFar:
-        """Return the findings of the part that has been read. Raises UnknownRun."""
         run = self._find_run(number)
         followed = self._followed(number)
         with followed.lock:
@@ -180,7 +176,6 @@ class FindingIndex:
         return found
 
     def close(self) -> None:
-        """Stop reading. Threads end after the part that they read."""
         self._closing.set()
 
     def _followed(self, number: int) -> _Followed:

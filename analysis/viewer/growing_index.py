@@ -86,7 +86,6 @@ class FollowedFile:
 
     @property
     def unread_bytes(self) -> int:
-        """Number of bytes that have not been read yet."""
         return 0 if self.at_end or self.error else self.size - self.reached
 
     @property
@@ -144,7 +143,6 @@ class FollowedFile:
 
     @property
     def reached(self) -> int:
-        """Number of bytes read so far."""
         return max([self.snapshot.end, *(part.stop for part in self._unsorted)])
 
     def _restore(self, stat: os.stat_result) -> None:
@@ -222,7 +220,6 @@ class Snapshot:
 
     @property
     def error(self) -> str:
-        """A message about invalid and duplicate lines in the file; empty if there are none."""
         problems = []
         if self.bad is not None:
             count = "1 line is" if self.bad_lines == 1 else f"{self.bad_lines} lines are"
@@ -235,7 +232,6 @@ class Snapshot:
 
 
 def empty() -> Snapshot:
-    """Return the snapshot of a file that has not been read yet."""
     return Snapshot(RolloutParser().columns())
 
 
@@ -278,7 +274,6 @@ def _chosen(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
 
 
 def save(path: Path, snapshot: Snapshot, fingerprint: FileFingerprint) -> None:
-    """Write the index atomically. Raises OSError if it cannot be written."""
     columns, lost = snapshot.columns, snapshot.columns.unmeasured
     arrays: dict[str, Any] = {name: getattr(columns, name) for name in (*INTS, *FLOATS)}
     arrays |= {name: getattr(columns, name).codes for name in CATEGORIES}
@@ -447,7 +442,6 @@ class AttemptFile:
 
     @property
     def unread_bytes(self) -> int:
-        """Number of bytes that have not been read yet."""
         return 0 if self._at_end else self._size - self._end
 
     def advance(self) -> bool:
@@ -478,7 +472,6 @@ class AttemptFile:
         return [attempt_of(self.row(offset)) for offset in self.failed.offsets(task, repeat)]
 
     def row(self, offset: int) -> Json:
-        """Return the row at an offset of the file. Raises OSError if the file cannot be read."""
         return row_at(self.path, offset)
 
     def _reset(self) -> None:

@@ -62,11 +62,9 @@ class FileIndex:
 
     @property
     def runs(self) -> list[RunFile]:
-        """The opened runs, by ascending number."""
         return [run for _, run in sorted(self._runs.copy().items())]
 
     def find(self, number: int) -> RunFile:
-        """Return the run with this number. Raises UnknownRun if there is none."""
         if (run := self._runs.get(number)) is None:
             raise UnknownRun(f"run {number} does not exist; runs are numbered from 0 to {len(self._runs) - 1}")
         return run
@@ -76,7 +74,6 @@ class FileIndex:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop reading and save the indexes."""
         self._closing.set()
         if (pool := self._pool) is not None:
             pool.shutdown(wait=False, cancel_futures=True)

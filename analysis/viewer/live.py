@@ -203,8 +203,6 @@ class _Tail(BaseModel):
 
 @dataclass
 class _Followed:
-    """What is known of one episode."""
-
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     url: str | None = None
     """The instance that plays it."""
@@ -243,7 +241,6 @@ class _Followed:
         return len(self.items) < tail.total
 
     def view(self, agent: str, episode: str, have: int) -> TailView:
-        """Return the episode, without its conversation if `have` is its revision."""
         revision, events, replay = self.drawn
         if have == self.revision:
             revision, events, replay = have, None, None

@@ -172,8 +172,6 @@ class NoteRequest(Record):
 
 
 class NoteWritten(Record):
-    """The response to NoteRequest."""
-
     id: str
     """The id of the new record, which a removal names."""
     rollout: ShownNotes
@@ -203,8 +201,6 @@ def notes_view(notes: RunNotes, since: str, author: str, why_read_only: str) -> 
 
 
 def shown_notes(notes: RolloutNotes, task: int, repeat: int) -> ShownNotes:
-    """Return what applies to a rollout, without the identities that its records contain."""
-
     def kept(kind: type[ShownNote], records: Iterable[Record]) -> list[Any]:
         return [kind.model_validate(one.model_dump(include=set(kind.model_fields))) for one in records]
 
@@ -242,8 +238,6 @@ class AuthorLine(Record):
 
 
 class NotesSummary(Record):
-    """GET /api/runs/{run}/notes/summary."""
-
     labels: list[LabelLine]
     """The most frequent first."""
     authors: list[AuthorLine]
@@ -251,7 +245,6 @@ class NotesSummary(Record):
 
 
 def notes_summary(run: RunFile) -> NotesSummary:
-    """Return the labels of the run's rollouts, and what each author wrote."""
     columns = run.listing.columns
     notes = run.notes.current().by_offset
     _, solved = which_solved(columns, run.threshold)

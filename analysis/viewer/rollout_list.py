@@ -85,7 +85,6 @@ class Listing:
         self._agents = tuple(sorted(_names_in(table.agent)))
 
     def page_of(self, indexes: Indexes, total: int, start: int = 0, searched: float = 1.0) -> Page:
-        """Return the rows at `indexes` as one page of a list with `total` rows."""
         lines = [self.table.line(index) for index in indexes.tolist()]
         return Page(total=total, start=start, lines=lines, searched=searched, ends=self._ends, agents=self._agents)
 
@@ -194,7 +193,6 @@ class Table:
         return len(self.task)
 
     def find(self, task: int, repeat: int) -> int | None:
-        """Return the index of a rollout; None if it is not in the table."""
         low, high = self.of_task(task)
         index = low + int(np.searchsorted(self.repeat[low:high], repeat))
         return index if index < high and self.repeat[index] == repeat else None
@@ -205,7 +203,6 @@ class Table:
         return int(low), int(high)
 
     def line(self, index: int) -> RolloutLine:
-        """Return the record of one rollout."""
         success = known(self.success[index])
         return RolloutLine(
             task=int(self.task[index]),
@@ -289,7 +286,6 @@ def _joined(parts: list[Table]) -> Table:
 
 
 def known(value: float) -> float | None:
-    """Return the value; None for NaN."""
     return None if math.isnan(value) else float(value)
 
 

@@ -60,16 +60,13 @@ class RunFile:
 
     @property
     def table(self) -> Table:
-        """The table of all listed rollouts."""
         return self.listing.table
 
     @property
     def unread_bytes(self) -> int:
-        """Number of bytes that have not been read yet."""
         return self.file.unread_bytes + self.attempts.unread_bytes
 
     def advance(self, pool: ProcessPoolExecutor | None = None) -> None:
-        """Check the files and read the next step of new data."""
         self.status = read_status(self.path)
         # Failed rollouts may be retried while a collection is running.
         since = self.status.started if self.status and is_running(self.status, _SILENT_S) else None
@@ -151,7 +148,6 @@ class RunFile:
         return self._numbers.get(version, self._compute_numbers)
 
     def numbers_before(self, end: int) -> Run:
-        """Return the metrics of the rows in the first `end` bytes of the file."""
         covered, run = self.numbers()
         if covered == end:
             return run
@@ -159,7 +155,6 @@ class RunFile:
         return self._run(snapshot, chosen(snapshot.columns, snapshot.columns.offset < end))
 
     def close(self) -> None:
-        """Stop the searches and save the index."""
         self._searches.stop()
         self.fields.stop()
         self.file.close()
@@ -185,7 +180,6 @@ def _final_attempts(failed: Failed, since: float | None) -> Failed:
 
 
 def numbers_of(run: RunFile) -> Numbers:
-    """Return the metrics and the charts of the rows read so far."""
     end, found = run.numbers()
     return Numbers(indexed=end, profile=found.profile, charts=profile_charts(found.profile, RunLinks(run.number)))
 
@@ -197,12 +191,10 @@ class RunLinks:
         self._run = f"#/runs/{run}"
 
     def rollouts(self, **filters: str | float) -> str:
-        """Return the URL of the rollout list with these filters applied."""
         encoded = {name: value if isinstance(value, str) else f"{value:.12g}" for name, value in filters.items()}
         return f"{self._run}?{urlencode(encoded)}"
 
     def task(self, task: int) -> str:
-        """Return the URL of the list of a task's rollouts."""
         return self.rollouts(task=task)
 
 
@@ -243,7 +235,6 @@ def rollout_view(run: RunFile, table: Table, index: int, replays: Replays) -> Ro
 
 
 def token_charts(events: Sequence[Event]) -> list[Chart]:
-    """Return the chart of the recorded log-probabilities, if there are any."""
     chart = log_probs([log_prob for event in events if event.tokens for log_prob in event.tokens.log_probs])
     return [] if chart is None else [chart]
 

@@ -49,8 +49,6 @@ _LAST = 2**53
 
 
 class SeriesStep(Record):
-    """A step of a series."""
-
     step: int
     run: int
     """Number of the file in the viewer."""
@@ -60,8 +58,6 @@ class SeriesStep(Record):
 
 
 class SeriesChoice(Record):
-    """A series that can be shown."""
-
     name: str
     """`files`, or `evaluations` and `rollouts` of a training run."""
     steps: int
@@ -85,8 +81,6 @@ class SeriesView(Record):
 
 
 class MapCell(Record):
-    """The results of a task at a step."""
-
     task: int
     """Index of the task in the step's file."""
     value: float
@@ -234,7 +228,6 @@ def _groups(files: Sequence[StepFile], found: SeriesProgress) -> list[ChartGroup
 
 
 def map_row(series: TaskSeries, values: Floats, row: int) -> MapRow:
-    """Return the cells of a task; `values` are those of all tasks."""
     cells = [
         None
         if np.isnan(value)
@@ -264,8 +257,6 @@ _NICE = 5
 
 @dataclass(frozen=True)
 class StepFile:
-    """A rollout file of a series."""
-
     step: int
     run: int
     """Number of the file in the viewer."""
@@ -278,7 +269,6 @@ SeriesSource = Callable[[], Mapping[str, Sequence[StepFile]]]
 
 
 def files_as_series(files: Sequence[tuple[str, Path]], steps: Sequence[int]) -> SeriesSource:
-    """Return the series of files with known steps, of which there is one for each file."""
     named = zip(steps, enumerate(files), strict=True)
     found = sorted((StepFile(step, run, name, path) for step, (run, (name, path)) in named), key=lambda one: one.step)
     return lambda: {FILES: found}
@@ -300,8 +290,6 @@ def training_series(folder: TrainingFolder) -> SeriesSource:
 
 @dataclass(frozen=True)
 class SeriesProgress:
-    """What is known of the files of a series."""
-
     summaries: dict[int, StepSummary]
     """By step. Steps that have not been read, or have no measured rollout, are missing."""
     read: int
@@ -382,12 +370,10 @@ class StepReader:
         )
 
     def wait(self) -> None:
-        """Wait until everything that was asked for has been read."""
         if (thread := self._thread) is not None:
             thread.join()
 
     def close(self) -> None:
-        """Stop after the part that is being read."""
         self._closed = True
         self.wait()
 

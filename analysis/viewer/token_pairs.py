@@ -139,7 +139,6 @@ def _place(pair: TokenPair, run: RunFile | None, decoder: TokenDecoder | None) -
 
 
 def pair_charts(found: PairFile) -> list[Chart]:
-    """Return the charts for which there is data."""
     charts = []
     if found.sample:
         pairs = [*((pair, False) for pair in found.sample), *((pair, True) for pair in found.largest)]
@@ -204,8 +203,6 @@ def _tip(pair: TokenPair) -> str:
 
 @dataclass(frozen=True)
 class PairFile:
-    """The file of a step."""
-
     tokens: int
     clipped: int
     edges: tuple[float, ...]

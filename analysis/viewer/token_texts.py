@@ -53,7 +53,6 @@ def tokens_of(item: Json, written: Sequence[str] = (), trained: bool = True) -> 
 
 
 def _alternatives(call: ModelCall) -> list[list[tuple[str, float]]]:
-    """Return the most likely tokens at each position; empty if none are recorded."""
     found = [[(sanitize(text), value) for text, value in alternatives_of(entry)] for entry in call.entries]
     return found if any(found) else []
 

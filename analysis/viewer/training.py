@@ -58,8 +58,6 @@ class TrainingCharts(Record):
 
 
 class StepLine(Record):
-    """A step in the table."""
-
     step: int
     cells: list[str]
     """A value per column, empty if the step has none."""
@@ -150,7 +148,6 @@ class TrainingIndex(FileIndex):
         self._opening = threading.Lock()
 
     def find(self, number: int) -> RunFile:
-        """Return the rollout file with this number, and open it if necessary. Raises UnknownRun if it is missing."""
         with self._opening:
             if (run := self._runs.get(number)) is not None:
                 return run
@@ -202,18 +199,14 @@ class TrainingIndex(FileIndex):
 
 
 def rollouts_number(step: int) -> int:
-    """Return the number of a step's rollout file."""
     return 2 * step
 
 
 def evaluation_number(step: int) -> int:
-    """Return the number of the rollout file of the evaluation after a step."""
     return 2 * step + 1
 
 
 class TrainingFolder:
-    """Lists the files as they appear."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         self.metrics = root / "metrics.jsonl"
@@ -224,7 +217,6 @@ class TrainingFolder:
         return bool(has_files or "starts" in self.record())
 
     def rollouts(self) -> dict[int, Path]:
-        """Return the rollout file of each step, in ascending order."""
         return _step_files(self.root / "rollouts")
 
     def evaluations(self) -> dict[int, Path]:
@@ -232,7 +224,6 @@ class TrainingFolder:
         return _step_files(self.root / "evaluations")
 
     def token_pairs(self) -> dict[int, Path]:
-        """Return the file with log-probabilities of engine and trainer of each step, in ascending order."""
         return _step_files(self.root / "token_pairs", ".json")
 
     def record(self) -> Json:
@@ -245,12 +236,10 @@ class TrainingFolder:
 
 
 def state_of(record: Json) -> str:
-    """Return how the last start of the run ended, such as `complete`; '' while it runs, or if it was killed."""
     return displayable(text_of(_last_start(record).get("state")))
 
 
 def facts_of(record: Json) -> dict[str, str]:
-    """Return what run.json says about the run and its last start, as text."""
     starts = items(record.get("starts"))
     plain = {name: value for name, value in record.items() if name != "starts"}
     found = {**_flat(plain), **({"starts": str(len(starts))} if starts else {}), **_flat(_last_start(record))}

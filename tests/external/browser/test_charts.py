@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, expect
 
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.recordings import Recordings
-from tests.external.browser.viewer import exported, running_stack, viewing
+from tests.external.browser.viewer import running_stack, viewing
 from tests.support.stacks import read_rows
 
 Open = Callable[..., Tab]
@@ -102,24 +102,6 @@ def check_zoom(tab: Tab, last: int) -> None:
 
 def test_a_drag_zooms_in(open_tab: Open, recordings: Recordings) -> None:
     check_zoom(open_tab(TOKENS), last_token(recordings))
-
-
-def test_an_exported_page_has_the_charts_and_zooms_without_a_server(
-    open_tab: Open, recordings: Recordings, tmp_path: Path
-) -> None:
-    page = exported([recordings.played, recordings.again, recordings.tokens], tmp_path / "page.html").as_uri()
-    charts = [open_tab("#/", at=at).find(".run").first.locator("svg.chart") for at in (page, open_tab().url)]
-    assert charts[0].count() == charts[1].count() >= 4
-    check_zoom(open_tab(TOKENS, at=page), last_token(recordings))
-
-
-def test_the_text_of_charts_keeps_its_size_on_a_phone(open_tab: Open) -> None:
-    for width in (375, 1280):
-        tab = open_tab("#/", viewport={"width": width, "height": 844})
-        heights = tab.find("svg.chart .tick").evaluate_all(
-            "all => all.map((one) => one.getBoundingClientRect().height)"
-        )
-        assert min(heights) >= 11
 
 
 def test_the_pace_of_a_running_run_is_drawn(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:

@@ -116,21 +116,6 @@ def test_the_selected_row_of_the_list_is_labelled_and_marked(path: Path, at: str
     assert [one.text for one in notes_at(path, 1, 0).texts] == ["look at this"]
 
 
-def test_a_list_of_unlabelled_rollouts_goes_on_with_the_next_one(at: str, open_tab: Open) -> None:
-    tab = open_tab("#/runs/0?where=not+labels+and+not+success", at)
-    expect(tab.find(ROWS)).to_have_count(24)
-    tab.find(f"{ROWS} a").first.click()
-    expect(tab.find("h1")).to_have_text("Task 0 repeat 1")
-    tab.find(".notespanel").wait_for()
-    type_keys(tab, "l")
-    tab.page.keyboard.type("loop")
-    type_keys(tab, "Enter")
-    says(tab, "Label loop added")
-    type_keys(tab, ".")
-    expect(tab.find("h1")).to_have_text("Task 0 repeat 2")
-    expect(tab.find(".notemessage")).to_have_text("23 of 23 not labelled yet")
-
-
 def test_what_somebody_else_writes_appears_without_a_reload(path: Path, at: str, open_tab: Open) -> None:
     tab = open_tab("#/runs/0/tasks/2/0", at)
     write_notes(path, record(ROLLOUTS[6], "note", "bob", text="see line 3"))

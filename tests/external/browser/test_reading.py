@@ -15,7 +15,6 @@ from tests.external.browser.browser_tab import Tab
 from tests.external.browser.reading_rows import (
     ANSWER,
     TURNS,
-    code_row,
     drawn_messages,
     drawn_rows,
     reading_rows,
@@ -129,24 +128,6 @@ def test_the_query_of_the_list_is_marked_and_n_goes_to_the_next_match(open_tab: 
     expect(tab.find(".findbar [role=status]")).to_have_text("2 of 4")
     tab.page.keyboard.press("N")
     expect(tab.find(".findbar [role=status]")).to_have_text("1 of 4")
-
-
-def test_the_end_of_a_long_prompt_is_read_as_in_the_whole_and_tables_keep_their_words(
-    browser: Browser, tmp_path: Path
-) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(orjson.dumps(code_row()))
-    with viewing([path], tmp_path) as url:
-        tab = Tab(browser, url, viewport={"width": 360, "height": 740}).go(PLACE)
-        prompt = tab.find("article.user")
-        tab.page.keyboard.press("m")
-        expect(prompt.locator("strong", has_text="fix")).to_have_count(1)
-        expect(prompt.locator("pre.code").last).to_contain_text("line_89 = 89")
-        tab.page.keyboard.press("m")
-        cell = tab.find("article.answer .cell", has_text="unbreakable").first.bounding_box()
-        assert cell is not None and cell["height"] < 40
-        assert tab.problems == []
-        tab.close()
 
 
 def test_all_matches_are_found_wherever_they_are(browser: Browser, tmp_path: Path) -> None:

@@ -78,17 +78,6 @@ def test_playback_advances_to_the_end_and_stops(open_tab: Open, recordings: Reco
     check_board(tab, boards(row)[-1])
 
 
-def test_arrows_step_and_a_click_on_a_call_goes_to_its_board(open_tab: Open, recordings: Recordings) -> None:
-    tab = open_tab(place(solved(recordings)))
-    slider = tab.find(".screen input[type=range]").first
-    last = int(slider.input_value())
-    tab.page.keyboard.press("ArrowLeft")
-    expect(slider).to_have_value(str(last - 1))
-    tab.find("article.call").last.get_by_text("show on the board").click()
-    expect(slider).to_have_value(str(last))
-    expect(tab.find("article.call").last).to_have_attribute("aria-current", "step")
-
-
 def test_the_optimal_solution_ends_solved(open_tab: Open, recordings: Recordings) -> None:
     row = solved(recordings)
     best = open_tab(place(row)).find(".screen").nth(1)

@@ -82,14 +82,6 @@ def test_the_first_divergence_is_named_and_turns_after_it_are_aligned(open_serie
     expect(tab.find(".compared details.same summary")).to_have_text(["Turn 1 is the same", "Turn 2 is the same"])
 
 
-def test_another_result_of_the_same_call_is_called_not_deterministic_and_its_words_are_marked(
-    open_series: Open,
-) -> None:
-    tab = open_series(f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/2")
-    expect(tab.find(".divergence")).to_contain_text("The environment is not deterministic")
-    expect(tab.find(".row-of-two mark")).to_have_text(["4", "5"])
-
-
 def test_a_rollout_leads_to_comparisons_with_its_next_repeat_and_the_same_task_in_other_files(
     open_series: Open,
 ) -> None:

@@ -87,13 +87,6 @@ def test_engine_and_trainer_of_a_training_run_are_compared(open_tab: Open, train
     expect(tab.find(".tokentext .token.at")).to_have_text(" up")
 
 
-def test_a_step_whose_pairs_cannot_be_read_does_not_hide_the_others(open_tab: Open, training_url: str) -> None:
-    tab = open_tab("#/mismatch?step=1", at=training_url)
-    expect(tab.find("main [role=alert]")).to_contain_text("step_000001.json is not valid JSON")
-    tab.page.keyboard.press("]")
-    expect(tab.find("section[aria-label='Largest differences'] tbody tr")).to_have_count(2)
-
-
 def test_a_page_with_tokens_is_accessible_and_fits_a_phone(open_tab: Open) -> None:
     tab = open_tab("#/runs/0/tasks/99/0", viewport={"width": 390, "height": 800})
     tab.find("main section h2").first.wait_for()

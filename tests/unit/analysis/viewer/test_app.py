@@ -157,12 +157,6 @@ async def test_a_rollout_without_attempts_left_counts_as_failed_until_a_later_co
     assert outcomes == [[(1, 0)], [(1, 1)], [(1, 0)], [(2, 0)]]
 
 
-async def test_an_address_past_the_end_of_the_list_shows_its_last_page(two_runs: list[Path]) -> None:
-    async with viewer_client(open_index(*two_runs)) as client:
-        page = await get_json(client, "/api/runs/0/rollouts?start=300&limit=4")
-    assert (page["total"], page["start"], len(page["lines"]), len(page["cells"])) == (6, 4, 2, 2)
-
-
 async def test_the_list_can_be_searched_for_text(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [row(0, repeat, 1.0, note=f"word{repeat}") for repeat in range(3)])
     async with viewer_client(open_index(path)) as client:
