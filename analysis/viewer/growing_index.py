@@ -316,21 +316,22 @@ def _restored(arrays: Any) -> tuple[Snapshot, FileFingerprint] | None:
     header = orjson.loads(arrays["header"].tobytes())
     if header["format"] != FORMAT:
         return None
-    arrays_by_name: dict[str, Any] = {name: _column(arrays[name], np.int64) for name in INTS}
-    arrays_by_name |= {name: _column(arrays[name], np.float64) for name in FLOATS}
-    arrays_by_name |= {name: _category_column(arrays[name], header["categories"][name]) for name in CATEGORIES}
-    lost: dict[str, Any] = {name: _column(arrays[f"lost_{name}"], np.int64) for name in LOST_INTS}
-    lost |= {name: _column(arrays[f"lost_{name}"], np.float64) for name in LOST_FLOATS}
-    lost |= {
-        name: _category_column(arrays[f"lost_{name}"], header["lost_categories"][name]) for name in LOST_CATEGORIES
-    }
+
+    def columns(ints: Sequence[str], floats: Sequence[str], categories: Sequence[str], prefix: str = "") -> Any:
+        found = {name: _column(arrays[prefix + name], np.int64) for name in ints}
+        found |= {name: _column(arrays[prefix + name], np.float64) for name in floats}
+        names = header[f"{prefix}categories"]
+        return found | {name: _category_column(arrays[prefix + name], names[name]) for name in categories}
+
+    measured, lost = columns(INTS, FLOATS, CATEGORIES), columns(LOST_INTS, LOST_FLOATS, LOST_CATEGORIES, "lost_")
     stages = {str(name): _column(arrays[f"stage{number}"], np.float64) for number, name in enumerate(header["stages"])}
-    _check(len(arrays_by_name["task"]), *(value for value in (*arrays_by_name.values(), *stages.values())))
-    _check(len(lost["task"]), *lost.values())
+    for group in ([*measured.values(), *stages.values()], lost.values()):
+        if len({len(one.codes if isinstance(one, CategoryColumn) else one) for one in group}) > 1:
+            raise ValueError("columns have different lengths")
     end, size, mtime_ns, digest = header["fingerprint"]
     bad = None if header["bad"] is None else (int(header["bad"][0]), str(header["bad"][1]))
     snapshot = Snapshot(
-        Columns(**arrays_by_name, stages=stages, unmeasured=Unmeasured(**lost)),
+        Columns(**measured, stages=stages, unmeasured=Unmeasured(**lost)),
         end=int(end),
         has_task_index=bool(header["has_task_index"]),
         bad_lines=int(header["bad_lines"]),
@@ -350,12 +351,6 @@ def _category_column(codes: Any, names: Any) -> CategoryColumn:
     if _column(codes, np.int32).size and not -1 <= codes.min() <= codes.max() < len(names):
         raise ValueError("a category code has no name")
     return CategoryColumn(codes, tuple(map(str, names)))
-
-
-def _check(count: int, *columns: Any) -> None:
-    for column in columns:
-        if len(column.codes if isinstance(column, CategoryColumn) else column) != count:
-            raise ValueError("columns have different lengths")
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_an_export_has_the_rollouts_columns_and_order_of_a_view(tmp_path: Path) 
 
 @pytest.mark.parametrize("text", ["where=task + 1 > 3&sort=task", "#/runs/0?where=task+%2B+1+%3E+3&sort=task"])
 def test_a_view_is_typed_by_hand_or_copied_from_the_address(text: str) -> None:
-    assert ExportView.of(text).query.where == "task + 1 > 3"
+    assert ExportView.of(text).where == "task + 1 > 3"
 
 
 @pytest.mark.parametrize(
