@@ -1,4 +1,6 @@
-"""Compares two runs task by task for the compare page."""
+"""Compares two runs task by task, and finds the rollouts that a rollout is worth comparing with: the next repeat, the
+best repeat, and those of the same task in other files.
+"""
 
 from __future__ import annotations
 

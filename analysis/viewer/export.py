@@ -1,6 +1,7 @@
 """Writes the viewer's pages to a single file, with up to a number of rollouts of each run.
 
 `ExportView` says which rollouts, in which order and with which columns. It is written as in the list's address.
+`single_page` puts modules, styles and data into one file, whose Content-Security-Policy blocks all other scripts.
 """
 
 from __future__ import annotations
@@ -210,7 +211,12 @@ _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 
 
 def single_page(data: bytes, note: str) -> bytes:
-    """Build the page with `data` (JSON) in the element `embedded`, and with `note` at the top."""
+    """Build the page with `data` (JSON) in the element `embedded`, and with `note` at the top.
+
+    Modules are unchanged except for the paths in their imports, which an import map resolves to `data:` URLs. The
+    policy only allows scripts with a nonce generated for this file, and the modules they import: unlike a hash, a nonce
+    also covers imports. Rollouts cannot contain the nonce, because they are older than it.
+    """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     style = "\n".join(_style_sheet(name).read_text(encoding="utf-8") for name in _STYLE.findall(page))
     imports = orjson.dumps({"imports": _modules()}).decode()

@@ -1,7 +1,8 @@
 """Indexes a rollout file in steps, extends the index when the file grows and rebuilds it when the file changes.
 
 A `Snapshot` is what has been indexed so far; any thread may read it. That of a large file is saved as `X_index.npz`
-beside `X.jsonl`, which is safe to delete. A `FileFingerprint` tells whether the file grew or was changed.
+beside `X.jsonl`, which is safe to delete. A `FileFingerprint` tells whether the file grew or was changed. `AttemptFile`
+indexes the failed attempts in `X_failures.jsonl`, and saves nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Files as the steps of a series: their curves, and their tasks as a heat map."""
+"""Files as the steps of a series: their curves, and their tasks as a heat map.
+
+`StepReader` reads the files in the background and keeps a summary of each.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,18 @@ from rollyard.analysis.metrics.training_steps import (
     step_summary,
 )
 from rollyard.analysis.viewer.growing_index import empty, extended
-from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.library import NICE, FileIndex
 from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.training import TrainingFolder, evaluation_number, rollouts_number
 from rollyard.records.errors import RollyardError
 from rollyard.records.types import Record
 
+log = logging.getLogger(__name__)
+FILES, EVALUATIONS, ROLLOUTS = "files", "evaluations", "rollouts"
+WORTH_PROCESSES = 64 << 20
+"""Minimum number of bytes of a file for which processes are started, so that requests are not held up."""
+_PAUSE_S, _PAUSE_FACTOR = 5.0, 10.0
+"""A growing file is read again after a pause: at least so many seconds, and so many times the duration of reading."""
 Value = Literal["solve_rate", "reward"]
 MAX_COLUMNS = 40
 MAX_LINES = 500
@@ -246,15 +255,6 @@ def value_range(value: str, values: Floats) -> tuple[float, float]:
     return float(np.nanmin(values)), float(np.nanmax(values))
 
 
-FILES, EVALUATIONS, ROLLOUTS = "files", "evaluations", "rollouts"
-log = logging.getLogger(__name__)
-WORTH_PROCESSES = 64 << 20
-"""Minimum number of bytes of a file for which processes are started, so that requests are not held up."""
-_PAUSE_S, _PAUSE_FACTOR = 5.0, 10.0
-"""A growing file is read again after a pause: at least so many seconds, and so many times the duration of reading."""
-_NICE = 5
-
-
 @dataclass(frozen=True)
 class StepFile:
     step: int
@@ -438,7 +438,7 @@ class StepReader:
             for start, end in places:
                 yield *_part(path, start, end, indexed), end
             return
-        with reading_pool(min(self._workers, len(places)), nice=_NICE) as pool:
+        with reading_pool(min(self._workers, len(places)), nice=NICE) as pool:
             # Some parts ahead keep the processes busy; more would only fill the memory with what is not used yet.
             waiting = iter(places)
             ahead = [
