@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -11,14 +11,13 @@ import pytest
 from playwright.sync_api import expect
 
 from rollyard.records.types import Json
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.recordings import Recordings
 from tests.external.browser.viewer import running_stack, viewing
 from tests.support.commands import BIN, command_environ
 from tests.support.stacks import AGENT, PUZZLES
 from tests.support.waiting import deadline_s, eventually
 
-Open = Callable[..., Tab]
 SLOW = "policy_model.responses_api_models.builtin_model.latency_s=3"
 
 

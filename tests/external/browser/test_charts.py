@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import Locator, expect
 
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.recordings import Recordings
 from tests.external.browser.viewer import running_stack, viewing
 from tests.support.stacks import read_rows
 
-Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr"
 TOKENS = "#/runs/2/tasks/0/1"
 

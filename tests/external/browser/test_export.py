@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.external.browser.browser_tab import COUNT, Tab
+from tests.external.browser.browser_tab import COUNT, Open
 from tests.external.browser.recordings import Recordings
 from tests.external.browser.viewer import exported
 
-Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr.link"
 
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import orjson
 import pytest
 
 from rollyard.records.types import Json
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.viewer import viewing
 
-Open = Callable[..., Tab]
 BOARD = "SFFF\nFHFH\n\nThe board:\n##_##\n#_XO#\n##P#\nYou move next."
-CUT = """() => [...document.querySelectorAll('.charts .figure')].flatMap((figure) => {
-    const frame = figure.getBoundingClientRect();
-    const parts = [...figure.querySelectorAll('td, th, text, rect, figcaption')];
-    return parts.filter((one) => !one.closest('.hidden, .numbers, title') && one.getBoundingClientRect().width && (
-        one.getBoundingClientRect().right > frame.right + 2 || one.getBoundingClientRect().left < frame.left - 2
-        || (one.matches('td, th') && one.scrollWidth > one.clientWidth + 1)
-    )).map((one) => `${figure.querySelector('h3').textContent}: ${one.outerHTML.slice(0, 120)}`);
-})"""
 
 
 def _row(task: int, repeat: int) -> Json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
@@ -10,11 +10,10 @@ from playwright.sync_api import expect
 from rollyard.analysis.findings.find import findings_of
 from rollyard.analysis.metrics.load import load
 from rollyard.records.search_path import INSTALLED
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.viewer import viewing
 
 HUNT = INSTALLED / "examples" / "hunt" / "recorded"
-Open = Callable[..., Tab]
 
 
 @pytest.fixture(scope="module")

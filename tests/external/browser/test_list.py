@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.external.browser.browser_tab import COUNT, Tab
+from tests.external.browser.browser_tab import COUNT, Open, Tab
 from tests.external.browser.recordings import Recordings
 from tests.external.browser.viewer import viewing
 from tests.support.stacks import read_rows
 
-Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr.link"
 
 

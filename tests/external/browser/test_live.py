@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.recordings import Recordings
 from tests.external.browser.viewer import running_stack, viewing
-
-Open = Callable[..., Tab]
 
 
 def test_without_a_run_a_message_says_so(open_tab: Open) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,11 @@ from rollyard.analysis.metrics.row_notes import notes_of_rows
 from rollyard.records.note_records import Override, RolloutNotes
 from rollyard.records.rollout_file import Rollouts
 from tests.external.browser.accessibility import check_accessible
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.viewer import exported, viewing
 from tests.support.rollout_files import write
 from tests.unit.records.notes.note_rows import record, rows, write_notes
 
-Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr"
 ROLLOUTS = rows(12, 3)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.external.browser.accessibility import check_accessible
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.reading_rows import (
     ANSWER,
     TURNS,
@@ -23,7 +23,6 @@ from tests.external.browser.reading_rows import (
 from tests.external.browser.test_attacks import check_unharmed
 from tests.external.browser.viewer import viewing
 
-Open = Callable[..., Tab]
 PLACE = "#/runs/0/tasks/0/0"
 _COPIED = """all => all.map((one) => {
     getSelection().selectAllChildren(one);

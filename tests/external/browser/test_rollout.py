@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import orjson
 from playwright.sync_api import expect
 
 from rollyard.records.types import Json
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.recordings import Recordings
 from tests.support.stacks import read_rows
-
-Open = Callable[..., Tab]
 
 
 def solved(recordings: Recordings) -> Json:

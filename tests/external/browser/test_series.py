@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -12,12 +12,11 @@ from playwright.sync_api import expect
 
 from rollyard.records.types import Json
 from tests.external.browser.accessibility import check_accessible
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.viewer import exported, viewing
 from tests.support.rollout_files import solved, write
 from tests.support.step_rows import step_rows
 
-Open = Callable[..., Tab]
 STEPS = {0: {1: 0, 2: 4, 3: 1}, 25: {3: 2, 2: 2, 1: 2}, 50: {1: 4, 2: 0, 3: 3}}
 EPISODES = 3
 """The number of the run with the episodes, whose step is the last one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -11,13 +11,12 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from rollyard.records.types import Json
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.viewer import viewing
 from tests.support.rollout_files import write
 from tests.support.token_rows import alternatives, call_item, logprobs_item, random_token_rows, token_row
 from tests.support.training_runs import training_run
 
-Open = Callable[..., Tab]
 ATTACK = "</script><img src=x onerror=alert(1)>\u202e"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,11 @@ from playwright.sync_api import Locator, expect
 from rollyard.training.metrics.metrics_log import MetricsLog
 from rollyard.training.run_paths import TrainingPaths
 from tests.external.browser.accessibility import check_accessible
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.viewer import viewing
 from tests.support.rollout_files import grid
 from tests.support.training_runs import training_run
 
-Open = Callable[..., Tab]
 STEPS = 30
 KEPT = 12
 

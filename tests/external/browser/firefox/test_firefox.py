@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from rollyard.analysis.report.document import Report
 from rollyard.analysis.report.html import html
 from rollyard.records.search_path import INSTALLED
 from tests.external.browser.attacks import ATTACKS
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.pdf_pages import page_count
 from tests.external.browser.places import PLACES
 from tests.external.browser.recordings import Recordings
@@ -22,7 +21,6 @@ from tests.external.browser.test_attacks import RUN, check_unharmed
 from tests.external.browser.viewer import exported
 from tests.support.stacks import read_rows
 
-Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr"
 LATE = INSTALLED / "examples" / "hunt" / "recorded" / "late.jsonl"
 PHONE = {"width": 390, "height": 844}
