@@ -12,7 +12,7 @@ from benchmarks.profile import Case, rollouts
 from rollyard.analysis.metrics.run_pair import TaskChanges
 from rollyard.analysis.metrics.training_steps import StepSummary, TaskSeries
 from rollyard.analysis.viewer.library import FileIndex
-from rollyard.analysis.viewer.step_reader import StepReader, files_as_series
+from rollyard.analysis.viewer.series import StepReader, files_as_series
 
 STEPS = 10
 

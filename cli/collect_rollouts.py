@@ -51,89 +51,6 @@ from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import most_frequent_failure
 from rollyard.services.runtime.process_setup import file_limit_of, raise_file_limit, tune_gc
 
-# Prints the summary of a finished or stopped collection.
-
-
-def summary(
-    state: State,
-    progress: CollectionProgress,
-    paths: RolloutPaths,
-    why: str,
-    refused: int,
-    unmerged: Path | None = None,
-) -> None:
-    """Print the summary of a collection.
-
-    `why`: why the collection stopped early; empty if it did not.
-    `refused`: number of rollouts whose tasks the environment rejected. `unmerged`: the output of which this job has
-    collected a share, if it has not merged the shards.
-    """
-    complete = progress.measured == progress.expected
-    print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")
-    if why:
-        print(f"  stopped       {plain_line(why)}")
-    _print_means(progress)
-    if progress.collected:
-        print(f"  speed         {progress.rate:.1f} rollouts/s, {progress.collected} in {duration(progress.elapsed_s)}")
-    print(f"  rollouts      {paths.output}")
-    abandoned = progress.failed - progress.masked
-    if progress.failed_attempts or abandoned:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in progress.kinds.most_common()) or "of an earlier command"
-        failed = f"{progress.failed_attempts} attempts failed ({kinds}), {abandoned} rollouts abandoned"
-        print(f"  failures      {failed}")
-        if common := most_frequent_failure(paths.failures):
-            print(f"                {common}")
-        print(f"                {paths.failures}")
-    missing = progress.expected - progress.measured
-    if refused:
-        print(f"  refused       {refused} rollouts were rejected by the environment (bad_task); see the failures file")
-    if masked := progress.masked:
-        reason = "their environment or agent says that they have no score (mask_sample, failure_kind)"
-        print(f"  masked        {pluralize(masked, 'rollout')} in the file: {reason}")
-    if (open_count := missing - refused - masked) > 0:
-        changed = "restart ng_run if you changed a server's code; " if progress.kinds["server_error"] else ""
-        print(f"  next          {changed}repeat the command to collect the {open_count} missing rollouts")
-    elif not missing and unmerged is not None:
-        print("  next          the last of the jobs merges their files; if it was killed:")
-        print(f"                ng_merge {unmerged}")
-    elif not missing:
-        print(f"  next          ng_reward_profile {paths.output}  (a report)")
-        print(f"                ng_viewer {paths.output}  (the rollouts, in a browser)")
-
-
-def _print_means(progress: CollectionProgress) -> None:
-    """Print the means of each dataset in a mixture, then the overall means."""
-    means = progress.means()
-    names = {name: plain_line(name) for name in means.datasets}
-    width = max(map(len, names.values()), default=0)
-    for name, (mean, success) in means.datasets.items():
-        solved = "" if success is None else f"success {_rate(success, progress.scores.parts[name].solved)}, "
-        print(f"  {names[name]:<{width}}  {solved}mean reward {_mean(mean)}, {pluralize(mean.tasks, 'task')}")
-    if means.success is not None:
-        print(f"  success rate  {_rate(means.success, progress.successes or 0)}")
-    if means.reward is not None:
-        print(f"  mean reward   {_mean(means.reward)}")
-    elif means.why_no_reward:
-        print(f"  mean reward   not averaged over all datasets: {plain_line(means.why_no_reward)}")
-    if any(one and one.stderr is not None for one in (means.success, means.reward)):
-        print("                ± is one SE, clustered by task")
-
-
-def _rate(found: ClusteredMean, solved: int) -> str:
-    """Format a rate with its standard error, or, if it is 0% or 100%, with a confidence interval."""
-    counted = f"({solved} / {found.rollouts})"
-    if found.stderr is not None:
-        return f"{found.value:.2%} ± {found.stderr:.2%} {counted}"
-    if (interval := found.share_interval) is None:
-        return f"{found.value:.2%} {counted}"
-    return f"{found.value:.2%} {counted}, 95% interval {interval[0]:.2%} to {interval[1]:.2%}"
-
-
-def _mean(found: ClusteredMean) -> str:
-    error = "" if found.stderr is None else f" ± {reward(found.stderr)}"
-    return f"{reward(found.value)}{error}"
-
-
 EXAMPLE = (
     "ng_collect_rollouts --agent-name grl_sokoban_game_agent "
     "--input-jsonl-fpath resources_servers/grl_sokoban/data/example.jsonl "
@@ -252,7 +169,7 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
         address = head_address(options.head, options.head_server)
         head = await find_run(transport, Path.cwd(), address, token, nemo_gym=True)
         if head.stack == "nemo_gym":
-            _print_note(NOTE.format(url=head.url))
+            print(NOTE.format(url=head.url), file=sys.stderr)
         stack = clients_of(head, transport, lag)
         check_agent_limits(await _file_limits(head, transport, stack, tasks.agents), options.num_samples_in_parallel)
         async with OpenCollection.opened(plan, tasks, stack) as collection:
@@ -283,10 +200,6 @@ async def _file_limits(
     processes = {process.url: process.pid for process in await NemoGymHead(transport, head.url, head.token).processes()}
     pids = {agent: [processes.get(url) for url in directory.servers.get(agent, ())] for agent in agents}
     return {agent: [limit for pid in found if (limit := file_limit_of(pid))] for agent, found in pids.items()}
-
-
-def _print_note(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 async def _collect(progress: CollectionProgress, display: Display, collector: Collector) -> State:
@@ -320,3 +233,82 @@ async def _collect(progress: CollectionProgress, display: Display, collector: Co
         display.close()
         for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+def summary(
+    state: State,
+    progress: CollectionProgress,
+    paths: RolloutPaths,
+    why: str,
+    refused: int,
+    unmerged: Path | None = None,
+) -> None:
+    """Print the summary of a collection.
+
+    `why`: why the collection stopped early; empty if it did not.
+    `refused`: number of rollouts whose tasks the environment rejected. `unmerged`: the output of which this job has
+    collected a share, if it has not merged the shards.
+    """
+    complete = progress.measured == progress.expected
+    print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")
+    if why:
+        print(f"  stopped       {plain_line(why)}")
+    _print_means(progress)
+    if progress.collected:
+        print(f"  speed         {progress.rate:.1f} rollouts/s, {progress.collected} in {duration(progress.elapsed_s)}")
+    print(f"  rollouts      {paths.output}")
+    abandoned = progress.failed - progress.masked
+    if progress.failed_attempts or abandoned:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in progress.kinds.most_common()) or "of an earlier command"
+        failed = f"{progress.failed_attempts} attempts failed ({kinds}), {abandoned} rollouts abandoned"
+        print(f"  failures      {failed}")
+        if common := most_frequent_failure(paths.failures):
+            print(f"                {common}")
+        print(f"                {paths.failures}")
+    missing = progress.expected - progress.measured
+    if refused:
+        print(f"  refused       {refused} rollouts were rejected by the environment (bad_task); see the failures file")
+    if masked := progress.masked:
+        reason = "their environment or agent says that they have no score (mask_sample, failure_kind)"
+        print(f"  masked        {pluralize(masked, 'rollout')} in the file: {reason}")
+    if (open_count := missing - refused - masked) > 0:
+        changed = "restart ng_run if you changed a server's code; " if progress.kinds["server_error"] else ""
+        print(f"  next          {changed}repeat the command to collect the {open_count} missing rollouts")
+    elif not missing and unmerged is not None:
+        print("  next          the last of the jobs merges their files; if it was killed:")
+        print(f"                ng_merge {unmerged}")
+    elif not missing:
+        print(f"  next          ng_reward_profile {paths.output}  (a report)")
+        print(f"                ng_viewer {paths.output}  (the rollouts, in a browser)")
+
+
+def _print_means(progress: CollectionProgress) -> None:
+    means = progress.means()
+    names = {name: plain_line(name) for name in means.datasets}
+    width = max(map(len, names.values()), default=0)
+    for name, (mean, success) in means.datasets.items():
+        solved = "" if success is None else f"success {_rate(success, progress.scores.parts[name].solved)}, "
+        print(f"  {names[name]:<{width}}  {solved}mean reward {_mean(mean)}, {pluralize(mean.tasks, 'task')}")
+    if means.success is not None:
+        print(f"  success rate  {_rate(means.success, progress.successes or 0)}")
+    if means.reward is not None:
+        print(f"  mean reward   {_mean(means.reward)}")
+    elif means.why_no_reward:
+        print(f"  mean reward   not averaged over all datasets: {plain_line(means.why_no_reward)}")
+    if any(one and one.stderr is not None for one in (means.success, means.reward)):
+        print("                ± is one SE, clustered by task")
+
+
+def _rate(found: ClusteredMean, solved: int) -> str:
+    """Format a rate with its standard error, or, if it is 0% or 100%, with a confidence interval."""
+    counted = f"({solved} / {found.rollouts})"
+    if found.stderr is not None:
+        return f"{found.value:.2%} ± {found.stderr:.2%} {counted}"
+    if (interval := found.share_interval) is None:
+        return f"{found.value:.2%} {counted}"
+    return f"{found.value:.2%} {counted}, 95% interval {interval[0]:.2%} to {interval[1]:.2%}"
+
+
+def _mean(found: ClusteredMean) -> str:
+    error = "" if found.stderr is None else f" ± {reward(found.stderr)}"
+    return f"{reward(found.value)}{error}"

@@ -13,7 +13,6 @@ from rollyard.records.terminal import plain, unwrapped
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return whether `stream` (`sys.stdout` or `sys.stderr`) is a terminal."""
     return unwrapped(stream).isatty()
 
 

@@ -20,8 +20,6 @@ from rollyard.records.terminal import plain_output
 from rollyard.services.sandbox.records import Layers, Limits
 from rollyard.services.sandbox.sandbox import Sandbox
 
-# ng_doctor sandbox: tests the isolation of untrusted code on this host and lists the active isolation layers.
-
 EXAMPLE = "ng_doctor sandbox"
 
 

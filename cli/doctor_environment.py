@@ -8,7 +8,6 @@ expected answer is rewarded, and a wrong answer is not.
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,7 +19,7 @@ import orjson
 import uvloop
 from pydantic import Field
 
-from rollyard.cli.doctor_machine import Finding, failed, note, ok, shown
+from rollyard.cli.doctor_machine import Finding, failed, note, ok, shown, temporary_stack
 from rollyard.cli.options import Options, names_of, read_options, unknown_option
 from rollyard.records.errors import Failure, OperatorError, RollyardError, RunError, did_you_mean
 from rollyard.records.json_values import is_number, number
@@ -38,8 +37,6 @@ from rollyard.services.http.client import SESSION_HEADER
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.process_setup import raise_file_limit
-from rollyard.services.runtime.run_dir import RunFolder
-from rollyard.services.runtime.stack import Stack, new_keys
 
 EXAMPLE = "ng_doctor env grl_sokoban"
 FAMILY = "resources_servers"
@@ -120,8 +117,6 @@ async def _findings(options: EnvironmentOptions, overrides: list[Override]) -> A
 
 @dataclass(frozen=True)
 class Reply:
-    """A response of the environment."""
-
     status: int
     content: Any
     """The parsed body, or its text if it is not JSON."""
@@ -138,8 +133,6 @@ class Reply:
 
 @dataclass
 class Episode:
-    """An open episode."""
-
     target: Target
     row: Json
     opened: Json = field(default_factory=dict)
@@ -169,8 +162,6 @@ class Episode:
 
 @dataclass(frozen=True)
 class Target:
-    """The environment to check."""
-
     name: str
     url: str
     transport: Transport
@@ -187,7 +178,6 @@ class Target:
 
     @asynccontextmanager
     async def episode(self, row: Json, path: str) -> AsyncIterator[Episode]:
-        """Open an episode by `path` and close it at the end. Raises RunError if it is refused."""
         episode = Episode(self, row)
         # A named session stays open until it is closed, even if the environment ends the episode before /verify.
         reply = await episode.post(path, row, {SESSION_HEADER: uuid.uuid4().hex})
@@ -239,7 +229,6 @@ async def _row(target: Target, file: Path | None) -> Json:
 
 
 async def _way_in(target: Target, row: Json, listed: Any) -> str:
-    """Return the path that opens an episode: /reset if the environment has no tools and accepts it."""
     refusal = RunError("the environment refuses to open an episode")
     for path in ("/seed_session",) if _tools(row, None, listed) else ("/reset", "/seed_session"):
         try:
@@ -282,7 +271,6 @@ async def _calls(episode: Episode, tools: Sequence[Json]) -> list[Json]:
 
 
 async def _messages(episode: Episode) -> list[Json]:
-    """Send the messages of a turn-based episode. Raises RunError if the environment fails."""
     items: list[Json] = []
     for text in MESSAGES:
         reply = await episode.post("/step", {"response": _response([_message(text)])})
@@ -360,7 +348,6 @@ async def _right_answer(target: Target, row: Json, path: str, verdict: Json) -> 
 
 
 async def _wrong_answer(target: Target, row: Json, path: str, right: float | None) -> Finding:
-    """Try a wrong answer. It must not solve the task if the expected answer does."""
     reply = await _grade(target, row, path, WRONG)
     reward = number(reply.object.get("reward"), None)
     if reply.status != 200 or reward is None:
@@ -428,7 +415,6 @@ def _target(options: EnvironmentOptions, overrides: list[Override]) -> AbstractA
 
 @asynccontextmanager
 async def _connected(options: EnvironmentOptions) -> AsyncIterator[Target]:
-    """Connect to an environment at a URL. Raises RunError if nothing responds there."""
     transport = HttpTransport()
     try:
         address = options.name.rstrip("/")
@@ -444,22 +430,14 @@ async def _connected(options: EnvironmentOptions) -> AsyncIterator[Target]:
 @asynccontextmanager
 async def _started(config: RunConfig, spec: ServerSpec, options: EnvironmentOptions) -> AsyncIterator[Target]:
     """Start the servers of the config, each in its own process. Raises RunError if one does not start."""
-    with tempfile.TemporaryDirectory(prefix="rollyard-doctor-", ignore_cleanup_errors=True) as temporary:
-        keys = new_keys()
-        folder = RunFolder.create(Path(temporary), keys.run_id)
-        launcher = LocalLauncher(cache_folder(os.environ))
-        stack = Stack(
-            config, keys, folder, print_line=lambda _: None, launcher=launcher, head_port=0, environ=os.environ
-        )
+    async with temporary_stack(config, LocalLauncher(cache_folder(os.environ)), os.environ) as (stack, _):
         transport = HttpTransport()
         try:
-            await stack.start()
             (instance,) = [one for one in stack.registry.instances() if one.server_name == spec.name]
             assert instance.url is not None
             yield Target(spec.name, instance.url, transport, options.timeout_s, spec.folder)
         finally:
             await transport.close()
-            await stack.stop()
 
 
 def _config(options: EnvironmentOptions, overrides: Sequence[Override]) -> tuple[RunConfig, ServerSpec]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -13,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
@@ -22,33 +24,35 @@ import orjson
 import uvloop
 from pydantic import Field
 
-from rollyard.cli.doctor_rollout import try_rollout
 from rollyard.cli.options import Options, names_of, read_options, unknown_option
-from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.errors import OperatorError, RollyardError, RunError
+from rollyard.records.jsonl import iter_jsonl, refuse
 from rollyard.records.optional import EXTRAS, install_command, missing
+from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.search_path import INSTALLED
-from rollyard.records.types import Record
+from rollyard.records.types import Json, Record, ServerRef
 from rollyard.services.config.load import load
 from rollyard.services.config.plugins import search_roots
-from rollyard.services.config.run_config import RunConfig
+from rollyard.services.config.run_config import RunConfig, ServerSpec
+from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.rollouts import collector
+from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.runtime.hosting import bind
+from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit
 from rollyard.services.runtime.run_dir import HOME, RunFolder, running_heads
-from rollyard.services.runtime.stack import new_keys
+from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
-
-# Defines ng_doctor's findings and formats them as text.
 
 Status = Literal["ok", "note", "absent", "failed"]
 
 
 class Finding(Record):
-    """The result of one check."""
-
     name: str
     status: Status
     """`note`: works with limitations. `absent`: an optional extra is not installed. `failed`: a run would fail."""
@@ -82,8 +86,6 @@ def verdict(findings: Sequence[Finding]) -> str:
     return f"would fail: {', '.join(wrong)}" if wrong else "Everything that a run requires is available."
 
 
-# ng_doctor's checks of this host. An error in one check is reported as a finding and does not stop the others.
-
 GIB = 1 << 30
 HEAD_PORT = 11000
 _ENGINE_VARIABLE = b"ROLLYARD_ENGINE="
@@ -91,7 +93,6 @@ _ENGINE_VARIABLE = b"ROLLYARD_ENGINE="
 
 
 def machine(folder: Path) -> Iterator[Finding]:
-    """Run all checks of this host, except for the sandbox and the rollout."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         _processors,
@@ -116,7 +117,6 @@ def machine(folder: Path) -> Iterator[Finding]:
 
 
 async def sandbox() -> Finding:
-    """Check which kind of isolation for untrusted code works on this host."""
     jail = Sandbox(Limits())
     try:
         await jail.start()
@@ -447,3 +447,104 @@ async def _config(config: RunConfig, cache: Path) -> AsyncIterator[Finding]:
         yield failed("config", str(error))
     finally:
         await preflight.close()
+
+
+ROLLOUT_TIMEOUT_S = 120.0
+"""Timeout for the rollout itself, not counting the start and stop of the servers."""
+
+
+@asynccontextmanager
+async def temporary_stack(
+    config: RunConfig, launcher: Launcher | None, environ: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[Stack, Path]]:
+    """Yield the started servers of the config, on free ports, and their temporary folder. They print nothing.
+
+    `launcher`: None runs them in this process. Raises RunError if a server does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="rollyard-doctor-", ignore_cleanup_errors=True) as temporary:
+        keys, folder = new_keys(), Path(temporary)
+        stack = Stack(
+            config,
+            keys,
+            RunFolder.create(folder, keys.run_id),
+            print_line=lambda _: None,
+            launcher=launcher,
+            head_port=0,
+            environ=environ,
+        )
+        try:
+            await stack.start()
+            yield stack, folder
+        finally:
+            await stack.stop()
+
+
+async def _run_rollout(
+    config: RunConfig, cache: Path, environ: Mapping[str, str], agent: str | None, rows: Path | None
+) -> str:
+    """Start the servers, collect one rollout at temperature 0 and return a description of the result.
+
+    It uses the same code as ng_run and ng_collect_rollouts. Raises RollyardError if a step fails.
+    """
+    agent_spec = _agent(config, agent)
+    tasks = TaskFile(rows or _example(config, agent_spec), agent=agent_spec.name, limit=1)
+    started = time.monotonic()
+    async with temporary_stack(config, LocalLauncher(cache), environ) as (stack, folder):
+        ready_s = time.monotonic() - started
+        row = await _collect(stack, tasks, folder / "rollouts.jsonl")
+    success = "" if "success" not in row else ", success" if row["success"] else ", no success"
+    times = f"ready in {ready_s:.1f} s, {time.monotonic() - started:.1f} s in total"
+    return f"{agent_spec.name}: reward {row['reward']:.4g}{success}; {row.get('finish_reason')} ({times})"
+
+
+async def _collect(stack: Stack, tasks: TaskFile, output: Path) -> Json:
+    store = RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False)
+    progress = CollectionProgress(tasks.count)
+    try:
+        store.load(progress.count)
+        limits = collector.Limits(parallel=1, max_attempts=2, rollout_timeout_s=ROLLOUT_TIMEOUT_S)
+        collecting = collector.Collector(tasks.rollouts(1), {"temperature": 0}, stack.client, store, progress, limits)
+        await collecting.run()
+    finally:
+        store.close()
+    rows = await asyncio.to_thread(lambda: list(iter_jsonl(output, refuse(output))))
+    if len(rows) != 1:
+        why = "; ".join(f"{row.failure_kind} at {row.server}: {row.detail}" for row in collecting.failures)
+        raise RunError(why or "no rollout was stored")
+    return rows[0].value
+
+
+def _agent(config: RunConfig, name: str | None) -> ServerSpec:
+    agents = {spec.name: spec for spec in config.servers if spec.family == "agents"}
+    if name is None and len(agents) == 1:
+        return next(iter(agents.values()))
+    if name not in agents:
+        found = ", ".join(agents) or "none"
+        raise OperatorError(f"select an agent with --agent-name ...; available: {found}")
+    return agents[name]
+
+
+def _example(config: RunConfig, agent_spec: ServerSpec) -> Path:
+    """Return the file with example rows for the agent's environment. Raises OperatorError if there is none."""
+    named = {value.name for _, value in agent_spec.settings if isinstance(value, ServerRef)}
+    for spec in config.servers:
+        if (
+            spec.external_url is None
+            and spec.name in named
+            and (path := spec.folder / "data" / "example.jsonl").is_file()
+        ):
+            return path
+    raise OperatorError(f"no example rows for {agent_spec.name}; pass some with --input-jsonl-fpath rows.jsonl")
+
+
+async def try_rollout(
+    config: RunConfig, cache: Path, environ: Mapping[str, str], *, agent: str | None = None, rows: Path | None = None
+) -> tuple[str, str]:
+    """Return descriptions of the rollout and of the failure; one of the two is empty."""
+    try:
+        async with asyncio.timeout(ROLLOUT_TIMEOUT_S * 4):
+            return await _run_rollout(config, cache, environ, agent, rows), ""
+    except RollyardError as error:
+        return "", str(error)
+    except TimeoutError:
+        return "", f"did not finish within {ROLLOUT_TIMEOUT_S * 4:g} s"

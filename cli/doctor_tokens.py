@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import orjson
 import uvloop
 from pydantic import Field
 
+from rollyard.cli.doctor_machine import temporary_stack
 from rollyard.cli.find_run import find_run
 from rollyard.cli.options import Options, names_of, read_options, unknown_option
 from rollyard.records.errors import OperatorError
@@ -25,8 +25,6 @@ from rollyard.services.config.plugins import search_roots
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.runtime.run_dir import RunFolder
-from rollyard.services.runtime.stack import Stack, new_keys
 
 EXAMPLE = "ng_doctor tokens responses_api_models/vllm_model/configs/vllm_model.yaml"
 MODELS = "responses_api_models"
@@ -94,23 +92,11 @@ async def _running_stack(options: TokenOptions, overrides: list[Override]) -> As
 
 @asynccontextmanager
 async def _started_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
-    """Run the servers defined in the configs in this process, on free ports, for the duration of the check."""
+    """Run the servers defined in the configs in this process for the duration of the check."""
     roots = search_roots(Path.cwd())
     config = load(options.config_paths, overrides, roots, os.environ, options=TokenOptions.model_fields)
-    with tempfile.TemporaryDirectory() as folder:
-        keys = new_keys()
-        stack = Stack(
-            config, keys, RunFolder.create(Path(folder), keys.run_id), print_line=_quiet, launcher=None, head_port=0
-        )
-        try:
-            await stack.start()
-            yield stack.client
-        finally:
-            await stack.stop()
-
-
-def _quiet(text: str) -> None:
-    """Ignore progress messages, because only the report is printed."""
+    async with temporary_stack(config, None) as (stack, _):
+        yield stack.client
 
 
 def is_contiguous(report: Json) -> bool:
@@ -122,10 +108,11 @@ def is_contiguous(report: Json) -> bool:
 
 def format_report(report: Json) -> str:
     lines = [
-        f"model {report['model']}: token ids are sent by {report['token_in']!r}, logprobs are {report['logprobs_mode']}"
+        f"model {report['model']}: token ids are sent by {report['token_in']!r}, "
+        f"logprobs are {report['logprobs_mode']}",
+        "",
+        "Chat template: whether the next prompt continues a rendered turn:",
     ]
-    lines.append("")
-    lines.append("Chat template: whether the next prompt continues a rendered turn:")
     for case in report["template"]:
         if "error" in case:
             lines.append(f"  {case['case']:<36} {case['error']}")
@@ -142,15 +129,13 @@ def format_report(report: Json) -> str:
         if case["token_in"]:
             lines.append(f"      token ids: {case['token_in']}")
     sampled = report["sampled"]
-    lines.append("")
-    lines.append(f"Sampled turns, sent back as messages: {sampled['broken']} of {sampled['turns']} are not contiguous.")
+    broken, turns = sampled["broken"], sampled["turns"]
+    lines += ["", f"Sampled turns, sent back as messages: {broken} of {turns} are not contiguous."]
     if first := sampled["first"]:
         lines.append(f"  first mismatch: token {first['position']}, after {first['before']!r}")
         lines.append(f"      generated {first['expected']!r}")
         lines.append(f"      rendered  {first['found']!r}")
-    lines.append("")
-    lines.append(_verdict(report))
-    return "\n".join(lines)
+    return "\n".join([*lines, "", _verdict(report)])
 
 
 def _verdict(report: Json) -> str:

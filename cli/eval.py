@@ -51,8 +51,6 @@ from rollyard.services.config.settings_file import search_path
 from rollyard.services.rollouts.collection import CREATE_PARAMS, max_turns
 from rollyard.services.server.settings import COMMAND_LINE, parse_settings
 
-# The arguments of ng_eval: a config file, keys of the config, settings of servers, flags and options.
-
 
 class EvalOptions(EvalConfig, Options):
     """The keys of the config, and options of the command."""
@@ -90,19 +88,13 @@ _BELOW = {"responses_create_params": CREATE_PARAMS, "vllm": VllmSettings.model_f
 
 @dataclass(frozen=True)
 class EvalArguments:
-    """The parsed command line of ng_eval."""
-
     config: EvalConfig
     options: EvalOptions
     nemo_rl: NemoRlRun | None
     """The evaluation that `config` was converted from."""
-    detach: bool
-    watch: str | None
-    """Folder or S3 URL of checkpoints to evaluate."""
 
 
 def read_arguments(arguments: Sequence[str], here: Path) -> EvalArguments:
-    """Parse the arguments. Raises OperatorError if they are invalid."""
     overrides, files = read_command_line(EvalOptions, arguments, rest=True)
     known = [option_name(name, field) for name, field in EvalOptions.model_fields.items()]
     own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
@@ -123,10 +115,7 @@ def read_arguments(arguments: Sequence[str], here: Path) -> EvalArguments:
     options = parse_settings(EvalOptions, {"output_dir": config.output_dir, **own}, COMMAND_LINE)
     if options.watch is not None and (config.model or config.policy_base_url or config.head):
         raise OperatorError("--watch evaluates checkpoints, so model, policy_base_url and head must not be set")
-    return EvalArguments(config, options, nemo_rl, options.detach, options.watch)
-
-
-# Shows an evaluation in the terminal: messages, the progress of its collection, its plan, its state and its result.
+    return EvalArguments(config, options, nemo_rl)
 
 
 class EvalDisplay:
@@ -147,7 +136,8 @@ class EvalDisplay:
             self._show_bar(status)
         elif time.monotonic() >= self._next:
             if self._next:
-                print(f"  {_counts(status)}  {numbers(status)}", file=sys.stderr, flush=True)
+                counts = f"rollouts {status.measured}/{status.expected}"
+                print(f"  {counts}  {numbers(status)}", file=sys.stderr, flush=True)
             self._next = time.monotonic() + PLAIN_EVERY_S
 
     def collection_ended(self) -> None:
@@ -172,7 +162,6 @@ class EvalDisplay:
 
 
 def numbers(status: CollectionStatus) -> str:
-    """Format speed, time left, success rate and failures."""
     parts = [f"{status.rollouts_per_s:.1f}/s"]
     if status.eta_s is not None:
         parts.append(f"{duration(status.eta_s)} left")
@@ -187,12 +176,7 @@ def numbers(status: CollectionStatus) -> str:
     return "  ".join(parts)
 
 
-def _counts(status: CollectionStatus) -> str:
-    return f"rollouts {status.measured}/{status.expected}"
-
-
 def heading(plan: EvalPlan) -> str:
-    """Return what the evaluation does, in a few lines."""
     config = plan.config
     where = {
         "served": f"served by vLLM ({plan.served['vllm_command'][0] if plan.served else ''})",
@@ -237,7 +221,6 @@ def print_result(result: EvalResult, folder: Path) -> None:
 
 
 def print_status(found: FoundEval) -> None:
-    """Print the state of an evaluation, and how to continue if it has ended."""
     state = found.state()
     if state is None:
         print(f"{found.folder.own}: no state was written yet")
@@ -297,34 +280,29 @@ def run(arguments: Sequence[str]) -> int:
     given = read_arguments(arguments, here)
     if given.options.dry_run:
         return _print_plan(given, here)
-    work = _evaluate if given.watch is None else _watch
-    if given.detach:
+    work = _evaluate if given.options.watch is None else _watch
+    if given.options.detach:
         return detached(lambda started: work(given, here, started), here / given.config.output_dir)
     return work(given, here, None)
 
 
 def _print_plan(given: EvalArguments, here: Path) -> int:
-    config = given.config
-    if given.watch is not None:
-        plan = asyncio.run(_check_watch(config, here, given.watch))
+    config, watch = given.config, given.options.watch
+    if watch is not None:
+        plan = asyncio.run(_check_watch(config, here, watch))
     elif given.nemo_rl is None:
         plan = asyncio.run(check(config, os.environ, here))
     else:
         print(*given.nemo_rl.notes(), sep="\n", end="\n" if given.nemo_rl.notes() else "")
         with given.nemo_rl.prepared_elsewhere() as prepared:
             plan = replace(asyncio.run(check(prepared, os.environ, here)), input_jsonl_fpath=config.input_jsonl_fpath)
-    watched = "" if given.watch is None else f"watch      {given.watch}\n"
+    watched = "" if watch is None else f"watch      {watch}\n"
     print(f"{watched}{heading(plan)}\nEverything is configured correctly; nothing was started (dry_run).")
     return EXIT_DONE
 
 
-def _prepare(given: EvalArguments) -> list[str]:
-    """Prepare what another tool's config needs, and return notes."""
-    return given.nemo_rl.prepare() if given.nemo_rl is not None else []
-
-
 def _evaluate(given: EvalArguments, here: Path, started: Started | None) -> int:
-    for note in _prepare(given):
+    for note in given.nemo_rl.prepare() if given.nemo_rl is not None else []:
         print(note, file=sys.stderr)
     display, requests = EvalDisplay(here), ControlRequests()
 
@@ -336,7 +314,7 @@ def _evaluate(given: EvalArguments, here: Path, started: Started | None) -> int:
 
     original = None if given.nemo_rl is None else given.nemo_rl.tree
     evaluation = evaluate(
-        *(given.config,),
+        given.config,
         environ=os.environ,
         here=here,
         observer=display,
@@ -361,11 +339,11 @@ def _watch(given: EvalArguments, here: Path, started: Started | None) -> int:
 
 
 async def _watch_checkpoints(given: EvalArguments, here: Path, started: Started | None) -> int:
-    assert given.watch is not None
     options, folder = given.options, here / given.config.output_dir
-    source = open_source(given.watch, folder / "checkpoints", options.watch_pattern, options.watch_marker)
+    assert options.watch is not None
+    source = open_source(options.watch, folder / "checkpoints", options.watch_pattern, options.watch_marker)
     display, loop = EvalDisplay(here), asyncio.get_running_loop()
-    await _check_watch(given.config, here, given.watch)
+    await _check_watch(given.config, here, options.watch)
 
     def on_start(control: WatchControl, state: EvalState) -> None:
         _end_on_signals(control.requests, display, given.config.drain_timeout_s, control.stopped.set)
@@ -377,7 +355,7 @@ async def _watch_checkpoints(given: EvalArguments, here: Path, started: Started 
         def evaluate_one(config: EvalConfig) -> None:
             control.evaluates(config)
             evaluation = evaluate(
-                *(config,),
+                config,
                 environ=os.environ,
                 here=here,
                 observer=display,
@@ -390,7 +368,7 @@ async def _watch_checkpoints(given: EvalArguments, here: Path, started: Started 
             if result.state != "complete":
                 raise (OperatorError if result.refused else RunError)(result.message)
 
-        identity = identity_of_watch(given.config, _address(given.watch, here))
+        identity = identity_of_watch(given.config, _address(options.watch, here))
         check_watch_identity(folder, identity)  # another watch may have written it since the check
         write_watch_identity(folder, identity)
         config = given.config.model_copy(update={"output_dir": folder})

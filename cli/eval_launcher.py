@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -47,7 +48,6 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     given = [word for word in arguments if word != "--debug"]
     if "--version" in given:
         print(f"{COMMAND} (rollyard {version('rollyard')})")
@@ -67,7 +67,6 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def status(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Show the jobs of a launch."""
     parser = _parser("status", "Show the jobs of a launch, and how many of the rows are done.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(arguments)
@@ -80,7 +79,6 @@ def status(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def resume(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Submit what is missing of a launch."""
     parser = _parser("resume", "Submit missing jobs, and replace ended jobs of combinations that are not complete.")
     parser.add_argument("--jobs", type=positive, metavar="N", help="new number of jobs for each combination")
     given = parser.parse_args(arguments)
@@ -88,13 +86,11 @@ def resume(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def cancel(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Cancel the jobs of a launch with their successors."""
     given = _parser("cancel", "Cancel all jobs of a launch, with their successors.").parse_args(arguments)
     return _launcher(environ).cancel(_launch(given, environ))
 
 
 def collect(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Collect the results of a launch in one table."""
     parser = _parser("collect", "Collect the results of a launch: parameters, coverage and metrics in one table.")
     parser.add_argument("--output-dir", type=Path, metavar="DIR", help="folder of results.md, .csv and .json")
     parser.add_argument("--pass-threshold", type=float, metavar="R", help="minimum reward that counts as solved")
@@ -139,8 +135,7 @@ def _launch(given: argparse.Namespace, environ: Mapping[str, str]) -> Launch:
     return find_launch(launch_root(environ), given.folder, given.jobname)
 
 
-def _print_line(text: str) -> None:
-    print(text, flush=True)
+_print_line = partial(print, flush=True)
 
 
 def _warn(text: str) -> None:
@@ -148,7 +143,6 @@ def _warn(text: str) -> None:
 
 
 def _status_view(status: LaunchStatus) -> RenderableType:
-    """Render one row for each combination, with the states of its jobs."""
     keys = list(dict.fromkeys(key for one in status.combinations for key in one.parameters))
     rows: list[list[str]] = []
     for job in status.conversion:
@@ -166,7 +160,6 @@ def _status_view(status: LaunchStatus) -> RenderableType:
 
 
 def _table_view(table: SweepTable) -> RenderableType:
-    """Render one row for each combination, with coverage and metrics."""
     titles = ["name", *_short_names(table.parameters), "rollouts", *table.metrics]
     return _table(titles, [table.cells(row) for row in table.rows])
 

@@ -142,7 +142,6 @@ def _why_foreign(url: str, listener: ListenerOwner) -> str:
 
 
 def _is_here(address: str) -> bool:
-    """Return whether the address belongs to this host."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.bind((address, 0))
@@ -156,9 +155,6 @@ def _name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-# The address of the head, in Rollyard's form (--head HOST:PORT) or in NeMo Gym's (--head-server.port ...).
 
 
 class HeadServer(Record):

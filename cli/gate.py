@@ -24,45 +24,6 @@ from rollyard.records.rollout_file import check_output, named_files
 from rollyard.records.terminal import plain_line
 from rollyard.services.server.settings import dashed
 
-# Prints the verdict of a gate.
-
-_TASKS = 10
-
-
-def print_verdict(found: GateVerdict) -> None:
-    """Print the decision, the rules behind it, and the tasks that regressed."""
-    print(plain_line(f"{found.decision}: {found.candidate.name} against {found.baseline.name}, {found.tasks:,} tasks"))
-    for result in found.rules:
-        _print_rule(result)
-    for one in (found.baseline, found.candidate):
-        print(plain_line(f"  {one.name}: {measured(one.coverage)} ({one.path})"))
-    for name, tasks in (("regressed", found.regressed), ("improved", found.improved)):
-        if tasks.total:
-            listed = tasks_listed(tasks, found.changed_by, _TASKS)
-            print(plain_line(f"  {name}: {tasks.total:,} tasks by {found.changed_by}: {listed}"))
-    if found.settings:
-        print(plain_line(f"  different settings, allowed: {'; '.join(found.settings)}"))
-    for note in found.notes:
-        print(plain_line(f"  note: {note}"))
-
-
-def _print_rule(result: RuleResult) -> None:
-    one = result.difference
-    print(plain_line(f"  {result.decision:<12}  {result.requirement}"))
-    print(
-        plain_line(
-            f"                {value(one.metric, one.baseline)} -> {value(one.metric, one.candidate)}, difference "
-            f"{change(one.metric, one.difference)} over {one.tasks:,} tasks. {result.reason}"
-        )
-    )
-    if result.missing_baseline or result.missing_candidate:
-        print(
-            f"                Missing rollouts: {result.missing_baseline:,} of the baseline, "
-            f"{result.missing_candidate:,} of the candidate. The lower bound counts them against the candidate, the "
-            "upper bound in its favour."
-        )
-
-
 EXAMPLE = "ng_gate results/base.jsonl results/trained.jsonl --max-drop 0.02 --output-json-fpath results/gate.json"
 
 
@@ -171,3 +132,39 @@ def _rules(options: GateOptions) -> list[GateRule]:
         drop = DEFAULT_MAX_DROP
     rule = GateRule(metric=options.metric, dataset=options.dataset, max_drop=drop, min_gain=options.min_gain)
     return [checked(rule, "command line")]
+
+
+_TASKS = 10
+
+
+def print_verdict(found: GateVerdict) -> None:
+    print(plain_line(f"{found.decision}: {found.candidate.name} against {found.baseline.name}, {found.tasks:,} tasks"))
+    for result in found.rules:
+        _print_rule(result)
+    for one in (found.baseline, found.candidate):
+        print(plain_line(f"  {one.name}: {measured(one.coverage)} ({one.path})"))
+    for name, tasks in (("regressed", found.regressed), ("improved", found.improved)):
+        if tasks.total:
+            listed = tasks_listed(tasks, found.changed_by, _TASKS)
+            print(plain_line(f"  {name}: {tasks.total:,} tasks by {found.changed_by}: {listed}"))
+    if found.settings:
+        print(plain_line(f"  different settings, allowed: {'; '.join(found.settings)}"))
+    for note in found.notes:
+        print(plain_line(f"  note: {note}"))
+
+
+def _print_rule(result: RuleResult) -> None:
+    one = result.difference
+    print(plain_line(f"  {result.decision:<12}  {result.requirement}"))
+    print(
+        plain_line(
+            f"                {value(one.metric, one.baseline)} -> {value(one.metric, one.candidate)}, difference "
+            f"{change(one.metric, one.difference)} over {one.tasks:,} tasks. {result.reason}"
+        )
+    )
+    if result.missing_baseline or result.missing_candidate:
+        print(
+            f"                Missing rollouts: {result.missing_baseline:,} of the baseline, "
+            f"{result.missing_candidate:,} of the candidate. The lower bound counts them against the candidate, the "
+            "upper bound in its favour."
+        )

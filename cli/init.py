@@ -72,7 +72,6 @@ class InitOptions(Options):
 
 
 def main() -> None:
-    """Entry point. The first argument is the name of the new folder."""
     run_command("ng_init", InitOptions, EXAMPLE, run)
 
 

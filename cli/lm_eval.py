@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -138,8 +139,7 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_FAILED if failed else EXIT_DONE
 
 
-def _print_line(text: str) -> None:
-    print(text, flush=True)
+_print_line = partial(print, flush=True)
 
 
 def _stop(stopped: Event) -> None:

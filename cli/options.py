@@ -40,8 +40,6 @@ from rollyard.services.server.settings import (
     takes_text,
 )
 
-# Parses the arguments of a command: options, as people write them, and the files that are its subject.
-
 
 class Options(BaseModel):
     """Base class of every command's options."""
@@ -88,7 +86,6 @@ _FLAG_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", "
 
 
 def option_name(name: str, field: FieldInfo) -> str:
-    """Return the option's name on the command line. It can be an alias, because pydantic models reserve `json`."""
     return field.alias or name
 
 
@@ -161,8 +158,6 @@ def field_of(model: type[BaseModel], key: str) -> FieldInfo | None:
 
 
 class _Reader:
-    """Reads one command line from left to right."""
-
     def __init__(self, model: type[Options], arguments: Sequence[str], rest: bool) -> None:
         self._model, self._rest = model, rest
         self._names = {option_name(name, field): field for name, field in model.model_fields.items()}
@@ -234,7 +229,11 @@ class _Reader:
                 below_names = {key.replace("_", "-"): meant for key, meant in self._below.items()} | self._below
                 raise OperatorError(unknown_option(override, self._names, below_names))
             key = f"{top}.{below.replace('-', '_')}" if dot else typed.replace("-", "_")
-            taken = self._value_of_unknown() if value is None else value
+            if value is None:
+                is_flag = not self._words or self._words[0].startswith(("--", "+", "~"))
+                taken = "true" if is_flag else self._take()
+            else:
+                taken = value
             return self._override(key, taken, source if value is not None else f"{source}={taken}", None)
         key = f"{name}{dot}{below.replace('-', '_')}"
         field = field_of(self._model, key)
@@ -249,10 +248,6 @@ class _Reader:
         if name in self._names:
             return name
         return next((ours for ours in ALIASES.get(name, ()) if ours in self._names), None)
-
-    def _value_of_unknown(self) -> str:
-        following = self._words[0] if self._words else "--"
-        return "true" if following.startswith(("--", "+", "~")) else self._take()
 
     def _next_value(self, typed: str, field: FieldInfo | None) -> str:
         following = self._words[0] if self._words else None
@@ -399,9 +394,6 @@ def _sample(field: FieldInfo) -> str:
     return "true" if _is_flag(field) else "..."
 
 
-__all__ = ["Options", "read_options", "run_command"]
-
-
 O = TypeVar("O", bound=Options)  # noqa: E741
 
 
@@ -438,22 +430,17 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         else:
             node[last] = _typed_value(override, fields[override.top])
     if files:
-        _add_file(model, values, files)
+        subject = model.SUBJECT
+        if len(files) > 1 or subject in values:
+            found = " and ".join(repr(str(one)) for one in (*files, *([values[subject]] if subject in values else [])))
+            raise OperatorError(f"expected one {dashed(subject)}, found {found}")
+        values[subject] = files[0]
     absent = [name for name, field in model.model_fields.items() if field.is_required() and name not in values]
     for override in others:
         # It may have taken the absent one as its value.
         if absent and did_you_mean(override.top.replace("-", "_"), [*fields, "help"]):
             raise OperatorError(unknown_option(override, fields, below))
     return parse_settings(model, values, COMMAND_LINE), others
-
-
-def _add_file(model: type[Options], values: dict[str, Any], files: list[str]) -> None:
-    """Add the argument without a name to the option that it belongs to."""
-    subject = model.SUBJECT
-    if len(files) > 1 or subject in values:
-        found = [*files, *([values[subject]] if subject in values else [])]
-        raise OperatorError(f"expected one {dashed(subject)}, found {' and '.join(repr(str(one)) for one in found)}")
-    values[subject] = files[0]
 
 
 def run_command(
@@ -499,8 +486,7 @@ def _help(command: str, model: type[Options], example: str, summary: str) -> str
 def _listed(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield all options; those of a nested model have dots in their names."""
     for name, field in model.model_fields.items():
-        kinds = alternatives(field.annotation)
-        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        nested = [kind for kind in alternatives(field.annotation) if _is_model(kind)]
         if nested:
             yield from _listed(nested[0], f"{prefix}{option_name(name, field)}.")
         else:
@@ -541,9 +527,6 @@ def _type_name(annotation: Any) -> str:
     if annotation is Path:
         return "path"
     return str(getattr(annotation, "__name__", annotation))
-
-
-# The rollout files that arguments name.
 
 
 def rollout_files(arguments: Sequence[str | Path]) -> list[Path]:

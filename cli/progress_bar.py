@@ -23,24 +23,12 @@ MIN_AGE_S = 1.0
 
 
 class Display(Protocol):
-    """Shows a collection's progress."""
-
-    def show(self, progress: CollectionProgress) -> None:
-        """Update the display."""
-        ...
-
-    def print_line(self, text: str) -> None:
-        """Print a message on a separate line."""
-        ...
-
-    def close(self) -> None:
-        """Restore the terminal."""
-        ...
+    def show(self, progress: CollectionProgress) -> None: ...
+    def print_line(self, text: str) -> None: ...
+    def close(self) -> None: ...
 
 
 class Bar:
-    """A progress bar that is redrawn in place."""
-
     def __init__(self, expected: int) -> None:
         self._progress = Progress(
             TextColumn("rollouts", table_column=Column(no_wrap=True)),
@@ -67,8 +55,6 @@ class Bar:
 
 
 class PlainLines:
-    """Prints a line every ten seconds, for logs."""
-
     def __init__(self) -> None:
         self._next = time.monotonic() + PLAIN_EVERY_S
 
@@ -85,12 +71,10 @@ class PlainLines:
 
 
 def display_for(expected: int) -> Display:
-    """Return a progress bar if stderr is a terminal, otherwise a display that prints lines."""
     return Bar(expected) if is_terminal(sys.stderr) else PlainLines()
 
 
 async def keep_showing(display: Display, progress: CollectionProgress) -> None:
-    """Refresh the display until cancelled."""
     while True:
         display.show(progress)
         await asyncio.sleep(0.25)

@@ -29,7 +29,7 @@ from rollyard.analysis.report.formatting import ViewerLinks
 from rollyard.analysis.report.html import html
 from rollyard.analysis.report.markdown import markdown
 from rollyard.analysis.report.terminal_summary import summary, task_rows
-from rollyard.analysis.viewer.step_reader import read_series
+from rollyard.analysis.viewer.series import read_series
 from rollyard.cli.console import console, is_terminal
 from rollyard.cli.file_steps import file_steps
 from rollyard.cli.options import Options, read_options, run_command

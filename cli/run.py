@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,20 +34,6 @@ from rollyard.services.runtime.ray_launcher import check_cluster, on_cluster
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.server.settings import dashed
-
-# Prints what `ng_run --dry-run` would start.
-
-
-def print_plan(specs: Sequence[ServerSpec], notes: Sequence[str], advice: Sequence[str]) -> None:
-    for spec in specs:
-        note = f" x {spec.settings.replicas}" if spec.settings.replicas > 1 else ""
-        own = ", separate virtual environment" if spec.isolated else ""
-        where = f" ({spec.origin})" if spec.origin else ""
-        print(f"  {spec.name:<36} {spec.family}/{spec.implementation}{note}{own}{where}")
-    for text in (*notes, *advice):
-        print(f"note: {text}")
-    print(f"All {len(specs)} servers are configured correctly; nothing was started (dry_run).")
-
 
 EXAMPLE = (
     "ng_run responses_api_models/builtin_model/configs/builtin_model.yaml "
@@ -125,7 +112,6 @@ def run(arguments: Sequence[str]) -> int:
 async def _check_and_run(
     options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path
 ) -> int:
-    """Run the checks, then start the servers. With dry_run, print the servers and any warnings instead."""
     keys = new_keys(token) if options.only is None else shared_keys(token)
     preflight = Preflight(specs, keys, os.environ)
     try:
@@ -148,7 +134,6 @@ async def _check_and_run(
 
 
 async def _join(options: RunOptions, config: RunConfig, specs: list[ServerSpec], keys: Keys) -> int:
-    """Run some of the servers of a run whose head is on a different host."""
     stopped = _until_signalled()
     raise_file_limit()
     head = str(options.head)
@@ -281,5 +266,15 @@ def _check_only(options: RunOptions) -> None:
         )
 
 
-def _print_line(text: str) -> None:
-    print(text, flush=True)
+_print_line = partial(print, flush=True)
+
+
+def print_plan(specs: Sequence[ServerSpec], notes: Sequence[str], advice: Sequence[str]) -> None:
+    for spec in specs:
+        note = f" x {spec.settings.replicas}" if spec.settings.replicas > 1 else ""
+        own = ", separate virtual environment" if spec.isolated else ""
+        where = f" ({spec.origin})" if spec.origin else ""
+        print(f"  {spec.name:<36} {spec.family}/{spec.implementation}{note}{own}{where}")
+    for text in (*notes, *advice):
+        print(f"note: {text}")
+    print(f"All {len(specs)} servers are configured correctly; nothing was started (dry_run).")

@@ -29,180 +29,6 @@ from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import fetch_nemo_gym_snapshot
 
-# Renders the output of ng_status: servers, collections, active and stuck episodes, most important first.
-
-WIDE = 160
-NARROW = 100
-MAX_EPISODES = 10
-STALE_S = 10.0
-"""A running collection that has not reported for this long is shown as silent."""
-
-
-def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
-    """Render the status for the width of `console`."""
-    wide = console.width >= WIDE
-    ready = sum(instance.ready for instance in snapshot.servers)
-    parts: list[RenderableType] = [
-        _servers(snapshot.servers, wide, counted=snapshot.stack == "rollyard"),
-        Text(plain_line(f"{_run_title(snapshot)}, head {snapshot.head}: {ready} of {len(snapshot.servers)} ready")),
-    ]
-    origins = {instance.server_name: instance.origin for instance in snapshot.servers if instance.origin}
-    parts += [Text(plain_line(f"{name}: {origin}")) for name, origin in origins.items()]
-    parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _down(snapshot.servers)]
-    running = [collection for collection in snapshot.collections if _is_running(collection, snapshot.time)]
-    for collection in running or snapshot.collections[:1]:
-        parts += [Text(), Text("\n".join(map(plain_line, _lines(collection, snapshot.time))))]
-    if snapshot.total:
-        parts += [Text(), _stages(snapshot.stages)]
-    if snapshot.stuck:
-        parts += [Text(), *(Text(plain_line(f"! {sentence}"), style="bold") for sentence in snapshot.stuck)]
-    if snapshot.episodes:  # last, because --watch cuts off the end in a short terminal
-        parts += [Text(), _oldest(snapshot, console.width < NARROW)]
-    return Group(*parts)
-
-
-def _down(instances: Iterable[ServerInstance]) -> list[str]:
-    return [f"{one.server_name} does not respond: {one.phase}" for one in instances if _is_down(one) and one.phase]
-
-
-def _is_down(instance: ServerInstance) -> bool:
-    return instance.status == "connection_error"
-
-
-def _state(instance: ServerInstance) -> str:
-    """Return whether a server is ready, or what it waits for. Why one is down is too long for the table."""
-    state = "yes" if instance.ready else instance.status
-    return state if _is_down(instance) or not instance.phase else f"{state}, {instance.phase}"
-
-
-def _run_title(snapshot: RunSnapshot) -> str:
-    return "a stack of NeMo Gym" if snapshot.stack == "nemo_gym" else f"run {snapshot.run_id}"
-
-
-def _servers(instances: Iterable[ServerInstance], wide: bool, *, counted: bool) -> Table:
-    """`counted`: whether the head counts requests, sessions and restarts."""
-    titles = ("name", "family", "url", "ready") if wide else ("name", "port", "ready")
-    numbers = (
-        ("uptime", "requests", "req/s", "in flight", "sessions", "restarts")
-        if wide
-        else ("up", "reqs", "/s", "busy", "open", "rest.")
-    )
-    table = _table(titles, numbers if counted else numbers[:1], gap=2 if wide else 1)
-    for instance in instances:
-        family = f"{instance.server_type}/{instance.name}"
-        address = (family, instance.url or "") if wide else (str(instance.port or ""),)
-        _row(
-            table,
-            instance.server_name,
-            *address,
-            _state(instance),
-            duration(instance.uptime_seconds) if wide else _format_uptime(instance.uptime_seconds),
-            *(_counters(instance) if counted else ()),
-        )
-    return table
-
-
-def _counters(instance: ServerInstance) -> tuple[object, ...]:
-    rate = instance.requests_per_s
-    shown_rate = f"{rate:.1f}" if rate < 100 else round(rate)
-    return instance.requests, shown_rate, instance.in_flight, instance.sessions, instance.restarts
-
-
-def _stages(stages: Iterable[StageActivity]) -> Table:
-    table = _table(("stage", "waits for"), ("rollouts", "usual", "longest"))
-    for stage in stages:
-        usual = "" if stage.median_s is None else _format_stage_s(stage.median_s)
-        _row(table, stage.stage, stage.server, stage.episodes, usual, _format_stage_s(stage.slowest.stage_s))
-    return table
-
-
-def _oldest(snapshot: RunSnapshot, narrow: bool) -> Group:
-    shown = snapshot.episodes[:MAX_EPISODES]
-    rest = f", the oldest {len(shown)}" if snapshot.total > len(shown) else ""
-    table = _table((), ("task", "repeat", "turn", "age", "in stage"), ("stage",) if narrow else ("stage", "waits for"))
-    for episode in shown:
-        _row(
-            table,
-            _number(episode.task),
-            _number(episode.repeat),
-            episode.turn,
-            _format_stage_s(episode.age_s),
-            _format_stage_s(episode.stage_s),
-            f"{episode.stage}, stuck" if episode.stuck else episode.stage,
-            *(() if narrow else (episode.server,)),
-        )
-    return Group(Text(f"{snapshot.total} rollouts running{rest}:"), table)
-
-
-def _is_running(collection: Collection, now: float) -> bool:
-    """Return whether the collection is running. A collection that no longer reports counts as stopped."""
-    return collection.status.state == "running" and now - collection.status.updated < STALE_S
-
-
-def _lines(collection: Collection, now: float) -> Iterator[str]:
-    """Yield the lines that describe a collection."""
-    status = collection.status
-    runs = _is_running(collection, now)
-    silent = status.state == "running" and not runs
-    state = f"silent for {duration(now - status.updated)}" if silent else status.state
-    yield f"{collection.output}: {state}"
-    parts = [f"{status.measured} of {status.expected} measured"]
-    if status.successes is not None and status.measured:
-        parts.append(f"success {status.successes / status.measured:.1%}")
-    if status.mean_reward is not None:
-        parts.append(f"reward {status.mean_reward:.2f}")
-    parts.append(f"{status.rollouts_per_s:.1f}/s")
-    if runs:
-        if status.eta_s is not None:
-            parts.append(f"{duration(status.eta_s)} left")
-        parts.append(f"{status.in_flight} in flight, the oldest for {duration(status.oldest_s)}")
-    yield "  " + ", ".join(parts)
-    width = max(map(len, status.datasets), default=0)
-    for name, found in status.datasets.items():
-        solved = (
-            "" if found.successes is None or not found.measured else f"success {found.successes / found.measured:.1%}, "
-        )
-        yield f"  {name:<{width}}  {found.measured} measured, {solved}reward {found.mean_reward:.2f}"
-    if status.failed_attempts:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(status.failures).most_common())
-        yield f"  {status.failed_attempts} attempts failed ({kinds}), {status.failed} rollouts abandoned"
-    if status.note:
-        yield f"  {status.note}"
-
-
-def _table(left: Iterable[str], right: Iterable[str], more: Iterable[str] = (), gap: int = 2) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, gap, 0, 0))
-    for title in left:
-        table.add_column(title, no_wrap=True)
-    for title in right:
-        table.add_column(title, justify="right", no_wrap=True)
-    for title in more:
-        table.add_column(title, no_wrap=True)
-    return table
-
-
-def _row(table: Table, *cells: object) -> None:
-    # Text instead of str, because a name may contain brackets, which rich parses as markup.
-    table.add_row(*(Text(plain_line(str(cell))) for cell in cells))
-
-
-def _number(index: int | None) -> str:
-    return "" if index is None else str(index)
-
-
-def _format_stage_s(seconds: float) -> str:
-    """Format the duration of a stage; some take only milliseconds."""
-    return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else duration(seconds)
-
-
-def _format_uptime(seconds: float) -> str:
-    """Format an uptime as `42s`, `12m`, `2h` or `3d`, for narrow terminals."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{int(seconds // size)}{unit}"
-    return f"{int(seconds)}s"
-
-
 EXAMPLE = "ng_status --watch"
 INTERVAL_S = 1.0
 
@@ -300,3 +126,172 @@ def _json(snapshot: RunSnapshot | str, options: StatusOptions, style: int) -> st
 
 def _console() -> Console:
     return console(sys.stdout, width=None if is_terminal(sys.stdout) else 200, highlight=False)
+
+
+WIDE = 160
+NARROW = 100
+MAX_EPISODES = 10
+STALE_S = 10.0
+"""A running collection that has not reported for this long is shown as silent."""
+
+
+def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
+    wide = console.width >= WIDE
+    ready = sum(instance.ready for instance in snapshot.servers)
+    parts: list[RenderableType] = [
+        _servers(snapshot.servers, wide, counted=snapshot.stack == "rollyard"),
+        Text(plain_line(f"{_run_title(snapshot)}, head {snapshot.head}: {ready} of {len(snapshot.servers)} ready")),
+    ]
+    origins = {instance.server_name: instance.origin for instance in snapshot.servers if instance.origin}
+    parts += [Text(plain_line(f"{name}: {origin}")) for name, origin in origins.items()]
+    parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _down(snapshot.servers)]
+    running = [collection for collection in snapshot.collections if _is_running(collection, snapshot.time)]
+    for collection in running or snapshot.collections[:1]:
+        parts += [Text(), Text("\n".join(map(plain_line, _lines(collection, snapshot.time))))]
+    if snapshot.total:
+        parts += [Text(), _stages(snapshot.stages)]
+    if snapshot.stuck:
+        parts += [Text(), *(Text(plain_line(f"! {sentence}"), style="bold") for sentence in snapshot.stuck)]
+    if snapshot.episodes:  # last, because --watch cuts off the end in a short terminal
+        parts += [Text(), _oldest(snapshot, console.width < NARROW)]
+    return Group(*parts)
+
+
+def _down(instances: Iterable[ServerInstance]) -> list[str]:
+    return [f"{one.server_name} does not respond: {one.phase}" for one in instances if _is_down(one) and one.phase]
+
+
+def _is_down(instance: ServerInstance) -> bool:
+    return instance.status == "connection_error"
+
+
+def _state(instance: ServerInstance) -> str:
+    """Return whether a server is ready, or what it waits for. Why one is down is too long for the table."""
+    state = "yes" if instance.ready else instance.status
+    return state if _is_down(instance) or not instance.phase else f"{state}, {instance.phase}"
+
+
+def _run_title(snapshot: RunSnapshot) -> str:
+    return "a stack of NeMo Gym" if snapshot.stack == "nemo_gym" else f"run {snapshot.run_id}"
+
+
+def _servers(instances: Iterable[ServerInstance], wide: bool, *, counted: bool) -> Table:
+    """`counted`: whether the head counts requests, sessions and restarts."""
+    titles = ("name", "family", "url", "ready") if wide else ("name", "port", "ready")
+    numbers = (
+        ("uptime", "requests", "req/s", "in flight", "sessions", "restarts")
+        if wide
+        else ("up", "reqs", "/s", "busy", "open", "rest.")
+    )
+    table = _table(titles, numbers if counted else numbers[:1], gap=2 if wide else 1)
+    for instance in instances:
+        family = f"{instance.server_type}/{instance.name}"
+        address = (family, instance.url or "") if wide else (str(instance.port or ""),)
+        _row(
+            table,
+            instance.server_name,
+            *address,
+            _state(instance),
+            duration(instance.uptime_seconds) if wide else _format_uptime(instance.uptime_seconds),
+            *(_counters(instance) if counted else ()),
+        )
+    return table
+
+
+def _counters(instance: ServerInstance) -> tuple[object, ...]:
+    rate = instance.requests_per_s
+    shown_rate = f"{rate:.1f}" if rate < 100 else round(rate)
+    return instance.requests, shown_rate, instance.in_flight, instance.sessions, instance.restarts
+
+
+def _stages(stages: Iterable[StageActivity]) -> Table:
+    table = _table(("stage", "waits for"), ("rollouts", "usual", "longest"))
+    for stage in stages:
+        usual = "" if stage.median_s is None else _format_stage_s(stage.median_s)
+        _row(table, stage.stage, stage.server, stage.episodes, usual, _format_stage_s(stage.slowest.stage_s))
+    return table
+
+
+def _oldest(snapshot: RunSnapshot, narrow: bool) -> Group:
+    shown = snapshot.episodes[:MAX_EPISODES]
+    rest = f", the oldest {len(shown)}" if snapshot.total > len(shown) else ""
+    table = _table((), ("task", "repeat", "turn", "age", "in stage"), ("stage",) if narrow else ("stage", "waits for"))
+    for episode in shown:
+        _row(
+            table,
+            _number(episode.task),
+            _number(episode.repeat),
+            episode.turn,
+            _format_stage_s(episode.age_s),
+            _format_stage_s(episode.stage_s),
+            f"{episode.stage}, stuck" if episode.stuck else episode.stage,
+            *(() if narrow else (episode.server,)),
+        )
+    return Group(Text(f"{snapshot.total} rollouts running{rest}:"), table)
+
+
+def _is_running(collection: Collection, now: float) -> bool:
+    return collection.status.state == "running" and now - collection.status.updated < STALE_S
+
+
+def _lines(collection: Collection, now: float) -> Iterator[str]:
+    status = collection.status
+    runs = _is_running(collection, now)
+    silent = status.state == "running" and not runs
+    state = f"silent for {duration(now - status.updated)}" if silent else status.state
+    yield f"{collection.output}: {state}"
+    parts = [f"{status.measured} of {status.expected} measured"]
+    if status.successes is not None and status.measured:
+        parts.append(f"success {status.successes / status.measured:.1%}")
+    if status.mean_reward is not None:
+        parts.append(f"reward {status.mean_reward:.2f}")
+    parts.append(f"{status.rollouts_per_s:.1f}/s")
+    if runs:
+        if status.eta_s is not None:
+            parts.append(f"{duration(status.eta_s)} left")
+        parts.append(f"{status.in_flight} in flight, the oldest for {duration(status.oldest_s)}")
+    yield "  " + ", ".join(parts)
+    width = max(map(len, status.datasets), default=0)
+    for name, found in status.datasets.items():
+        solved = (
+            "" if found.successes is None or not found.measured else f"success {found.successes / found.measured:.1%}, "
+        )
+        yield f"  {name:<{width}}  {found.measured} measured, {solved}reward {found.mean_reward:.2f}"
+    if status.failed_attempts:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(status.failures).most_common())
+        yield f"  {status.failed_attempts} attempts failed ({kinds}), {status.failed} rollouts abandoned"
+    if status.note:
+        yield f"  {status.note}"
+
+
+def _table(left: Iterable[str], right: Iterable[str], more: Iterable[str] = (), gap: int = 2) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, gap, 0, 0))
+    for title in left:
+        table.add_column(title, no_wrap=True)
+    for title in right:
+        table.add_column(title, justify="right", no_wrap=True)
+    for title in more:
+        table.add_column(title, no_wrap=True)
+    return table
+
+
+def _row(table: Table, *cells: object) -> None:
+    # Text instead of str, because a name may contain brackets, which rich parses as markup.
+    table.add_row(*(Text(plain_line(str(cell))) for cell in cells))
+
+
+def _number(index: int | None) -> str:
+    return "" if index is None else str(index)
+
+
+def _format_stage_s(seconds: float) -> str:
+    """Format the duration of a stage; some take only milliseconds."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else duration(seconds)
+
+
+def _format_uptime(seconds: float) -> str:
+    """Format an uptime as `42s`, `12m`, `2h` or `3d`, for narrow terminals."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"

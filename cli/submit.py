@@ -9,6 +9,7 @@ import sys
 from argparse import SUPPRESS, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -71,7 +72,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Submit a job, or show or stop one."""
     options = parse_arguments(arguments)
     if options is None:  # --help or --version
         return EXIT_DONE
@@ -274,13 +274,11 @@ def _inside(project: Path, path: Path | None, what: str) -> str | None:
 
 
 def _project(folder: Path) -> Path:
-    """Return the closest folder above that is a project."""
     markers = (".git", "pyproject.toml", "sagemaker.yaml")
     return next((path for path in (folder, *folder.parents) if any((path / name).exists() for name in markers)), folder)
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
+_print = partial(print, flush=True)
 
 
 def parse_arguments(words: Sequence[str]) -> Namespace | None:

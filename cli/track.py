@@ -129,7 +129,6 @@ def _manifest(output: Path) -> Json:
 
 
 def _config(manifest: Json) -> Json:
-    """Return the tracked run's config: the collection's identity and its software versions."""
     if not manifest:
         return {}
     identity = manifest.get("identity")

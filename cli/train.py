@@ -41,8 +41,6 @@ from rollyard.training.train import MainProcess, TrainingEnd, is_main_process, t
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_stack import training_stack
 
-# The arguments of ng_train: a config file, keys of the config, settings of servers, and options.
-
 
 class TrainOptions(TrainConfig, Options):
     """The keys of the config, and options of the command."""
@@ -67,14 +65,11 @@ _NESTED = {
 
 @dataclass(frozen=True)
 class TrainArguments:
-    """The parsed command line of ng_train."""
-
     config: TrainConfig
     options: TrainOptions
 
 
 def read_arguments(arguments: Sequence[str], here: Path) -> TrainArguments:
-    """Parse the arguments. Raises OperatorError if they are invalid."""
     overrides, files = read_command_line(TrainOptions, arguments, rest=True)
     own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
     others = [one for one in overrides if one.top not in _OWN]
@@ -90,8 +85,6 @@ def read_arguments(arguments: Sequence[str], here: Path) -> TrainArguments:
     required = {"model": config.model, "output_dir": config.output_dir}
     return TrainArguments(config, parse_settings(TrainOptions, {**required, **own}, COMMAND_LINE))
 
-
-# Shows a training run in the terminal: messages while it runs, and its result.
 
 _TRAIN = ("train/reward", "train/correct_rate", "train/parse_err_rate", "train/avg_completion_length")
 _EVAL = ("eval/reward", "eval/correct_rate", "eval/parse_err_rate")
@@ -110,12 +103,10 @@ class Messages:
         print(self.shortened(text), file=sys.stderr, flush=True)
 
     def shortened(self, text: str) -> str:
-        """Return the text with paths relative to the working directory."""
         return text.replace(self._prefix, "")
 
 
 def heading(plan: TrainPlan) -> str:
-    """Return what the run does, in a few lines."""
     config, tasks = plan.config, plan.tasks
     rollouts = config.groups_per_step * config.group_size
     each = f"{pluralize(config.groups_per_step, 'task')} x {config.group_size} = {pluralize(rollouts, 'rollout')} each"

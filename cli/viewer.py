@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 import uvloop
 from pydantic import Field
 
-from rollyard.analysis.viewer.access_middleware import AccessMiddleware
 from rollyard.analysis.viewer.app import Viewer, ViewerSettings
 from rollyard.analysis.viewer.export import MAX_EXPORTED, ExportView, export
 from rollyard.analysis.viewer.library import FileIndex
-from rollyard.analysis.viewer.step_reader import SeriesSource, files_as_series, training_series
+from rollyard.analysis.viewer.responses import AccessMiddleware
+from rollyard.analysis.viewer.series import SeriesSource, files_as_series, training_series
 from rollyard.analysis.viewer.token_texts import TokenDecoder, load_tokenizer
 from rollyard.analysis.viewer.training import TrainingFolder, TrainingIndex
 from rollyard.cli.file_steps import file_steps
@@ -45,56 +45,6 @@ from rollyard.services.http.listener import listening
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.runtime.hosting import bind
-
-# Opens the rollout files, or the training run, that ng_viewer shows.
-
-
-def training_run_in(given: Sequence[Path]) -> Path | None:
-    """Return the folder of a training run among the arguments. Raises OperatorError if it is not the only one."""
-    runs = [path for path in given if path.is_dir() and TrainingFolder(path).is_training_run]
-    if runs and len(given) > 1:
-        raise OperatorError(
-            f"{str(runs[0])!r} is a training run, which is shown alone; found {len(given)} files and folders. For "
-            "curves of several runs in one picture, use python -m rollyard.analysis.charts.curves"
-        )
-    return runs[0] if runs else None
-
-
-def open_files(
-    given: Sequence[Path],
-    names: Sequence[str],
-    steps: Sequence[int],
-    *,
-    threshold: float | None = None,
-    workers: int | None = None,
-) -> tuple[FileIndex, SeriesSource]:
-    """Return the index of the files and their series, in the order of their steps.
-
-    Raises OperatorError if the files cannot be shown together.
-    """
-    files = named_files(rollout_files(given), names)
-    known = file_steps([path for _, path in files], steps)
-    # Without steps, the order of the files takes their place, for those who open the address of the series.
-    in_order = sorted(zip(known or range(len(files)), files, strict=True))
-    files = [file for _, file in in_order]
-    source = files_as_series(files, [step for step, _ in in_order])
-    index = FileIndex(
-        files,
-        version=version("rollyard"),
-        threshold=threshold,
-        workers=workers,
-        series=known is not None,
-    )
-    return index, source
-
-
-def open_training_run(
-    root: Path, *, threshold: float | None = None, workers: int | None = None
-) -> tuple[TrainingIndex, SeriesSource]:
-    """Return the index of a training run and its series."""
-    index = TrainingIndex(root, version=version("rollyard"), threshold=threshold, workers=workers)
-    return index, training_series(index.folder)
-
 
 log = logging.getLogger(__name__)
 EXAMPLE = "ng_viewer results/base.jsonl results/trained.jsonl"
@@ -187,17 +137,32 @@ def _index(given: Sequence[Path], options: ViewerOptions) -> tuple[FileIndex, Se
     """Return the index of the files, or of a training run, and its series. Raises OperatorError if they cannot be shown
     together.
     """
-    run = training_run_in(given)
+    common: dict[str, Any] = {
+        "version": version("rollyard"),
+        "threshold": options.pass_threshold,
+        "workers": options.workers,
+    }
+    run = next((path for path in given if path.is_dir() and TrainingFolder(path).is_training_run), None)
     if run is None:
-        return open_files(
-            given, options.names, options.steps, threshold=options.pass_threshold, workers=options.workers
+        files = named_files(rollout_files(given), options.names)
+        known = file_steps([path for _, path in files], options.steps)
+        # Without steps, the order of the files takes their place, for those who open the address of the series.
+        in_order = sorted(zip(known or range(len(files)), files, strict=True))
+        files = [file for _, file in in_order]
+        index = FileIndex(files, series=known is not None, **common)
+        return index, files_as_series(files, [step for step, _ in in_order])
+    if len(given) > 1:
+        raise OperatorError(
+            f"{str(run)!r} is a training run, which is shown alone; found {len(given)} files and folders. For "
+            "curves of several runs in one picture, use python -m rollyard.analysis.charts.curves"
         )
     if options.export is not None:
         raise OperatorError(
             f"{str(run)!r} is a training run, which cannot be exported. Export the rollouts of a step "
             f"({run}/rollouts/step_....jsonl), or draw curves with python -m rollyard.analysis.charts.curves"
         )
-    return open_training_run(run, threshold=options.pass_threshold, workers=options.workers)
+    training = TrainingIndex(run, **common)
+    return training, training_series(training.folder)
 
 
 def _export(
@@ -260,7 +225,6 @@ def _access(options: ViewerOptions, token: str | None) -> Access:
 
 
 def _socket(options: ViewerOptions) -> socket.socket:
-    """Bind the listening socket. Raises RunError if none of the allowed ports is free."""
     ports = range(FIRST_PORT, FIRST_PORT + _PORTS) if options.port is None else [options.port]
     for port in ports:
         try:
@@ -316,7 +280,6 @@ class Replays:
         self._loading = threading.Lock()
 
     def __call__(self, row: Json) -> Replay | None:
-        """Return the boards from the first plug-in that supports the row, if any."""
         with self._loading:
             if self._functions is None:
                 self._functions = dict(self._load())

@@ -17,8 +17,6 @@ Speaker = Literal["system", "user", "reasoning", "answer", "call", "result", "ot
 
 
 class RunFileStatus(Record):
-    """The state of one rollout file."""
-
     run: int
     """Index of the file among the opened files, counted from 0."""
     name: str
@@ -92,8 +90,6 @@ class Numbers(Record):
 
 
 class RolloutLine(Record):
-    """A row of the rollout table."""
-
     task: int
     repeat: int
     outcome: Outcome
@@ -121,8 +117,6 @@ class ColumnHead(Record):
 
 
 class VerdictValue(Record):
-    """A field that explains the reward of one rollout."""
-
     path: str
     label: str
     role: Role
@@ -205,8 +199,6 @@ class Event(Record):
 
 
 class Attempt(Record):
-    """A failed attempt at a rollout."""
-
     attempt: int
     kind: str
     server: str

@@ -21,22 +21,18 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from rollyard.analysis.charts.svg import STYLE
-from rollyard.analysis.viewer.api_records import RolloutView
 from rollyard.analysis.viewer.attempts import attempt_router
-from rollyard.analysis.viewer.comparison import SORTS, RunDifferences
-from rollyard.analysis.viewer.counterparts import counterpart_router
+from rollyard.analysis.viewer.comparison import SORTS, RunDifferences, counterpart_router
 from rollyard.analysis.viewer.field_routes import field_router
 from rollyard.analysis.viewer.findings import FindingIndex, finding_router
-from rollyard.analysis.viewer.json_responses import NO_STORE, json_response, problem
 from rollyard.analysis.viewer.library import FileIndex, UnknownRun
 from rollyard.analysis.viewer.live import LiveRun, live_router
 from rollyard.analysis.viewer.note_routes import note_router
-from rollyard.analysis.viewer.rollout_list import MAX_LINES, Table
+from rollyard.analysis.viewer.responses import json_body, json_response, problem
+from rollyard.analysis.viewer.rollout_list import MAX_LINES
 from rollyard.analysis.viewer.rollout_list import Query as RolloutQuery
-from rollyard.analysis.viewer.rollout_view import Replays, RowChanged, rollout_view, row_line
-from rollyard.analysis.viewer.run_file import numbers_of
-from rollyard.analysis.viewer.series import series_router
-from rollyard.analysis.viewer.step_reader import SeriesSource, StepReader
+from rollyard.analysis.viewer.run_file import Replays, RowChanged, index_of, numbers_of, rollout_view, row_line
+from rollyard.analysis.viewer.series import SeriesSource, StepReader, series_router
 from rollyard.analysis.viewer.token_pairs import pair_router
 from rollyard.analysis.viewer.token_texts import TokenDecoder, decoded_rollout
 from rollyard.analysis.viewer.training import TrainingIndex, training_router
@@ -110,9 +106,7 @@ def viewer_app(
     routers: tuple[APIRouter, ...] = (),
     decoder: TokenDecoder | None = None,
 ) -> FastAPI:
-    """Build the app that serves `file_index`. `replays` draws boards; `routers` contains additional routes. `decoder`
-    gives tokens their texts if these are not recorded.
-    """
+    """Build the app that serves `file_index`. `routers` contains additional routes."""
     app = FastAPI(title="ng_viewer", docs_url=None, redoc_url=None)
     app.include_router(_api(file_index, replays, decoder))
     for router in routers:
@@ -128,13 +122,9 @@ def viewer_app(
     async def page() -> FileResponse:
         return FileResponse(STATIC / "index.html", media_type="text/html", headers=_REVALIDATE)
 
-    app.add_exception_handler(StarletteHTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(UnknownRun, _unknown_run)
-    app.add_exception_handler(ExpressionError, _invalid_expression)
-    app.add_exception_handler(RowChanged, _file_changed)
-    app.add_exception_handler(OSError, _unreadable_file)
-    app.add_exception_handler(Exception, _internal_error)
+    for kind in (StarletteHTTPException, RequestValidationError, UnknownRun, ExpressionError, RowChanged, OSError):
+        app.add_exception_handler(kind, _failed)
+    app.add_exception_handler(Exception, _failed)
     return app
 
 
@@ -170,20 +160,18 @@ def _api(file_index: FileIndex, replays: Replays, decoder: TokenDecoder | None) 
         run_file = run_of(run)
         table = run_file.table
 
-        def view() -> RolloutView:
-            found = rollout_view(run_file, table, _index(table, task, repeat), replays)
-            return decoded_rollout(found, decoder)
-
-        return await json_response(view)
+        return await json_response(
+            lambda: decoded_rollout(rollout_view(run_file, table, index_of(table, task, repeat), replays), decoder)
+        )
 
     @api.get("/runs/{run}/rollouts/{task}/{repeat}/raw")
     async def raw(run: int, task: int, repeat: int) -> Response:
         run_file = run_of(run)
         table = run_file.table
-        line = await run_in_threadpool(lambda: row_line(run_file, table, _index(table, task, repeat)))
+        line = await run_in_threadpool(lambda: row_line(run_file, table, index_of(table, task, repeat)))
         if not line:
             raise HTTPException(404, f"task {task}, repeat {repeat} has no row because all of its attempts failed")
-        return Response(line, media_type="application/json", headers=NO_STORE)
+        return json_body(line)
 
     @api.get("/compare")
     async def compare(
@@ -199,42 +187,22 @@ def _api(file_index: FileIndex, replays: Replays, decoder: TokenDecoder | None) 
     return api
 
 
-def _index(table: Table, task: int, repeat: int) -> int:
-    index = table.find(task, repeat)
-    if index is None:
-        raise HTTPException(404, f"task {task}, repeat {repeat} is not in the part of the file read so far")
-    return index
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, StarletteHTTPException)
-    title = {404: "not found", 405: "method not allowed"}.get(error.status_code, "refused")
-    return problem(error.status_code, title, str(error.detail), request.url.path)
-
-
-async def _invalid_request(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    errors = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
-    return problem(422, "invalid request", errors, request.url.path)
-
-
-async def _invalid_expression(request: Request, error: Exception) -> Response:
-    return problem(422, "invalid expression", str(error), request.url.path)
-
-
-async def _unknown_run(request: Request, error: Exception) -> Response:
-    return problem(404, "not found", str(error), request.url.path)
-
-
-async def _file_changed(request: Request, error: Exception) -> Response:
-    return problem(409, "file changed", f"{error}; try again in a moment", request.url.path)
-
-
-async def _unreadable_file(request: Request, error: Exception) -> Response:
-    assert isinstance(error, OSError)
-    return problem(503, "unreadable file", f"{error.filename}: {error.strerror}", request.url.path)
-
-
-async def _internal_error(request: Request, error: Exception) -> Response:
-    log.error("%s: internal error", request.url.path, exc_info=error)
-    return problem(500, "internal error", f"{type(error).__name__}: {error}", request.url.path)
+async def _failed(request: Request, error: Exception) -> Response:
+    path = request.url.path
+    match error:
+        case StarletteHTTPException():
+            title = {404: "not found", 405: "method not allowed"}.get(error.status_code, "refused")
+            return problem(error.status_code, title, str(error.detail), path)
+        case RequestValidationError():
+            errors = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
+            return problem(422, "invalid request", errors, path)
+        case ExpressionError():
+            return problem(422, "invalid expression", str(error), path)
+        case UnknownRun():
+            return problem(404, "not found", str(error), path)
+        case RowChanged():
+            return problem(409, "file changed", f"{error}; try again in a moment", path)
+        case OSError():
+            return problem(503, "unreadable file", f"{error.filename}: {error.strerror}", path)
+    log.error("%s: internal error", path, exc_info=error)
+    return problem(500, "internal error", f"{type(error).__name__}: {error}", path)

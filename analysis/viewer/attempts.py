@@ -15,17 +15,15 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from rollyard.analysis.charts.charts import Chart
-from rollyard.analysis.charts.run_charts import log_probs
-from rollyard.analysis.metrics.columns import Ints
+from rollyard.analysis.findings.find import Found
 from rollyard.analysis.viewer.api_records import Attempt, Event
 from rollyard.analysis.viewer.conversation import events_of
-from rollyard.analysis.viewer.failed_attempts import Failed, attempt_of
 from rollyard.analysis.viewer.findings import FindingIndex
-from rollyard.analysis.viewer.json_responses import json_response
+from rollyard.analysis.viewer.growing_index import Failed, attempt_of
 from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.rollout_list import MAX_LINES
-from rollyard.analysis.viewer.rollout_view import Replays
-from rollyard.analysis.viewer.run_file import RunFile
+from rollyard.analysis.viewer.run_file import Replays, RunFile, token_charts
 from rollyard.analysis.viewer.untrusted_values import row_facts
 from rollyard.records.json_values import items, mapping, number, text_of, whole_number
 from rollyard.records.replay import Replay
@@ -41,8 +39,6 @@ _RECORDED_SPANS = 1000
 
 
 class AttemptLine(Attempt):
-    """A row of the list of failed attempts."""
-
     task: int
     repeat: int
     at: int
@@ -60,8 +56,6 @@ class AttemptPage(Record):
 
 
 class TurnTime(Record):
-    """How long a turn took."""
-
     turn: int
     model_s: float | None
     """None if the model had not answered."""
@@ -99,7 +93,6 @@ class AttemptView(Record):
 
 
 def attempt_router(file_index: FileIndex, findings: FindingIndex, replays: Replays) -> APIRouter:
-    """Build the routes. `replays` draws boards."""
     api = APIRouter(prefix="/api/runs/{run}")
 
     @api.get("/attempts")
@@ -110,11 +103,15 @@ def attempt_router(file_index: FileIndex, findings: FindingIndex, replays: Repla
         kind: str | None = None,
         finding: str | None = None,
     ) -> Response:
-        return await json_response(lambda: _page(file_index, findings, run, start, limit, kind, finding))
+        def page() -> AttemptPage:
+            found = None if finding is None else findings.named(run, finding)
+            return attempt_page(file_index.find(run), start, limit, kind, found)
+
+        return await json_response(page)
 
     @api.get("/attempts/{task}/{repeat}/{at}")
     async def attempt(run: int, task: int, repeat: int, at: int) -> Response:
-        return await json_response(lambda: _view(file_index, replays, run, task, repeat, at))
+        return await json_response(lambda: attempt_view(file_index.find(run), task, repeat, at, replays))
 
     @api.get("/sequel/{task}/{repeat}")
     async def what_became_of_it(run: int, task: int, repeat: int) -> Response:
@@ -123,39 +120,8 @@ def attempt_router(file_index: FileIndex, findings: FindingIndex, replays: Repla
     return api
 
 
-def _page(
-    file_index: FileIndex,
-    findings: FindingIndex,
-    run: int,
-    start: int,
-    limit: int,
-    kind: str | None,
-    finding: str | None,
-) -> AttemptPage:
-    only: tuple[Ints, Ints] | None = None
-    if finding is not None:
-        findings.progress(run)
-        found = next((one for one in findings.found(run).found if one.finding.kind == finding), None)
-        if found is None:
-            raise HTTPException(404, f"run {run} has no finding {finding[:80]!r} in the part examined so far")
-        only = found.task.astype(np.int64), found.repeat.astype(np.int64)
-    return attempt_page(file_index.find(run), start, limit, kind, only)
-
-
-def _view(file_index: FileIndex, replays: Replays, run: int, task: int, repeat: int, at: int) -> AttemptView:
-    view = attempt_view(file_index.find(run), task, repeat, at, replays)
-    if view is None:
-        raise HTTPException(404, f"task {task}, repeat {repeat} has no failed attempt {at + 1} in the part read so far")
-    return view
-
-
-def attempt_page(
-    run: RunFile, start: int, limit: int, kind: str | None, only: tuple[Ints, Ints] | None = None
-) -> AttemptPage:
-    """Return failed attempts, latest first. `only`: the tasks and repeats of the rollouts to list.
-
-    Raises OSError if the file cannot be read.
-    """
+def attempt_page(run: RunFile, start: int, limit: int, kind: str | None, found: Found | None = None) -> AttemptPage:
+    """Return failed attempts, latest first; with `found`, only those at its rollouts. Raises OSError."""
     failed = run.attempts.failed
     counts = np.bincount(failed.kind.codes, minlength=len(failed.kind.names)).tolist()
     kinds = {name: count for name, count in zip(failed.kind.names, counts, strict=True) if count}
@@ -163,51 +129,44 @@ def attempt_page(
     if kind is not None:
         codes = [code for code, name in enumerate(failed.kind.names) if name == kind]
         mask &= np.isin(failed.kind.codes, codes)
-    if only is not None:
-        wanted = set(zip(only[0].tolist(), only[1].tolist(), strict=True))
-        mask &= np.array(
-            [key in wanted for key in zip(failed.task.tolist(), failed.repeat.tolist(), strict=True)], bool
-        )
+    if found is not None:
+        wanted = set(zip(found.task.tolist(), found.repeat.tolist(), strict=True))
+        keys = zip(failed.task.tolist(), failed.repeat.tolist(), strict=True)
+        mask &= np.array([key in wanted for key in keys], bool)
     indexes = np.flatnonzero(mask)[::-1]
     lines = [_line(run, failed, index) for index in indexes[start : start + limit].tolist()]
     return AttemptPage(total=len(indexes), start=start, lines=lines, kinds=kinds)
 
 
-def attempt_view(run: RunFile, task: int, repeat: int, at: int, replays: Replays) -> AttemptView | None:
-    """Return the failed attempt number `at` at a rollout; None if there is none. Raises OSError."""
-    failed = run.attempts.failed
-    indexes = np.flatnonzero((failed.task == task) & (failed.repeat == repeat)).tolist()
-    if not 0 <= at < len(indexes):
-        return None
-    row = run.attempts.row(int(failed.offset[indexes[at]]))
+def attempt_view(run: RunFile, task: int, repeat: int, at: int, replays: Replays) -> AttemptView:
+    """Return the failed attempt number `at` at a rollout. Raises OSError, and HTTPException (404) if there is none."""
+    offsets = run.attempts.failed.offsets(task, repeat)
+    if not 0 <= at < len(offsets):
+        raise HTTPException(404, f"task {task}, repeat {repeat} has no failed attempt {at + 1} in the part read so far")
+    row = run.attempts.row(offsets[at])
     line = AttemptLine(**attempt_of(row).model_dump(), task=task, repeat=repeat, at=at)
     partial = mapping(row.get("partial"))
     played = mapping(partial.get("row"))
     index = run.table.find(task, repeat)
     events = events_until_failure(partial, line) if played else []
-    chart = log_probs([log_prob for event in events if event.tokens for log_prob in event.tokens.log_probs])
     return AttemptView(
         run=run.number,
         line=line,
         events=events,
-        charts=[] if chart is None else [chart],
+        charts=token_charts(events),
         replay=replays(dict(played)) if played else None,
         turns=turn_times(partial),
         note=missing_note(partial) if played else _NOT_RECORDED,
         facts=row_facts(played),
-        others=len(indexes),
+        others=len(offsets),
         measured=index is not None and bool(run.table.measured[index]),
     )
 
 
 def sequel(run: RunFile, task: int, repeat: int) -> Sequel:
-    """Return what has become of a rollout in the part of the file read so far."""
-    failed, table = run.attempts.failed, run.table
-    index = table.find(task, repeat)
-    return Sequel(
-        measured=index is not None and bool(table.measured[index]),
-        attempts=int(((failed.task == task) & (failed.repeat == repeat)).sum()),
-    )
+    index = run.table.find(task, repeat)
+    measured = index is not None and bool(run.table.measured[index])
+    return Sequel(measured=measured, attempts=len(run.attempts.failed.offsets(task, repeat)))
 
 
 def _line(run: RunFile, failed: Failed, index: int) -> AttemptLine:
@@ -218,7 +177,6 @@ def _line(run: RunFile, failed: Failed, index: int) -> AttemptLine:
 
 
 def events_until_failure(partial: Json, attempt: Attempt) -> list[Event]:
-    """Return the events of the conversation, followed by the failure."""
     row = mapping(partial.get("row"))
     events = _with_gap(row, partial)
     pending = _pending_call(events)

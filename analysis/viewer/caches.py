@@ -62,7 +62,6 @@ class PacedCache(Generic[T]):
         return made
 
     def clear(self) -> None:
-        """Forget all results, because the file was changed or is being closed."""
         with self._lock:
             self._kept.clear()
 

@@ -1,27 +1,33 @@
-"""Compares two runs task by task for the compare page."""
+"""Compares two runs task by task, and finds the rollouts that a rollout is worth comparing with: the next repeat, the
+best repeat, and those of the same task in other files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from fastapi import APIRouter
+from fastapi.responses import Response
 
 from rollyard.analysis.charts.charts import Chart
 from rollyard.analysis.charts.run_charts import difference_charts, side_by_side
-from rollyard.analysis.metrics.columns import Floats, Ints
+from rollyard.analysis.metrics.columns import Columns, Floats, Ints, displayable
 from rollyard.analysis.metrics.comparison import SAME_INPUT, Difference, Side, difference, pair
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.viewer.caches import ThrottledCache
-from rollyard.analysis.viewer.run_file import RunFile
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.responses import json_response
+from rollyard.analysis.viewer.rollout_list import Table, known
+from rollyard.analysis.viewer.run_file import RunFile, index_of
 from rollyard.records.types import Record
 
 SORTS = ("task", "change", "first", "second")
 
 
 class TaskPair(Record):
-    """The results of a task in two runs."""
-
     task: int
     """The task's index in the first run."""
     task_in_second: int
@@ -99,8 +105,8 @@ class ComparedTasks:
         return TaskPair(
             task=first if first >= 0 else second,
             task_in_second=second if second >= 0 else first,
-            rewards=(_known(self.rewards[0][index]), _known(self.rewards[1][index])),
-            solved=(_known(self.solved[0][index]), _known(self.solved[1][index])),
+            rewards=(known(self.rewards[0][index]), known(self.rewards[1][index])),
+            solved=(known(self.solved[0][index]), known(self.solved[1][index])),
             measured=(int(self.measured[0][index]), int(self.measured[1][index])),
         )
 
@@ -120,12 +126,10 @@ class RunDifferences:
     """Caches comparisons of pairs of runs and recomputes a comparison when either run has changed. Thread-safe."""
 
     def __init__(self, find: Callable[[int], RunFile]) -> None:
-        """`find` returns the run with a number."""
         self._find = find
         self._pairs: dict[tuple[int, int], ThrottledCache[ComparedTasks]] = {}
 
     def of(self, first: int, second: int) -> ComparedTasks:
-        """Return the comparison of two runs, given their numbers."""
         (end_a, a), (end_b, b) = (self._find(number).numbers() for number in (first, second))
         comparison = self._pairs.setdefault((first, second), ThrottledCache())
         return comparison.get((end_a, end_b, id(a), id(b)), lambda: ComparedTasks.of(a, b))
@@ -143,5 +147,92 @@ def _spread(found: Side | None, keys: Ints) -> tuple[Ints, Floats, Floats, Ints]
     return task, reward, solved, measured
 
 
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+MAX_FILES = 4
+"""Number of other files in which the task is looked up: the nearest ones, which are the nearest steps of a series."""
+Kind = Literal["next repeat", "best repeat", "other file"]
+
+
+def counterpart_router(index: FileIndex) -> APIRouter:
+    router = APIRouter(prefix="/api")
+
+    @router.get("/runs/{run}/rollouts/{task}/{repeat}/counterparts")
+    async def of_rollout(run: int, task: int, repeat: int) -> Response:
+        return await json_response(lambda: counterparts(index.find(run), task, repeat, index.runs))
+
+    return router
+
+
+class Counterpart(Record):
+    kind: Kind
+    run: int
+    name: str
+    """Name of the run."""
+    task: int
+    repeat: int
+    success: bool | None
+    reward: float | None
+
+
+class Counterparts(Record):
+    """GET /api/runs/{run}/rollouts/{task}/{repeat}/counterparts: rollouts of the same task, most similar first."""
+
+    counterparts: list[Counterpart]
+
+
+def counterparts(run: RunFile, task: int, repeat: int, runs: Sequence[RunFile]) -> Counterparts:
+    """Return the counterparts of a rollout in its own run and in the other `runs`. Raises HTTPException (404)."""
+    table, columns = run.listing.table, run.listing.columns
+    at = index_of(table, task, repeat)
+    found: list[Counterpart] = []
+    low, high = table.of_task(task)
+    if high - low > 1:
+        following = at + 1 if at + 1 < high else low
+        found.append(_counterpart("next repeat", run, table, following))
+        best = _best(table, [index for index in range(low, high) if index != at])
+        if best is not None and best != following:
+            found.append(_counterpart("best repeat", run, table, best))
+    others = sorted((one for one in runs if one is not run), key=lambda one: abs(one.number - run.number))[:MAX_FILES]
+    for other in others:
+        there = other.listing.table
+        for number in _same_task(columns, task, other.listing.columns):
+            start, end = there.of_task(number)
+            if start < end:
+                same = there.find(number, repeat)
+                found.append(_counterpart("other file", other, there, start if same is None else same))
+    return Counterparts(counterparts=found)
+
+
+def _counterpart(kind: Kind, run: RunFile, table: Table, index: int) -> Counterpart:
+    line = table.line(index)
+    return Counterpart(
+        kind=kind,
+        run=run.number,
+        name=displayable(run.name),
+        task=line.task,
+        repeat=line.repeat,
+        success=line.success,
+        reward=line.reward,
+    )
+
+
+def _best(table: Table, indexes: Sequence[int]) -> int | None:
+    """Return the solved rollout with the highest reward, else the one with the highest reward."""
+    measured = [index for index in indexes if table.measured[index]]
+    return max(measured, key=lambda index: (table.success[index] == 1, table.reward[index]), default=None)
+
+
+def _same_task(columns: Columns, task: int, others: Columns) -> Iterator[int]:
+    """Yield the index of the task in another file, by its content, else by a prompt that only one task has."""
+    rows = np.flatnonzero(columns.task == task)
+    if not len(rows):
+        return
+    for ours, theirs in ((columns.content, others.content), (columns.prompt, others.prompt)):
+        key = int(ours[rows[0]])
+        if key == 0 or not theirs.any():
+            continue
+        if ours is columns.prompt and len(np.unique(columns.task[ours == key])) > 1:
+            return
+        tasks = np.unique(others.task[theirs == key])
+        if len(tasks) == 1 or (len(tasks) > 1 and ours is columns.content):
+            yield int(tasks[0])
+        return

@@ -28,7 +28,6 @@ _THINK = re.compile(r"<think>|</think>")
 
 
 def events_of(row: Mapping[str, Any]) -> list[Event]:
-    """Return the events of a rollout row: the model's input, then the episode."""
     params, response = mapping(row.get("responses_create_params")), mapping(row.get("response"))
     events: list[Event] = []
     if isinstance(instructions := params.get("instructions"), str):
@@ -67,7 +66,6 @@ def _output_events(output: list[Any], trained: bool) -> Iterator[Event]:
 
 
 def _item_events(item: Any, turn: int) -> Iterator[Event]:
-    """Yield the events of one conversation item, which can be of any type."""
     if not isinstance(item, dict):
         yield Event(speaker="other", text=item if isinstance(item, str) else pretty(item), turn=turn)
         return
@@ -137,7 +135,6 @@ def _result(item: Json, kind: str, turn: int) -> Event:
 
 
 def _readable(content: Any) -> str:
-    """Return a call's arguments, formatted for reading if they are JSON."""
     if not isinstance(content, str):
         return "" if content is None else pretty(content)
     value = None if _HUGE_INTEGER.search(content) else _parsed(content)

@@ -19,7 +19,7 @@ from rollyard.analysis.metrics.profile import histogram
 from rollyard.analysis.metrics.profile_records import Bin
 from rollyard.analysis.viewer.caches import Identity
 from rollyard.analysis.viewer.fields import shortened
-from rollyard.analysis.viewer.json_responses import json_response
+from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.rollout_list import Indexes, Listing, Query
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.analysis.viewer.untrusted_values import sanitize
@@ -38,8 +38,6 @@ SORTS = ("value", "rollouts", "reward", "solved")
 
 
 class FacetValue(Record):
-    """A value of a field, and how many rollouts have it."""
-
     value: Any
     where: str
     """An expression for the rollouts with this value; empty if none exists, as for lists."""
@@ -73,7 +71,6 @@ class FacetQuery(Query):
 
 
 def field_router(find: Callable[[int], RunFile]) -> APIRouter:
-    """Return the routes. `find` returns a run by its number."""
     router = APIRouter(prefix="/api/runs/{run}")
 
     @router.get("/keys")
@@ -165,14 +162,13 @@ class _Selected(NamedTuple):
 
     @property
     def places(self) -> Ints:
-        """The ascending indexes of the selected rollouts in the column."""
         places = self.listing.places[np.sort(self.indexes)]
         return places[places >= 0]
 
 
 def _selected(run: RunFile, query: Query, name: str) -> _Selected:
     listing, indexes, searched = run.select(query.model_copy(update={"sort": "task"}))
-    values, read = run.fields.column(listing.columns, run.listed, name)
+    values, read = run.fields.values.named(listing.columns, run.listed, name)
     return _Selected(listing, indexes, values, min(searched, read))
 
 

@@ -1,12 +1,12 @@
 """The values of fields in all rows of a file, for the expressions and the sort key of the list.
 
-`Selections` evaluates them over the rollouts of the list. `FieldColumns` keeps the values as columns, `FieldScan` reads
-them in the background: one pass decodes a row once for all fields that were asked for, and stops when nobody asks any
-more. `ReadValues` stores what it has read of one field.
+`FieldColumns` answers; `FieldScan` reads the values in the background: one pass decodes a row once for all fields that
+were asked for, and stops when nobody asks any more. `ReadValues` stores what it has read of one field.
 """
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from array import array
@@ -65,49 +65,6 @@ class Selection:
     other notes have been written."""
 
 
-class Selections:
-    """Evaluates expressions and sort keys of one file; keeps the latest results. Thread-safe."""
-
-    def __init__(self, fields: FieldColumns) -> None:
-        self._fields = fields
-        self._kept = PacedCache[Selection](_MAX_SELECTIONS)
-
-    def of(self, columns: Columns, measured: Mask, until: int, where: str, sort: str) -> Selection:
-        """Return the selection. `measured`: which rollouts of the table are those of `columns`, in the same order.
-
-        Raises ExpressionError if `where` or `sort` is invalid.
-        """
-        if not where and not sort:
-            return Selection()
-        wanted = [*stored_fields(parse(where)), *note_fields(parse(where))] if where else []
-        if sort and (field := parse_field(sort)).column not in COMPUTED and field not in wanted:
-            wanted.append(field)
-        found = self._fields.read(wanted, until, columns.offset)  # one pass for both
-        chosen = self._kept.get(
-            (where, sort, Identity(columns), Identity(measured)),
-            (found.covered, found.notes),
-            lambda: _selection(columns, measured, where, sort, found),
-            final=found.covered >= until,
-        )
-        return replace(chosen, searched=found.share(until))
-
-    def clear(self) -> None:
-        """Forget the results, because the file was changed or is being closed."""
-        self._kept.clear()
-
-
-def column_named(fields: FieldColumns, columns: Columns, until: int, name: str) -> tuple[Column, FieldValues]:
-    """Return the values of a field over the measured rollouts, and how much of the file has been read for them.
-
-    Raises ExpressionError if `name` is not a field.
-    """
-    field = parse_field(name)
-    if field.column in COMPUTED:
-        return computed_column(columns, field.column), FieldValues({}, until, until)
-    found = fields.read([field], until, columns.offset)
-    return found.columns[field], found
-
-
 def _selection(columns: Columns, measured: Mask, where: str, sort: str, found: FieldValues) -> Selection:
     mask, ranks, places = None, None, np.flatnonzero(measured)
     if where:
@@ -115,12 +72,10 @@ def _selection(columns: Columns, measured: Mask, where: str, sort: str, found: F
         mask[places] = mask_of(columns, parse(where), found.columns) & (columns.offset < found.covered)
     if sort:
         ranks = np.full(len(measured), np.nan)
-        ranks[places] = _ranks(_values(columns, parse_field(sort), found))
+        field = parse_field(sort)
+        computed = field.column if field.column in COMPUTED else None
+        ranks[places] = _ranks(computed_column(columns, computed) if computed else found.columns[field])
     return Selection(mask, ranks, version=f"{found.covered} {found.notes}")
-
-
-def _values(columns: Columns, field: FieldPath, found: FieldValues) -> Column:
-    return computed_column(columns, field.column) if field.column in COMPUTED else found.columns[field]
 
 
 def _ranks(column: Column) -> NDArray[np.float64]:
@@ -152,7 +107,7 @@ class FieldValues(NamedTuple):
 
 
 class FieldColumns:
-    """Thread-safe."""
+    """The values of fields of one file as columns, and what expressions and sort keys mean for them. Thread-safe."""
 
     def __init__(self, path: Path, notes: RunNotes) -> None:
         self._path = path
@@ -160,6 +115,38 @@ class FieldColumns:
         self._scan = FieldScan(path)
         self._columns = PacedCache[tuple[Column, int]](_MAX_COLUMNS)
         self._noted = PacedCache[Column](_MAX_COLUMNS)
+        self._selections = PacedCache[Selection](_MAX_SELECTIONS)
+
+    def select(self, columns: Columns, measured: Mask, until: int, where: str, sort: str) -> Selection:
+        """Evaluate an expression and a sort key; either may be empty. `measured`: which rollouts of the table are those
+        of `columns`, in the same order.
+
+        Raises ExpressionError if `where` or `sort` is invalid.
+        """
+        if not where and not sort:
+            return Selection()
+        wanted = [*stored_fields(parse(where)), *note_fields(parse(where))] if where else []
+        if sort and (field := parse_field(sort)).column not in COMPUTED and field not in wanted:
+            wanted.append(field)
+        found = self.read(wanted, until, columns.offset)  # one pass for both
+        chosen = self._selections.get(
+            (where, sort, Identity(columns), Identity(measured)),
+            (found.covered, found.notes),
+            lambda: _selection(columns, measured, where, sort, found),
+            final=found.covered >= until,
+        )
+        return replace(chosen, searched=found.share(until))
+
+    def named(self, columns: Columns, until: int, name: str) -> tuple[Column, float]:
+        """Return the values of a field over the measured rollouts, and the share of the file that has been read for it.
+
+        Raises ExpressionError if `name` is not a field.
+        """
+        field = parse_field(name)
+        if field.column is not None and field.column in COMPUTED:
+            return computed_column(columns, field.column), 1.0
+        found = self.read([field], until, columns.offset)
+        return found.columns[field], found.share(until)
 
     def read(self, fields: Sequence[FieldPath], until: int, offsets: Ints) -> FieldValues:
         """Return the fields' values in the rows at `offsets`.
@@ -201,32 +188,20 @@ class FieldColumns:
 
     def forget(self) -> None:
         """Forget the columns, because they belong to an older list of rollouts. What has been read stays."""
-        self._columns.clear()
-        self._noted.clear()
+        for kept in (self._columns, self._noted, self._selections):
+            kept.clear()
 
     def stop(self) -> None:
-        """Stop reading and forget the values, because the file was changed or is being closed."""
         self._scan.stop()
         self._scan = FieldScan(self._path)
         self.forget()
-
-
-class _Step(NamedTuple):
-    """The next lines to read, and for which fields."""
-
-    start: int
-    stop: int
-    fields: list[ReadValues]
 
 
 class FieldScan:
     """The values of fields in the rows of one file, including rows appended later. Thread-safe."""
 
     def __init__(self, path: Path, *, pause_after_s: float = _PAUSE_AFTER_S, step: int = _STEP) -> None:
-        """The scan starts at the first call to `progress`."""
-        self._path = path
-        self._pause_after_s = pause_after_s
-        self._step = step
+        self._path, self._pause_after_s, self._step = path, pause_after_s, step
         self._fields: OrderedDict[FieldPath, ReadValues] = OrderedDict()
         self._until = 0
         self._stopped = False
@@ -245,7 +220,9 @@ class FieldScan:
             if not self._running and not self._stopped and self._due():
                 self._running = True
                 threading.Thread(target=self._scan, name="fields", daemon=True).start()
-            self._changed.wait_for(lambda: not self._running or _is_read(wanted, until), wait_s)
+            self._changed.wait_for(
+                lambda: not self._running or all(one.position >= until or one.error for one in wanted), wait_s
+            )
             if errors := [one.error for one in wanted if one.error]:
                 raise ExpressionError(errors[0])
             return min(one.position for one in wanted)
@@ -260,7 +237,6 @@ class FieldScan:
         return found.column(offsets), position
 
     def stop(self) -> None:
-        """Stop reading."""
         self._stopped = True
 
     def _wanted(self, fields: Sequence[FieldPath]) -> list[ReadValues]:
@@ -280,62 +256,44 @@ class FieldScan:
         ]
 
     def _scan(self) -> None:
-        ended = False
-        try:
-            while (step := self._next()) is not None:
-                if not self._read(step):
-                    break
-            else:
-                ended = True  # by `_next`; another thread may be reading now
-        except OSError:
-            pass
-        finally:
-            if not ended:
-                self._end()
+        reading = True
+        while reading:
+            start, stop, behind = self._next()
+            try:
+                end = self._read(start, stop, behind) if behind else start
+            except OSError:
+                end = start
+            with self._changed:
+                for one in behind:
+                    one.position = max(one.position, end)
+                # Ends under the lock, so that a query that comes now starts another thread.
+                reading = self._running = end > start and not self._stopped and bool(self._due())
+                self._changed.notify_all()
 
-    def _end(self) -> None:
-        with self._changed:
-            self._running = False
-            self._changed.notify_all()
-
-    def _next(self) -> _Step | None:
-        """Return the next lines of the fields that are behind the others, up to where those are. If there are none, end
-        the pass under the lock, so that a query that comes now starts another thread.
+    def _next(self) -> tuple[int, int, list[ReadValues]]:
+        """Return the next range of bytes, and the fields to read in it: those that are behind the others, up to where
+        those are.
         """
         with self._changed:
-            due = [] if self._stopped else self._due()
-            if not due:
-                self._end()
-                return None
-            start = min(one.position for one in due)
+            due = self._due()
+            start = min((one.position for one in due), default=0)
             ahead = [one.position for one in due if one.position > start]
-            return _Step(
-                start, min(start + self._step, self._until, *ahead), [one for one in due if one.position == start]
-            )
+            return start, min(start + self._step, self._until, *ahead), [one for one in due if one.position == start]
 
-    def _read(self, step: _Step) -> bool:
-        """Read the lines that begin in the step; return False if there is no complete line."""
+    def _read(self, start: int, stop: int, fields: list[ReadValues]) -> int:
+        """Read the lines that begin in the range. Return where the last complete one ends."""
         offsets = array("q")
-        values: list[list[Any]] = [[] for _ in step.fields]
-        readers = [(one.reader, kept.append) for one, kept in zip(step.fields, values, strict=True)]
-        lines = list(_lines(self._path, step.start, step.stop))
+        values: list[list[Any]] = [[] for _ in fields]
+        readers = [(one.reader, kept.append) for one, kept in zip(fields, values, strict=True)]
+        lines = list(_lines(self._path, start, stop))
         for line in iter_jsonl(lines, skip):  # the index reports invalid lines
             offsets.append(line.offset)
             for read, keep in readers:
                 keep(read(line.value))
-        end = sum(len(line) for _, line in lines) + step.start
         rows = np.array(offsets, np.int64)
-        for one, kept in zip(step.fields, values, strict=True):
+        for one, kept in zip(fields, values, strict=True):
             one.add(rows, kept)
-        with self._changed:
-            for one in step.fields:
-                one.position = max(one.position, end)
-            self._changed.notify_all()
-        return end > step.start
-
-
-def _is_read(fields: Sequence[ReadValues], until: int) -> bool:
-    return all(one.position >= until or one.error for one in fields)
+        return start + sum(len(line) for _, line in lines)
 
 
 def _lines(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
@@ -346,19 +304,10 @@ def _lines(path: Path, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         if not block.endswith(b"\n"):
             block += file.readline()
     offset = start
-    for line in block.splitlines(keepends=True) if b"\r" not in block else _split(block):
+    for line in io.BytesIO(block):  # splits at `\n` only, unlike `splitlines`
         if line.endswith(b"\n"):
             yield offset, line
         offset += len(line)
-
-
-def _split(block: bytes) -> Iterator[bytes]:
-    """Split at `\\n` only, unlike `splitlines`."""
-    start = 0
-    while start < len(block):
-        end = block.find(b"\n", start) + 1 or len(block)
-        yield block[start:end]
-        start = end
 
 
 class ReadValues:
@@ -395,13 +344,11 @@ class ReadValues:
 
     def column(self, offsets: Ints) -> Column:
         """Return the values in the rows at these byte offsets; missing for rows that have not been read."""
-        parts = self._parts[:]
+        parts = [part for part in self._parts if len(part[0])]
         if not parts:
             return column_of([None] * len(offsets))
         known, values = np.concatenate([each for each, _ in parts]), _joined(parts)
-        indexes = np.minimum(np.searchsorted(known, offsets), max(len(known) - 1, 0))
-        if not len(known):
-            return column_of([None] * len(offsets))
+        indexes = np.minimum(np.searchsorted(known, offsets), len(known) - 1)
         taken, absent = values.values[indexes], known[indexes] != offsets
         taken[absent] = np.nan if values.numeric else None
         return Column(values.kind, taken)

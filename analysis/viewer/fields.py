@@ -19,12 +19,12 @@ from rollyard.analysis.metrics.columns import COMPUTED, Columns, Ints, computed_
 from rollyard.analysis.metrics.selection import stored_fields
 from rollyard.analysis.viewer.api_records import ColumnHead, VerdictValue
 from rollyard.analysis.viewer.caches import Identity, PacedCache
-from rollyard.analysis.viewer.field_values import FieldColumns, Selection, Selections, column_named
+from rollyard.analysis.viewer.field_values import FieldColumns
 from rollyard.analysis.viewer.rollout_list import SORTS
 from rollyard.analysis.viewer.run_notes import RunNotes
 from rollyard.analysis.viewer.untrusted_values import sanitize
 from rollyard.records.expression_parser import ExpressionError, FieldPath, parse, parse_field
-from rollyard.records.expressions import LARGEST_EXACT, Column, Mask
+from rollyard.records.expressions import LARGEST_EXACT
 from rollyard.records.json_values import items, mapping
 from rollyard.records.jsonl import lenient, line_at
 from rollyard.records.note_records import NOTE_FIELDS, is_note_field, note_columns
@@ -85,8 +85,6 @@ Kind = Literal["number", "text", "true or false", "list", "object", "mixed"]
 
 
 class KeyInfo(Record):
-    """A field that rows have."""
-
     path: str
     """The field as expressions name it."""
     kind: Kind
@@ -115,29 +113,14 @@ class ExpressionCheck(Record):
 
 
 class FileFields:
-    """Thread-safe."""
-
     def __init__(self, path: Path, notes: RunNotes) -> None:
         self._path = path
         self._notes = notes
-        self._columns = FieldColumns(path, notes)
-        self._selections = Selections(self._columns)
+        self.values = FieldColumns(path, notes)
         self._pages = PacedCache[tuple[Heads, Cells]](_MAX_PAGES)
         self.answers = PacedCache[Any](_MAX_ANSWERS)
         """Facets and groups, by their queries."""
         self._keys: tuple[Ints, Keys] | None = None
-
-    def select(self, columns: Columns, measured: Mask, until: int, where: str, sort: str) -> Selection:
-        """Evaluate an expression and a sort key; either may be empty. Raises ExpressionError."""
-        return self._selections.of(columns, measured, until, where, sort)
-
-    def column(self, columns: Columns, until: int, name: str) -> tuple[Column, float]:
-        """Return the values of a field over the measured rollouts, and the share of the file that has been read for it.
-
-        Raises ExpressionError if `name` is not a field.
-        """
-        found, values = column_named(self._columns, columns, until, name)
-        return found, values.share(until)
 
     def cells(self, columns: Columns, offsets: Sequence[int], places: Sequence[int], names: str) -> tuple[Heads, Cells]:
         """Return the columns, and the values of each of the rows that begin at `offsets` (negative: no row).
@@ -162,7 +145,6 @@ class FileFields:
         return tuple(heads), values
 
     def keys(self, columns: Columns) -> Keys:
-        """Return the fields of a sample of the rows. Raises OSError if the file cannot be read."""
         cached = self._keys
         if cached is not None and cached[0] is columns.offset:
             return cached[1]
@@ -196,20 +178,27 @@ class FileFields:
     def _reader(
         self, head: ColumnHead, columns: Columns, places: Sequence[int], offsets: Sequence[int]
     ) -> Callable[[int, Json | None], Any]:
-        if head.path != PROMPT and is_note_field(field := parse_field(head.path)):
+        """Return a function that returns a column's value in one of the rows."""
+        if head.path == PROMPT:
+            return lambda at, row: None if row is None else shortened(prompt_of(row))
+        field = parse_field(head.path)
+        if is_note_field(field):
             noted = note_columns([field], self._notes.current().by_offset, offsets)[field].objects()
             return lambda at, row: shortened(noted[at])
-        return _reader(head, columns, places)
+        if head.path in COMPUTED and len(columns):
+            values = computed_column(columns, head.path).take(np.maximum(np.array(places, np.intp), 0)).objects()
+            return lambda at, row: values[at] if places[at] >= 0 else None
+        read = reader_of(field)
+        return lambda at, row: None if row is None else shortened(read(row))
 
     def forget(self) -> None:
         """Forget the answers, because they belong to an older list of rollouts, which they would keep in memory."""
-        for kept in (self._selections, self._pages, self.answers):
+        for kept in (self._pages, self.answers):
             kept.clear()
-        self._columns.forget()
+        self.values.forget()
 
     def stop(self) -> None:
-        """Stop reading, because the file was changed or is being closed."""
-        self._columns.stop()
+        self.values.stop()
         self.forget()
         self._keys = None
 
@@ -222,24 +211,11 @@ class FileFields:
                 continue
             line = line_at(self._path, offset)
             budget -= len(line)
-            yield _row(line)
-
-
-def _row(line: bytes) -> Json | None:
-    try:
-        row = lenient(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
-
-
-def _reader(head: ColumnHead, columns: Columns, places: Sequence[int]) -> Callable[[int, Json | None], Any]:
-    """Return a function that returns a column's value in one of the rows."""
-    if head.path in COMPUTED and len(columns):
-        values = computed_column(columns, head.path).take(np.maximum(np.array(places, np.intp), 0)).objects()
-        return lambda at, row: values[at] if places[at] >= 0 else None
-    read = cell_reader(head)
-    return lambda at, row: None if row is None else read(row)
+            try:
+                row = lenient(line)
+            except ValueError:
+                row = None
+            yield row if isinstance(row, dict) else None
 
 
 def requested(text: str) -> list[str]:
@@ -288,14 +264,6 @@ def heads_of(names: Sequence[str], rows: Sequence[Mapping[str, Any] | None], kno
     return list(heads.values())
 
 
-def cell_reader(head: ColumnHead) -> Callable[[Json], Any]:
-    """Return a function that returns the value of the column in a row, shortened."""
-    if head.path == PROMPT:
-        return lambda row: shortened(prompt_of(row))
-    read = reader_of(parse_field(head.path))
-    return lambda row: shortened(read(row))
-
-
 def prompt_of(row: Mapping[str, Any]) -> str:
     """Return the text of the last user message of the prompt; the task of most environments."""
     found = mapping(row.get("responses_create_params")).get("input")
@@ -333,30 +301,18 @@ def _text(content: Any) -> str:
 
 
 def known_keys(rows: Sequence[Json]) -> Keys:
-    """Return the fields of the rows, in the order in which rows contain them. Missing values (null) have no kind."""
-    kinds: dict[tuple[str, ...], set[Kind]] = {}
-    counts: dict[tuple[str, ...], int] = {}
-    examples: dict[tuple[str, ...], Any] = {}
+    values: dict[tuple[str, ...], list[Any]] = {}
     for row in rows:
         for parts, value in _values(row, ()):
-            if parts not in kinds and len(kinds) >= MAX_KEYS:
-                continue
-            found = kinds.setdefault(parts, set())
-            counts[parts] = counts.get(parts, 0) + 1
-            if value is not None:
-                found.add(_KINDS.get(type(value), "mixed"))
-                examples.setdefault(parts, value)
-    names = {parts: str(FieldPath(parts)) for parts in kinds}
-    keys = [
-        KeyInfo(
-            path=names[parts],
-            kind=next(iter(found)) if len(found) == 1 else "mixed",
-            share=counts[parts] / len(rows),
-            example=_example(examples.get(parts)),
-        )
-        for parts, found in kinds.items()
-        if len(names[parts]) <= MAX_NAME
-    ]
+            if parts in values or len(values) < MAX_KEYS:
+                values.setdefault(parts, []).append(value)
+    keys = []
+    for parts, found in values.items():
+        known = [value for value in found if value is not None]
+        kinds = {_KINDS.get(type(value), "mixed") for value in known}
+        kind, example = kinds.pop() if len(kinds) == 1 else "mixed", _example(known[0] if known else None)
+        if len(path := str(FieldPath(parts))) <= MAX_NAME:
+            keys.append(KeyInfo(path=path, kind=kind, share=len(found) / len(rows), example=example))
     derived = [name for name in DERIVED if any(reader_of(FieldPath((name,)))(row) is not None for row in rows)]
     return Keys(computed=[*COMPUTED, *derived, *NOTE_FIELDS], keys=keys, sampled=len(rows))
 

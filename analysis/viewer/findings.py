@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -28,15 +29,13 @@ from rollyard.analysis.findings.find import (
 from rollyard.analysis.metrics.load import reading_pool
 from rollyard.analysis.viewer.api_records import Page
 from rollyard.analysis.viewer.caches import ThrottledCache
-from rollyard.analysis.viewer.json_responses import json_response
-from rollyard.analysis.viewer.library import WORTH_PROCESSES, FileIndex
+from rollyard.analysis.viewer.library import NICE, WORTH_PROCESSES, FileIndex
+from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.rollout_list import MAX_LINES, Indexes, Table, page_start
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.records.types import Record
 
 _ALMOST = 0.999
-_NICE = 5
-"""Niceness of reader processes, which must have a lower priority than requests."""
 _WAIT_S = 0.3
 
 
@@ -61,7 +60,6 @@ class FindingRollouts(Record):
 
 
 def finding_router(file_index: FileIndex, findings: FindingIndex) -> APIRouter:
-    """Build the routes."""
     api = APIRouter(prefix="/api/runs/{run}/findings")
 
     @api.get("")
@@ -75,43 +73,33 @@ def finding_router(file_index: FileIndex, findings: FindingIndex) -> APIRouter:
         start: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=0, le=MAX_LINES)] = 100,
     ) -> Response:
-        return await json_response(lambda: _rollouts(file_index, findings, run, kind, start, limit))
+        def page() -> FindingRollouts:
+            found = findings.named(run, kind)
+            listing = file_index.find(run).listing
+            indexes = rows_of(listing.table, found)
+            first = page_start(start, limit, len(indexes))
+            shown = listing.page_of(indexes[first : first + limit], len(indexes), first)
+            return FindingRollouts(finding=found.finding, page=shown)
+
+        return await json_response(page)
 
     return api
 
 
 def findings_view(findings: FindingIndex, run: int) -> FindingsView:
-    """Return the findings so far."""
     examined, error = findings.progress(run)
     found = findings.found(run)
     return view_of(found, examined if found.is_latest else min(examined, _ALMOST), error)
 
 
 def view_of(found: FoundSoFar, examined: float = 1.0, error: str = "") -> FindingsView:
-    """Return the response with these findings."""
     return FindingsView(
         findings=[one.finding for one in found.found], rollouts=found.rollouts, examined=examined, error=error
     )
 
 
-def _rollouts(
-    file_index: FileIndex, findings: FindingIndex, run: int, kind: str, start: int, limit: int
-) -> FindingRollouts:
-    findings.progress(run)
-    found = next((one for one in findings.found(run).found if one.finding.kind == kind), None)
-    if found is None:
-        raise HTTPException(404, f"run {run} has no finding {kind[:80]!r} in the part examined so far")
-    listing = file_index.find(run).listing
-    indexes = rows_of(listing.table, found)
-    start = page_start(start, limit, len(indexes))
-    page = listing.page_of(indexes[start : start + limit], len(indexes), start)
-    return FindingRollouts(finding=found.finding, page=page)
-
-
 @dataclass(frozen=True)
 class FoundSoFar:
-    """The findings of the part of a file that has been read."""
-
     found: list[Found]
     rollouts: int
     version: tuple[int, int]
@@ -142,7 +130,6 @@ class FindingIndex:
     """Thread-safe. A file is read from its first request on, once, and again only where it has grown."""
 
     def __init__(self, find_run: Callable[[int], RunFile], *, workers: int = 1) -> None:
-        """`workers`: number of processes that read a large file."""
         self._find_run, self._workers = find_run, workers
         self._files: dict[int, _Followed] = {}
         self._lock = threading.Lock()
@@ -171,7 +158,6 @@ class FindingIndex:
         return (min(1.0, followed.reached / size) if size > 0 else 1.0), followed.error
 
     def found(self, number: int) -> FoundSoFar:
-        """Return the findings of the part that has been read. Raises UnknownRun."""
         run = self._find_run(number)
         followed = self._followed(number)
         with followed.lock:
@@ -181,8 +167,15 @@ class FindingIndex:
         latest = cache.get(version, lambda: _found(run, signs, version[1]))
         return replace(latest, is_latest=latest.version == version)
 
+    def named(self, number: int, kind: str) -> Found:
+        """Return the finding of this kind. Raises UnknownRun, and HTTPException (404) if there is none."""
+        self.progress(number)
+        found = next((one for one in self.found(number).found if one.finding.kind == kind), None)
+        if found is None:
+            raise HTTPException(404, f"run {number} has no finding {kind[:80]!r} in the part examined so far")
+        return found
+
     def close(self) -> None:
-        """Stop reading. Threads end after the part that they read."""
         self._closing.set()
 
     def _followed(self, number: int) -> _Followed:
@@ -191,16 +184,12 @@ class FindingIndex:
 
     def _read(self, run: RunFile, followed: _Followed, generation: int, end: int) -> None:
         ranges = ranges_of(followed.reached, end)
+        is_large = self._workers > 1 and end - followed.reached >= WORTH_PROCESSES
         try:
-            if self._workers > 1 and end - followed.reached >= WORTH_PROCESSES:
-                with reading_pool(self._workers, nice=_NICE) as pool:
-                    for span, signs in zip(ranges, read_ranges(run.path, ranges, pool), strict=True):
-                        if not self._add(followed, generation, span[1], signs):
-                            raise _Stopped
-            else:
-                for span, signs in zip(ranges, read_ranges(run.path, ranges), strict=True):
+            with reading_pool(self._workers, nice=NICE) if is_large else nullcontext() as pool:
+                for span, signs in zip(ranges, read_ranges(run.path, ranges, pool), strict=True):
                     if not self._add(followed, generation, span[1], signs):
-                        return
+                        raise _Stopped
         except _Stopped:
             return
         except (OSError, BrokenProcessPool) as error:

@@ -1,15 +1,18 @@
 """Indexes a rollout file in steps, extends the index when the file grows and rebuilds it when the file changes.
 
 A `Snapshot` is what has been indexed so far; any thread may read it. That of a large file is saved as `X_index.npz`
-beside `X.jsonl`, which is safe to delete. A `FileFingerprint` tells whether the file grew or was changed.
+beside `X.jsonl`, which is safe to delete. A `FileFingerprint` tells whether the file grew or was changed. `AttemptFile`
+indexes the failed attempts in `X_failures.jsonl`, and saves nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -29,13 +32,21 @@ from rollyard.analysis.metrics.columns import (
     LOST_INTS,
     CategoryColumn,
     Columns,
+    Floats,
+    Ints,
     RolloutParser,
     Unmeasured,
+    Vocabulary,
     merged,
     numbered_in_file_order,
 )
 from rollyard.analysis.metrics.load import PART, Part, has_task_index, read_parts
+from rollyard.analysis.viewer.api_records import Attempt
+from rollyard.analysis.viewer.untrusted_values import row_at
+from rollyard.records.json_values import mapping, number, text_of, whole_number
+from rollyard.records.jsonl import Lines, iter_jsonl, skip
 from rollyard.records.rollout_paths import RolloutPaths
+from rollyard.records.types import Json
 
 WORTH_SAVING = 32 << 20
 """Minimum file size in bytes for saving the index. Smaller files can be read again in a few tenths of a second."""
@@ -76,7 +87,6 @@ class FollowedFile:
 
     @property
     def unread_bytes(self) -> int:
-        """Number of bytes that have not been read yet."""
         return 0 if self.at_end or self.error else self.size - self.reached
 
     @property
@@ -134,7 +144,6 @@ class FollowedFile:
 
     @property
     def reached(self) -> int:
-        """Number of bytes read so far."""
         return max([self.snapshot.end, *(part.stop for part in self._unsorted)])
 
     def _restore(self, stat: os.stat_result) -> None:
@@ -212,7 +221,6 @@ class Snapshot:
 
     @property
     def error(self) -> str:
-        """A message about invalid and duplicate lines in the file; empty if there are none."""
         problems = []
         if self.bad is not None:
             count = "1 line is" if self.bad_lines == 1 else f"{self.bad_lines} lines are"
@@ -225,7 +233,6 @@ class Snapshot:
 
 
 def empty() -> Snapshot:
-    """Return the snapshot of a file that has not been read yet."""
     return Snapshot(RolloutParser().columns())
 
 
@@ -268,7 +275,6 @@ def _chosen(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
 
 
 def save(path: Path, snapshot: Snapshot, fingerprint: FileFingerprint) -> None:
-    """Write the index atomically. Raises OSError if it cannot be written."""
     columns, lost = snapshot.columns, snapshot.columns.unmeasured
     arrays: dict[str, Any] = {name: getattr(columns, name) for name in (*INTS, *FLOATS)}
     arrays |= {name: getattr(columns, name).codes for name in CATEGORIES}
@@ -311,21 +317,22 @@ def _restored(arrays: Any) -> tuple[Snapshot, FileFingerprint] | None:
     header = orjson.loads(arrays["header"].tobytes())
     if header["format"] != FORMAT:
         return None
-    arrays_by_name: dict[str, Any] = {name: _column(arrays[name], np.int64) for name in INTS}
-    arrays_by_name |= {name: _column(arrays[name], np.float64) for name in FLOATS}
-    arrays_by_name |= {name: _category_column(arrays[name], header["categories"][name]) for name in CATEGORIES}
-    lost: dict[str, Any] = {name: _column(arrays[f"lost_{name}"], np.int64) for name in LOST_INTS}
-    lost |= {name: _column(arrays[f"lost_{name}"], np.float64) for name in LOST_FLOATS}
-    lost |= {
-        name: _category_column(arrays[f"lost_{name}"], header["lost_categories"][name]) for name in LOST_CATEGORIES
-    }
+
+    def columns(ints: Sequence[str], floats: Sequence[str], categories: Sequence[str], prefix: str = "") -> Any:
+        found = {name: _column(arrays[prefix + name], np.int64) for name in ints}
+        found |= {name: _column(arrays[prefix + name], np.float64) for name in floats}
+        names = header[f"{prefix}categories"]
+        return found | {name: _category_column(arrays[prefix + name], names[name]) for name in categories}
+
+    measured, lost = columns(INTS, FLOATS, CATEGORIES), columns(LOST_INTS, LOST_FLOATS, LOST_CATEGORIES, "lost_")
     stages = {str(name): _column(arrays[f"stage{number}"], np.float64) for number, name in enumerate(header["stages"])}
-    _check(len(arrays_by_name["task"]), *(value for value in (*arrays_by_name.values(), *stages.values())))
-    _check(len(lost["task"]), *lost.values())
+    for group in ([*measured.values(), *stages.values()], lost.values()):
+        if len({len(one.codes if isinstance(one, CategoryColumn) else one) for one in group}) > 1:
+            raise ValueError("columns have different lengths")
     end, size, mtime_ns, digest = header["fingerprint"]
     bad = None if header["bad"] is None else (int(header["bad"][0]), str(header["bad"][1]))
     snapshot = Snapshot(
-        Columns(**arrays_by_name, stages=stages, unmeasured=Unmeasured(**lost)),
+        Columns(**measured, stages=stages, unmeasured=Unmeasured(**lost)),
         end=int(end),
         has_task_index=bool(header["has_task_index"]),
         bad_lines=int(header["bad_lines"]),
@@ -345,12 +352,6 @@ def _category_column(codes: Any, names: Any) -> CategoryColumn:
     if _column(codes, np.int32).size and not -1 <= codes.min() <= codes.max() < len(names):
         raise ValueError("a category code has no name")
     return CategoryColumn(codes, tuple(map(str, names)))
-
-
-def _check(count: int, *columns: Any) -> None:
-    for column in columns:
-        if len(column.codes if isinstance(column, CategoryColumn) else column) != count:
-            raise ValueError("columns have different lengths")
 
 
 @dataclass(frozen=True)
@@ -396,3 +397,120 @@ def _digest(path: Path, end: int) -> str:
             start = last * number // (_BLOCKS - 1)
             found.update(os.pread(file.fileno(), min(_BLOCK, end - start), start))
     return found.hexdigest()
+
+
+_STEP = 16 << 20
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Failed attempts in chronological order."""
+
+    task: Ints
+    repeat: Ints
+    offset: Ints
+    terminal: NDArray[np.bool_]
+    """Whether a failure of this kind is never retried by the same command."""
+    abandoned_at: Floats
+    """When the command gave up the rollout after this attempt; NaN if it did not, or if it is not recorded."""
+    kind: CategoryColumn
+    agent: CategoryColumn
+
+    def offsets(self, task: int, repeat: int) -> list[int]:
+        """Return where the failed attempts at a rollout begin in the file, in order."""
+        found: list[int] = self.offset[(self.task == task) & (self.repeat == repeat)].tolist()
+        return found
+
+    def take(self, rows: Any) -> Failed:
+        """Return the attempts that an index or a mask of numpy selects."""
+        kind, agent = (CategoryColumn(column.codes[rows], column.names) for column in (self.kind, self.agent))
+        numbers = self.task[rows], self.repeat[rows], self.offset[rows]
+        return Failed(*numbers, self.terminal[rows], self.abandoned_at[rows], kind, agent)
+
+
+class AttemptFile:
+    """The index of a failures file. One thread calls `advance`; any thread may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fingerprint: FileFingerprint | None = None
+        self._reset()
+
+    @property
+    def unread_bytes(self) -> int:
+        return 0 if self._at_end else self._size - self._end
+
+    def advance(self) -> bool:
+        """Read up to 16 MB of new data; return whether attempts were added or removed."""
+        try:
+            stat = self.path.stat()
+            if self._fingerprint is not None and self._fingerprint.unchanged(stat):
+                return False
+            changed = self._fingerprint is not None and not self._fingerprint.fits(self.path, stat)
+            if changed:
+                self._reset()
+            before = self._end
+            self._read()
+            # A step that reads less than _STEP has reached the end of the file or an incomplete last line.
+            self._size, self._at_end = stat.st_size, self._end < before + _STEP
+            self._fingerprint = FileFingerprint.of(self.path, self._end, stat, complete=self._at_end)
+        except OSError:
+            changed = self._end > 0
+            self._reset()
+            return changed
+        if changed or self._end > before:
+            self.failed = self._collected_attempts()
+            return True
+        return False
+
+    def of(self, task: int, repeat: int) -> list[Attempt]:
+        """Return the failed attempts at a rollout, in order. Raises OSError if the file cannot be read."""
+        return [attempt_of(self.row(offset)) for offset in self.failed.offsets(task, repeat)]
+
+    def row(self, offset: int) -> Json:
+        return row_at(self.path, offset)
+
+    def _reset(self) -> None:
+        self._ints = array("q")
+        self._terminal = array("b")
+        self._abandoned_at = array("d")
+        self._kinds, self._agents = Vocabulary(), Vocabulary()
+        self._end = 0
+        self._size = 0
+        self._at_end = True
+        self._fingerprint = None
+        self.failed = self._collected_attempts()
+
+    def _collected_attempts(self) -> Failed:
+        task, repeat, offset = np.array(self._ints, np.int64).reshape(-1, 3).T.copy()
+        terminal = np.array(self._terminal, bool)
+        abandoned_at = np.array(self._abandoned_at, np.float64)
+        return Failed(task, repeat, offset, terminal, abandoned_at, self._kinds.column(), self._agents.column())
+
+    def _read(self) -> None:
+        lines = Lines(self.path, self._end, self._end + _STEP, whole=True)
+        for line in iter_jsonl(lines, skip):
+            self._add(line.value, line.offset)
+        self._end = max(self._end, lines.end)
+
+    def _add(self, row: Json, offset: int) -> None:
+        task, repeat = whole_number(row.get("_ng_task_index")), whole_number(row.get("_ng_rollout_index"))
+        if task is None or repeat is None:
+            return
+        self._ints.extend((task, repeat, offset))
+        self._terminal.append(row.get("terminal") is not False)
+        self._abandoned_at.append(number(row.get("time"), 0.0) if row.get("abandoned") is True else math.nan)
+        self._kinds.add(row.get("failure_kind"))
+        self._agents.add(mapping(row.get("agent_ref")).get("name"))
+
+
+def attempt_of(row: Json) -> Attempt:
+    return Attempt(
+        attempt=whole_number(row.get("_ng_attempt_index")) or 0,
+        kind=text_of(row.get("failure_kind")) or "unknown",
+        server=text_of(row.get("server")),
+        detail=text_of(row.get("detail")),
+        seconds=number(row.get("duration_s"), 0.0),
+        when=number(row.get("time"), 0.0),
+        has_conversation=bool(mapping(mapping(row.get("partial")).get("row"))),
+    )

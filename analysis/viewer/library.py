@@ -16,7 +16,7 @@ from rollyard.analysis.viewer.run_file import RunFile
 
 log = logging.getLogger(__name__)
 CHECK_EVERY_S = 0.5
-_NICE = 5
+NICE = 5
 """Niceness of reader processes, which must have a lower priority than requests."""
 WORTH_PROCESSES = 256 << 20
 """Minimum number of unread bytes at which starting several processes is worth the time."""
@@ -62,11 +62,9 @@ class FileIndex:
 
     @property
     def runs(self) -> list[RunFile]:
-        """The opened runs, by ascending number."""
         return [run for _, run in sorted(self._runs.copy().items())]
 
     def find(self, number: int) -> RunFile:
-        """Return the run with this number. Raises UnknownRun if there is none."""
         if (run := self._runs.get(number)) is None:
             raise UnknownRun(f"run {number} does not exist; runs are numbered from 0 to {len(self._runs) - 1}")
         return run
@@ -76,7 +74,6 @@ class FileIndex:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop reading and save the indexes."""
         self._closing.set()
         if (pool := self._pool) is not None:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -119,7 +116,7 @@ class FileIndex:
         more = self._advance(None)
         if self._workers > 1 and max((run.file.unread_bytes for run in self.runs), default=0) >= self._worth_processes:
             try:
-                with reading_pool(self._workers, nice=_NICE) as self._pool:
+                with reading_pool(self._workers, nice=NICE) as self._pool:
                     while self._advance(self._pool):
                         pass
                 return False

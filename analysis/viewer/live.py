@@ -14,16 +14,16 @@ from typing import Annotated, Any, Literal, Protocol
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query
-from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from rollyard.analysis.charts.charts import Chart, Charts
 from rollyard.analysis.charts.run_charts import Moment, pace, waiting
 from rollyard.analysis.viewer.api_records import Event
 from rollyard.analysis.viewer.conversation import events_of
-from rollyard.analysis.viewer.json_responses import NO_STORE
-from rollyard.analysis.viewer.rollout_view import Replays
+from rollyard.analysis.viewer.responses import json_body
+from rollyard.analysis.viewer.run_file import Replays
 from rollyard.analysis.viewer.untrusted_values import sanitize
 from rollyard.records.errors import Failure, RunError
 from rollyard.records.replay import Replay
@@ -36,6 +36,8 @@ EPISODE_CACHE_S = 0.4
 MAX_MOMENTS = 600
 """Maximum number of moments: ten minutes at one request per second."""
 MAX_FOLLOWED = 16
+_SHOWN = {"task", "repeat", "stage", "server", "turn", "stage_s", "age_s"}
+"""What the page shows of an agent's answer besides the conversation."""
 _PARTS = 4
 """Maximum number of parts of a long episode that are fetched at once."""
 _FOREIGN = (
@@ -80,17 +82,16 @@ class LiveRun(Protocol):
 
 
 def live_router(run: LiveRun, replays: Replays) -> APIRouter:
-    """Build the routes. `replays` draws boards."""
     router = APIRouter(prefix="/api/live")
     cache, tails = _Cache(run), EpisodeTails(run, replays)
 
     @router.get("", summary="The current run: servers, episodes by stage, stuck episodes, collections and failures")
     async def state() -> Response:
-        return _json((await cache.read()).model_dump_json())
+        return json_body((await cache.read()).model_dump_json())
 
     @router.get("/charts", summary="Its last ten minutes, which are only recorded while a page is open")
     async def charts() -> Response:
-        return _json((await cache.charts()).model_dump_json())
+        return json_body((await cache.charts()).model_dump_json())
 
     @router.get("/episodes/{agent}/{episode}", summary="An episode that is being played")
     async def tail(
@@ -98,13 +99,9 @@ def live_router(run: LiveRun, replays: Replays) -> APIRouter:
         episode: Annotated[str, Path(max_length=200)],
         have: Annotated[int, Query(ge=-1)] = -1,
     ) -> Response:
-        return _json((await tails.view(agent, episode, have)).model_dump_json())
+        return json_body((await tails.view(agent, episode, have)).model_dump_json())
 
     return router
-
-
-def _json(body: str) -> Response:
-    return Response(body, media_type="application/json", headers=NO_STORE)
 
 
 class _Cache:
@@ -206,8 +203,6 @@ class _Tail(BaseModel):
 
 @dataclass
 class _Followed:
-    """What is known of one episode."""
-
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     url: str | None = None
     """The instance that plays it."""
@@ -220,12 +215,47 @@ class _Followed:
     until: float = 0.0
     starts: int = 0
     """How many versions of the beginning have been seen: the environment may add to it."""
-    drawn: tuple[int, list[Event], Replay | None] = (-1, [], None)
+    drawn: tuple[int, list[Event] | None, Replay | None] = (-1, [], None)
     """The revision that was drawn last, with its events and boards."""
 
     @property
     def revision(self) -> int:
         return 4 * len(self.items) + min(self.starts, 3)
+
+    def add(self, status: int, body: bytes) -> bool:
+        """Add what an agent returned. Return whether it has more."""
+        if status == 404:
+            self.state, self.note = ("ended" if self.last else "unknown"), "the episode has ended"
+            return False
+        try:
+            tail = _Tail.model_validate_json(body)
+        except ValidationError:
+            self.state = "lost" if self.last else "unknown"
+            self.note = f"the agent's response has the status {status} and is not in Rollyard's format"
+            return False
+        if tail.row is not None and tail.row != self.row:
+            self.row = tail.row
+            self.starts += 1
+        self.items += tail.items
+        self.last, self.state, self.note, self.asked = tail, "playing", "", time.time()
+        return len(self.items) < tail.total
+
+    def view(self, agent: str, episode: str, have: int) -> TailView:
+        revision, events, replay = self.drawn
+        if have == self.revision:
+            revision, events, replay = have, None, None
+        last = {} if self.last is None else self.last.model_dump(include=_SHOWN)
+        return TailView(
+            agent=agent,
+            episode=episode,
+            state=self.state,
+            note=self.note,
+            asked=self.asked,
+            revision=revision,
+            events=events,
+            replay=replay,
+            **last,
+        )
 
 
 class EpisodeTails:
@@ -248,7 +278,7 @@ class EpisodeTails:
                 followed.until = time.monotonic() + EPISODE_CACHE_S
             if followed.drawn[0] != followed.revision and followed.revision != have:
                 followed.drawn = await run_in_threadpool(lambda: self._draw(followed))
-            return _view(followed, agent, episode, have)
+            return followed.view(agent, episode, have)
 
     async def _ask(self, followed: _Followed, agent: str, episode: str) -> None:
         try:
@@ -258,8 +288,7 @@ class EpisodeTails:
                 followed.state = "lost" if followed.last else "unknown"
                 return
             for _ in range(_PARTS):
-                status, body = await self._part(followed.url, episode, len(followed.items))
-                if not _add(followed, status, body):
+                if not followed.add(*await self._part(followed.url, episode, len(followed.items))):
                     return
         except (RunError, Failure) as error:
             followed.state, followed.url = ("lost" if followed.last else "unknown"), None
@@ -284,45 +313,7 @@ class EpisodeTails:
     async def _part(self, url: str, episode: str, since: int) -> tuple[int, bytes]:
         return await self._run.get(f"{url}/episodes/{quote(episode, safe='')}?since={since}")
 
-    def _draw(self, followed: _Followed) -> tuple[int, list[Event], Replay | None]:
+    def _draw(self, followed: _Followed) -> tuple[int, list[Event] | None, Replay | None]:
         revision = followed.revision
         row = sanitize({**followed.row, "response": {"output": list(followed.items)}})
         return revision, events_of(row), self._replays(row)
-
-
-def _add(followed: _Followed, status: int, body: bytes) -> bool:
-    """Add what an agent returned. Return whether it has more."""
-    if status == 404:
-        followed.state, followed.note = ("ended" if followed.last else "unknown"), "the episode has ended"
-        return False
-    try:
-        tail = _Tail.model_validate_json(body)
-    except ValidationError:
-        followed.state = "lost" if followed.last else "unknown"
-        followed.note = f"the agent's response has the status {status} and is not in Rollyard's format"
-        return False
-    if tail.row is not None and tail.row != followed.row:
-        followed.row = tail.row
-        followed.starts += 1
-    followed.items += tail.items
-    followed.last, followed.state, followed.note, followed.asked = tail, "playing", "", time.time()
-    return len(followed.items) < tail.total
-
-
-def _view(followed: _Followed, agent: str, episode: str, have: int) -> TailView:
-    revision, events, replay = followed.drawn
-    known = have == followed.revision
-    view = TailView(
-        agent=agent,
-        episode=episode,
-        state=followed.state,
-        note=followed.note,
-        asked=followed.asked,
-        revision=followed.revision if known else revision,
-        events=None if known else events,
-        replay=None if known else replay,
-    )
-    if (last := followed.last) is None:
-        return view
-    kept = {name: getattr(last, name) for name in ("task", "repeat", "stage", "server", "turn", "stage_s", "age_s")}
-    return view.model_copy(update=kept)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -15,17 +15,15 @@ from fastapi import Query as Parameters
 from pydantic import AwareDatetime, Field, ValidationError
 
 from rollyard.analysis.metrics.solved import which_solved
-from rollyard.analysis.viewer.json_responses import json_response
+from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.rollout_list import Query
-from rollyard.analysis.viewer.rollout_view import row_of
-from rollyard.analysis.viewer.run_file import RunFile
-from rollyard.analysis.viewer.run_notes import PlacedNotes, RunNotes
+from rollyard.analysis.viewer.run_file import RunFile, row_of
+from rollyard.analysis.viewer.run_notes import RunNotes
 from rollyard.records.errors import RunError
 from rollyard.records.note_records import (
     MAX_TEXT,
     Name,
     RolloutNotes,
-    RolloutRef,
     Verdict,
     new_record,
     ref_of,
@@ -72,7 +70,12 @@ def note_router(find: Callable[[int], RunFile], *, author: str, read_only: bool 
 
 def _write(run: RunFile, wanted: NoteRequest, author: str) -> NoteWritten:
     fields = wanted.model_dump(exclude_none=True, exclude={"task", "repeat", "kind", "author"})
-    ref, offset = _rollout(run, wanted.task, wanted.repeat)
+    task, repeat, table = wanted.task, wanted.repeat, run.table
+    index = table.find(task, repeat)
+    row = None if index is None else row_of(run, table, index)
+    if index is None or row is None:
+        raise HTTPException(404, f"task {task}, repeat {repeat} has no row, so that nothing can be noted about it")
+    ref = ref_of(row, task, repeat)
     try:
         record = new_record(wanted.kind, wanted.author or author, ref, **fields)
     except ValueError as error:
@@ -81,18 +84,8 @@ def _write(run: RunFile, wanted: NoteRequest, author: str) -> NoteWritten:
         run.notes.file.append(record)
     except RunError as error:
         raise HTTPException(409, str(error)) from error
-    found = run.notes.current().by_offset.get(offset, NO_NOTES)
-    return NoteWritten(id=record.id, rollout=shown_notes(found, wanted.task, wanted.repeat))
-
-
-def _rollout(run: RunFile, task: int, repeat: int) -> tuple[RolloutRef, int]:
-    """Return the identity of a rollout and the byte offset of its row."""
-    table = run.table
-    index = table.find(task, repeat)
-    row = None if index is None else row_of(run, table, index)
-    if index is None or row is None:
-        raise HTTPException(404, f"task {task}, repeat {repeat} has no row, so that nothing can be noted about it")
-    return ref_of(row, task, repeat), int(table.offset[index])
+    found = run.notes.current().by_offset.get(int(table.offset[index]), NO_NOTES)
+    return NoteWritten(id=record.id, rollout=shown_notes(found, task, repeat))
 
 
 async def _body(request: Request) -> bytes:
@@ -104,25 +97,22 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-class ShownLabel(Record):
+class ShownNote(Record):
     id: str
     author: str
     time: AwareDatetime
+
+
+class ShownLabel(ShownNote):
     label: str
 
 
-class ShownVerdict(Record):
-    id: str
-    author: str
-    time: AwareDatetime
+class ShownVerdict(ShownNote):
     verdict: Verdict
     reason: str
 
 
-class ShownText(Record):
-    id: str
-    author: str
-    time: AwareDatetime
+class ShownText(ShownNote):
     text: str
 
 
@@ -182,8 +172,6 @@ class NoteRequest(Record):
 
 
 class NoteWritten(Record):
-    """The response to NoteRequest."""
-
     id: str
     """The id of the new record, which a removal names."""
     rollout: ShownNotes
@@ -193,11 +181,15 @@ def notes_view(notes: RunNotes, since: str, author: str, why_read_only: str) -> 
     """Return the notes that changed since a version, or all of them if `since` is empty or too old."""
     placed = notes.current()
     changed = placed.changed_since(since)
+    found = placed.by_offset
     return NotesView(
         version=placed.version,
         complete=changed is None,
-        rollouts=[shown(placed, offset) for offset in (placed.by_offset if changed is None else changed)],
-        labels=label_counts(placed.by_offset.values()),
+        rollouts=[
+            shown_notes(found.get(offset, NO_NOTES), *placed.keys[offset])
+            for offset in (found if changed is None else changed)
+        ],
+        labels=[LabelCount(label=label, rollouts=count) for label, count in label_counts(found.values())],
         author=author,
         why_read_only=why_read_only or notes.file.why_not_writable(),
         path=str(notes.file.path),
@@ -208,33 +200,23 @@ def notes_view(notes: RunNotes, since: str, author: str, why_read_only: str) -> 
     )
 
 
-def shown(placed: PlacedNotes, offset: int) -> ShownNotes:
-    """Return what applies to the row at a byte offset."""
-    task, repeat = placed.keys[offset]
-    return shown_notes(placed.by_offset.get(offset, NO_NOTES), task, repeat)
-
-
 def shown_notes(notes: RolloutNotes, task: int, repeat: int) -> ShownNotes:
-    """Return what applies to a rollout, without the identities that its records contain."""
+    def kept(kind: type[ShownNote], records: Iterable[Record]) -> list[Any]:
+        return [kind.model_validate(one.model_dump(include=set(kind.model_fields))) for one in records]
+
     return ShownNotes(
         task=task,
         repeat=repeat,
-        labels=[
-            ShownLabel(id=one.id, author=one.author, time=one.time, label=one.label) for one in notes.added.values()
-        ],
-        verdicts=[
-            ShownVerdict(id=one.id, author=one.author, time=one.time, verdict=one.verdict, reason=one.reason)
-            for one in notes.judged.values()
-        ],
-        texts=[ShownText(id=one.id, author=one.author, time=one.time, text=one.text) for one in notes.texts],
+        labels=kept(ShownLabel, notes.added.values()),
+        verdicts=kept(ShownVerdict, notes.judged.values()),
+        texts=kept(ShownText, notes.texts),
     )
 
 
-def label_counts(all_notes: Iterable[RolloutNotes]) -> list[LabelCount]:
+def label_counts(all_notes: Iterable[RolloutNotes]) -> list[tuple[str, int]]:
     """Return the labels with their numbers of rollouts, the most frequent first, then in alphabetical order."""
     counts = Counter(label for notes in all_notes for label in notes.labels)
-    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return [LabelCount(label=label, rollouts=rollouts) for label, rollouts in ordered]
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 class LabelLine(Record):
@@ -256,8 +238,6 @@ class AuthorLine(Record):
 
 
 class NotesSummary(Record):
-    """GET /api/runs/{run}/notes/summary."""
-
     labels: list[LabelLine]
     """The most frequent first."""
     authors: list[AuthorLine]
@@ -265,15 +245,13 @@ class NotesSummary(Record):
 
 
 def notes_summary(run: RunFile) -> NotesSummary:
-    """Return the labels of the run's rollouts, and what each author wrote."""
     columns = run.listing.columns
     notes = run.notes.current().by_offset
     _, solved = which_solved(columns, run.threshold)
     flags = [False] * len(columns) if solved is None else solved.tolist()
     success = dict(zip(columns.offset.tolist(), flags, strict=True))
-    labels = Counter(label for one in notes.values() for label in one.labels)
     lines = []
-    for label, rollouts in sorted(labels.items(), key=lambda pair: (-pair[1], pair[0])):
+    for label, rollouts in label_counts(notes.values()):
         having = {offset: one for offset, one in notes.items() if label in one.labels}
         successes = [success[offset] for offset in having if offset in success]
         authors = dict.fromkeys(author for one in having.values() for name, author in one.added if name == label)

@@ -18,8 +18,8 @@ from rollyard.analysis.metrics.columns import CategoryColumn, Columns, Floats, I
 from rollyard.analysis.metrics.solved import which_solved
 from rollyard.analysis.viewer.api_records import Outcome, Page, RolloutLine
 from rollyard.analysis.viewer.caches import PacedCache
-from rollyard.analysis.viewer.failed_attempts import Failed
 from rollyard.analysis.viewer.field_values import Selection
+from rollyard.analysis.viewer.growing_index import Failed
 
 Indexes = NDArray[np.intp]
 """Row indexes into a Table."""
@@ -84,31 +84,18 @@ class Listing:
         self._ends = tuple(sorted(_names_in(table.end)))
         self._agents = tuple(sorted(_names_in(table.agent)))
 
-    def page(
-        self,
-        query: Query,
-        found: NDArray[np.int64] | None = None,
-        searched: float = 1.0,
-        selection: Selection = NO_SELECTION,
-    ) -> Page:
-        """Return the requested page.
-
-        `found` contains the byte offsets of the rows that contain the searched text, in ascending order. `selection`:
-        the query's expression and sort key, evaluated over the table.
-        """
-        indexes = self.select(query, found, selection)
-        start = page_start(query.start, query.limit, len(indexes), searched)
-        return self.page_of(indexes[start : start + query.limit], len(indexes), start, searched)
-
     def page_of(self, indexes: Indexes, total: int, start: int = 0, searched: float = 1.0) -> Page:
-        """Return the rows at `indexes` as one page of a list with `total` rows."""
         lines = [self.table.line(index) for index in indexes.tolist()]
         return Page(total=total, start=start, lines=lines, searched=searched, ends=self._ends, agents=self._agents)
 
     def select(
         self, query: Query, found: NDArray[np.int64] | None = None, selection: Selection = NO_SELECTION
     ) -> Indexes:
-        """Return the sorted indexes of the matching rollouts."""
+        """Return the sorted indexes of the matching rollouts.
+
+        `found` contains the byte offsets of the rows that contain the searched text, in ascending order. `selection`:
+        the query's expression and sort key, evaluated over the table.
+        """
         key = query.model_copy(update={"start": 0, "limit": 0, "columns": ""}).model_dump_json()
         version = f"{-1 if found is None else len(found)} {selection.version}"
         return self._selections.get((key, version), None, lambda: self._select(query, found, selection), final=True)
@@ -206,7 +193,6 @@ class Table:
         return len(self.task)
 
     def find(self, task: int, repeat: int) -> int | None:
-        """Return the index of a rollout; None if it is not in the table."""
         low, high = self.of_task(task)
         index = low + int(np.searchsorted(self.repeat[low:high], repeat))
         return index if index < high and self.repeat[index] == repeat else None
@@ -217,18 +203,17 @@ class Table:
         return int(low), int(high)
 
     def line(self, index: int) -> RolloutLine:
-        """Return the record of one rollout."""
-        success = _float(self.success[index])
+        success = known(self.success[index])
         return RolloutLine(
             task=int(self.task[index]),
             repeat=int(self.repeat[index]),
             outcome="measured" if self.measured[index] else "failed",
-            reward=_float(self.reward[index]),
+            reward=known(self.reward[index]),
             success=None if success is None else success == 1,
             tool_calls=_integer(self.tool_calls[index]),
             turns=_integer(self.turns[index]),
             output_tokens=_integer(self.output_tokens[index]),
-            seconds=_float(self.seconds[index]),
+            seconds=known(self.seconds[index]),
             end=_name(self.end, index),
             agent=_name(self.agent, index),
         )
@@ -263,22 +248,15 @@ def _lost(columns: Columns) -> Table:
     """Return the rows without a reward, with each rollout's last row first."""
     lost = columns.unmeasured
     numbers = [getattr(lost, name)[::-1] for name in _NUMBERS]
-    kind, agent = (
-        CategoryColumn(lost.kind.codes[::-1], lost.kind.names),
-        CategoryColumn(lost.agent.codes[::-1], lost.agent.names),
-    )
+    kind, agent = (CategoryColumn(column.codes[::-1], column.names) for column in (lost.kind, lost.agent))
     return _failed(lost.task[::-1], lost.repeat[::-1], lost.offset[::-1], numbers, kind, agent)
 
 
 def _failed_attempts(failed: Failed) -> Table:
     """Return the failed attempts, with each rollout's last attempt first."""
-    kind, agent = (
-        CategoryColumn(failed.kind.codes[::-1], failed.kind.names),
-        CategoryColumn(failed.agent.codes[::-1], failed.agent.names),
-    )
-    missing = np.full(len(failed.task), np.nan)
-    no_row = np.full(len(failed.task), NO_ROW)
-    return _failed(failed.task[::-1], failed.repeat[::-1], no_row, [missing] * len(_NUMBERS), kind, agent)
+    last = failed.take(slice(None, None, -1))
+    missing, no_row = np.full(len(last.task), np.nan), np.full(len(last.task), NO_ROW)
+    return _failed(last.task, last.repeat, no_row, [missing] * len(_NUMBERS), last.kind, last.agent)
 
 
 def _failed(
@@ -307,7 +285,7 @@ def _joined(parts: list[Table]) -> Table:
     return Table(**chosen)
 
 
-def _float(value: float) -> float | None:
+def known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 

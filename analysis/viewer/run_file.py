@@ -1,28 +1,37 @@
-"""Provides the viewer with data from a rollout file and its sidecar files."""
+"""A rollout file in the viewer, with its sidecar files: its list, its metrics, and the view of each rollout."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlencode
 
-from rollyard.analysis.charts.run_charts import profile_charts
-from rollyard.analysis.metrics.columns import CategoryColumn, chosen, displayable
+from fastapi import HTTPException
+
+from rollyard.analysis.charts.charts import Chart
+from rollyard.analysis.charts.run_charts import log_probs, profile_charts
+from rollyard.analysis.metrics.columns import Columns, chosen, displayable
 from rollyard.analysis.metrics.load import PART, Read, run_from_columns
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.solved import with_solved
-from rollyard.analysis.viewer.api_records import ColumnHead, Numbers, Page, RunFileStatus
+from rollyard.analysis.viewer.api_records import ColumnHead, Event, Numbers, Page, RolloutView, RunFileStatus
 from rollyard.analysis.viewer.caches import ThrottledCache
-from rollyard.analysis.viewer.failed_attempts import AttemptFile, Failed
-from rollyard.analysis.viewer.fields import Cells, FileFields
-from rollyard.analysis.viewer.growing_index import FollowedFile
+from rollyard.analysis.viewer.conversation import events_of
+from rollyard.analysis.viewer.fields import Cells, FileFields, verdict_of
+from rollyard.analysis.viewer.growing_index import AttemptFile, Failed, FollowedFile, Snapshot
 from rollyard.analysis.viewer.rollout_list import NO_ROW, SORTS, Indexes, Listing, Query, Table, page_start, table_of
 from rollyard.analysis.viewer.run_notes import RunNotes
 from rollyard.analysis.viewer.text_search import SearchCache, Snippets
+from rollyard.analysis.viewer.untrusted_values import as_row, row_facts
+from rollyard.records.errors import RunError
 from rollyard.records.jsonl import line_at
+from rollyard.records.replay import Replay
 from rollyard.records.rollout_file import is_running, read_status
 from rollyard.records.rollout_paths import RolloutPaths
-from rollyard.records.types import CollectionStatus
+from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.types import CollectionStatus, Json
 
 _SILENT_S = 60.0
 """A collection whose status has not been updated for this long is considered stopped."""
@@ -32,29 +41,17 @@ _SEARCH_WAIT_S = 0.2
 class RunFile:
     """A rollout file in the viewer. One thread calls `advance`; any thread may query it."""
 
-    def __init__(
-        self,
-        number: int,
-        path: Path,
-        name: str,
-        *,
-        threshold: float | None = None,
-        part: int = PART,
-    ) -> None:
-        """Rewards of at least `threshold` count as solved."""
-        self.number = number
-        self.name = name
-        self.path = path
+    def __init__(self, number: int, path: Path, name: str, *, threshold: float | None = None, part: int = PART) -> None:
+        """Rewards of at least `threshold` count as solved; None: what the environment says, or the range of rewards."""
+        self.number, self.name, self.path, self.threshold = number, name, path, threshold
         self.file = FollowedFile(path, part=part)
         self.attempts = AttemptFile(RolloutPaths(path).failures)
         self.status: CollectionStatus | None = None
-        columns = self.file.snapshot.columns
-        self.listing = Listing(table_of(columns, self.attempts.failed, threshold), with_solved(columns, threshold))
+        self.listing = self._list(None)
         self.notes = RunNotes(path, lambda: (self.file.generation, self.listing.columns))
         self.fields = FileFields(path, self.notes)
         self.listed = 0
         """Number of bytes of the file whose rollouts are listed."""
-        self._threshold = threshold
         self._searches = SearchCache(path)
         self._snippets = Snippets(path)
         self._generation = 0
@@ -63,21 +60,13 @@ class RunFile:
 
     @property
     def table(self) -> Table:
-        """The table of all listed rollouts."""
         return self.listing.table
 
     @property
-    def threshold(self) -> float | None:
-        """Rewards of at least this count as solved; None: what the environment says, or the range of rewards."""
-        return self._threshold
-
-    @property
     def unread_bytes(self) -> int:
-        """Number of bytes that have not been read yet."""
         return self.file.unread_bytes + self.attempts.unread_bytes
 
     def advance(self, pool: ProcessPoolExecutor | None = None) -> None:
-        """Check the files and read the next step of new data."""
         self.status = read_status(self.path)
         # Failed rollouts may be retried while a collection is running.
         since = self.status.started if self.status and is_running(self.status, _SILENT_S) else None
@@ -90,12 +79,14 @@ class RunFile:
             self.fields.stop()
         if read or failed or since != self._running_since:
             self._running_since = since
-            final_attempts = _final_attempts(self.attempts.failed, since)
-            columns = self.file.snapshot.columns
-            table = table_of(columns, final_attempts, self._threshold)
-            self.listing = Listing(table, with_solved(columns, self._threshold))
+            self.listing = self._list(since)
             self.listed = self.file.snapshot.end
             self.fields.forget()
+
+    def _list(self, since: float | None) -> Listing:
+        columns = self.file.snapshot.columns
+        table = table_of(columns, _final_attempts(self.attempts.failed, since), self.threshold)
+        return Listing(table, with_solved(columns, self.threshold))
 
     def status_record(self) -> RunFileStatus:
         file, snapshot, measured = self.file, self.file.snapshot, self.table.measured
@@ -138,7 +129,7 @@ class RunFile:
         name = query.sort.removeprefix("-")
         field = "" if name in SORTS else name
         measured = listing.table.measured
-        chosen = self.fields.select(listing.columns, measured, self.listed, query.where, field)
+        chosen = self.fields.values.select(listing.columns, measured, self.listed, query.where, field)
         return listing, listing.select(query, found, chosen), min(searched, chosen.searched)
 
     def cells(self, listing: Listing, indexes: Indexes, names: str) -> tuple[tuple[ColumnHead, ...], Cells]:
@@ -157,25 +148,24 @@ class RunFile:
         return self._numbers.get(version, self._compute_numbers)
 
     def numbers_before(self, end: int) -> Run:
-        """Return the metrics of the rows in the first `end` bytes of the file."""
         covered, run = self.numbers()
         if covered == end:
             return run
         snapshot = self.file.snapshot
-        columns = chosen(snapshot.columns, snapshot.columns.offset < end)
-        read = Read(columns, self.file.size, self._torn(), snapshot.has_task_index)
-        return run_from_columns(self.path, self.name, read, pass_threshold=self._threshold)
+        return self._run(snapshot, chosen(snapshot.columns, snapshot.columns.offset < end))
 
     def close(self) -> None:
-        """Stop the searches and save the index."""
         self._searches.stop()
         self.fields.stop()
         self.file.close()
 
     def _compute_numbers(self) -> tuple[int, Run]:
         snapshot = self.file.snapshot
-        read = Read(snapshot.columns, self.file.size, self._torn(), snapshot.has_task_index)
-        return snapshot.end, run_from_columns(self.path, self.name, read, pass_threshold=self._threshold)
+        return snapshot.end, self._run(snapshot, snapshot.columns)
+
+    def _run(self, snapshot: Snapshot, columns: Columns) -> Run:
+        read = Read(columns, self.file.size, self._torn(), snapshot.has_task_index)
+        return run_from_columns(self.path, self.name, read, pass_threshold=self.threshold)
 
     def _torn(self) -> int:
         return max(self.file.size - self.file.reached, 0) if self.file.at_end else 0
@@ -186,35 +176,93 @@ def _final_attempts(failed: Failed, since: float | None) -> Failed:
     if since is None:
         return failed
     # What an earlier command abandoned is tried again. Files without `abandoned` only know terminal failures.
-    ended = failed.terminal | (failed.abandoned_at >= since)
-    return Failed(
-        failed.task[ended],
-        failed.repeat[ended],
-        failed.offset[ended],
-        failed.terminal[ended],
-        failed.abandoned_at[ended],
-        CategoryColumn(failed.kind.codes[ended], failed.kind.names),
-        CategoryColumn(failed.agent.codes[ended], failed.agent.names),
-    )
+    return failed.take(failed.terminal | (failed.abandoned_at >= since))
 
 
 def numbers_of(run: RunFile) -> Numbers:
-    """Return the metrics and the charts of the rows read so far."""
     end, found = run.numbers()
     return Numbers(indexed=end, profile=found.profile, charts=profile_charts(found.profile, RunLinks(run.number)))
 
 
 class RunLinks:
-    """Provides the URLs of one run's pages. Implements `rollyard.analysis.charts.svg.Links`."""
+    """The URLs of one run's pages. Implements `rollyard.analysis.charts.svg.Links`."""
 
     def __init__(self, run: int) -> None:
         self._run = f"#/runs/{run}"
 
     def rollouts(self, **filters: str | float) -> str:
-        """Return the URL of the rollout list with these filters applied."""
         encoded = {name: value if isinstance(value, str) else f"{value:.12g}" for name, value in filters.items()}
         return f"{self._run}?{urlencode(encoded)}"
 
     def task(self, task: int) -> str:
-        """Return the URL of the list of a task's rollouts."""
         return self.rollouts(task=task)
+
+
+Replays = Callable[[Json], Replay | None]
+
+
+class RowChanged(RunError):
+    """The file was changed, so the index pointed to a different row. The file is being read again."""
+
+
+def index_of(table: Table, task: int, repeat: int) -> int:
+    """Return the index of a rollout in the table. Raises HTTPException (404) if it is not there."""
+    index = table.find(task, repeat)
+    if index is None:
+        raise HTTPException(404, f"task {task}, repeat {repeat} is not in the part of the file read so far")
+    return index
+
+
+def rollout_view(run: RunFile, table: Table, index: int, replays: Replays) -> RolloutView:
+    """Return the rollout at `index` of the run's table.
+
+    Raises OSError if the file cannot be read, and RowChanged if the index is out of date.
+    """
+    line, row = table.line(index), row_of(run, table, index)
+    events = events_of(row) if row else []
+    return RolloutView(
+        run=run.number,
+        line=line,
+        events=events,
+        replay=replays(dict(row)) if row else None,
+        charts=token_charts(events),
+        verdict=tuple(verdict_of(row)) if row else (),
+        facts=row_facts(row) if row else {},
+        attempts=run.attempts.of(line.task, line.repeat),
+        previous=_key(table, index - 1),
+        next=_key(table, index + 1),
+    )
+
+
+def token_charts(events: Sequence[Event]) -> list[Chart]:
+    chart = log_probs([log_prob for event in events if event.tokens for log_prob in event.tokens.log_probs])
+    return [] if chart is None else [chart]
+
+
+def row_line(run: RunFile, table: Table, index: int) -> bytes:
+    """Return the line of the rollout at `index`; empty if it has no row. Raises OSError or RowChanged, as
+    `rollout_view` does.
+    """
+    line = run.line(table, index)
+    if line is not None:
+        _validated(run, table, index, as_row(line))
+    return line or b""
+
+
+def row_of(run: RunFile, table: Table, index: int) -> RolloutRow | None:
+    """Return the row of the rollout at `index`, if it has one. Raises OSError or RowChanged, as `rollout_view` does."""
+    line = run.line(table, index)
+    return None if line is None else _validated(run, table, index, as_row(line))
+
+
+def _validated(run: RunFile, table: Table, index: int, row: Json | None) -> RolloutRow:
+    key = int(table.task[index]), int(table.repeat[index])
+    found = None if row is None else (row.get("_ng_task_index"), row.get("_ng_rollout_index"))
+    if row is None or (run.file.snapshot.has_task_index and found != key):
+        run.file.invalidate()
+        raise RowChanged(f"the row of task {key[0]}, repeat {key[1]} has moved because the file was changed")
+    return cast(RolloutRow, row)
+
+
+def _key(table: Table, index: int) -> tuple[int, int] | None:
+    return (int(table.task[index]), int(table.repeat[index])) if 0 <= index < len(table) else None

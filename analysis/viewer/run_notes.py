@@ -30,7 +30,6 @@ class PlacedNotes:
 
     @property
     def version(self) -> str:
-        """A text that differs between two states."""
         return f"{self.epoch}.{len(self.content.records)}"
 
     def changed_since(self, version: str) -> list[int] | None:
@@ -48,8 +47,6 @@ class PlacedNotes:
 
 
 class RunNotes:
-    """Thread-safe."""
-
     def __init__(self, rollouts: Path, indexed: Callable[[], tuple[int, Columns]]) -> None:
         """`indexed` returns the generation of the rollout file, which changes unless the file only grows, and the
         columns of what has been read of it.
@@ -64,7 +61,6 @@ class RunNotes:
         self._lock = threading.Lock()
 
     def current(self) -> PlacedNotes:
-        """Return the notes, with what others have written in the meantime."""
         with self._lock:
             content = self.file.read()
             generation, columns = self._indexed()

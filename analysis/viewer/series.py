@@ -1,8 +1,19 @@
-"""Files as the steps of a series: their curves, and their tasks as a heat map."""
+"""Files as the steps of a series: their curves, and their tasks as a heat map.
+
+`StepReader` reads the files in the background and keeps a summary of each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -12,13 +23,34 @@ from fastapi.responses import Response
 from rollyard.analysis.charts.curves import ChartGroup, group_of, step_chart
 from rollyard.analysis.metrics.columns import Floats, displayable
 from rollyard.analysis.metrics.estimators import Estimate
+from rollyard.analysis.metrics.load import PART, Part, Read, has_task_index, read_part, reading_pool, run_from_columns
 from rollyard.analysis.metrics.run_pair import SOLVE_RATE
-from rollyard.analysis.metrics.training_steps import SORTS, TaskSeries, drawn_names, ends, evenly
-from rollyard.analysis.viewer.json_responses import json_response
-from rollyard.analysis.viewer.library import FileIndex
-from rollyard.analysis.viewer.step_reader import SeriesProgress, SeriesSource, StepFile, StepReader
+from rollyard.analysis.metrics.training_steps import (
+    SORTS,
+    NumberColumns,
+    RowNumbers,
+    StepSummary,
+    SummarizedStep,
+    TaskSeries,
+    drawn_names,
+    ends,
+    evenly,
+    joined,
+    step_summary,
+)
+from rollyard.analysis.viewer.growing_index import empty, extended
+from rollyard.analysis.viewer.library import NICE, FileIndex
+from rollyard.analysis.viewer.responses import json_response
+from rollyard.analysis.viewer.training import TrainingFolder, evaluation_number, rollouts_number
+from rollyard.records.errors import RollyardError
 from rollyard.records.types import Record
 
+log = logging.getLogger(__name__)
+FILES, EVALUATIONS, ROLLOUTS = "files", "evaluations", "rollouts"
+WORTH_PROCESSES = 64 << 20
+"""Minimum number of bytes of a file for which processes are started, so that requests are not held up."""
+_PAUSE_S, _PAUSE_FACTOR = 5.0, 10.0
+"""A growing file is read again after a pause: at least so many seconds, and so many times the duration of reading."""
 Value = Literal["solve_rate", "reward"]
 MAX_COLUMNS = 40
 MAX_LINES = 500
@@ -26,8 +58,6 @@ _LAST = 2**53
 
 
 class SeriesStep(Record):
-    """A step of a series."""
-
     step: int
     run: int
     """Number of the file in the viewer."""
@@ -37,8 +67,6 @@ class SeriesStep(Record):
 
 
 class SeriesChoice(Record):
-    """A series that can be shown."""
-
     name: str
     """`files`, or `evaluations` and `rollouts` of a training run."""
     steps: int
@@ -62,8 +90,6 @@ class SeriesView(Record):
 
 
 class MapCell(Record):
-    """The results of a task at a step."""
-
     task: int
     """Index of the task in the step's file."""
     value: float
@@ -211,7 +237,6 @@ def _groups(files: Sequence[StepFile], found: SeriesProgress) -> list[ChartGroup
 
 
 def map_row(series: TaskSeries, values: Floats, row: int) -> MapRow:
-    """Return the cells of a task; `values` are those of all tasks."""
     cells = [
         None
         if np.isnan(value)
@@ -228,3 +253,250 @@ def value_range(value: str, values: Floats) -> tuple[float, float]:
     if value == SOLVE_RATE or np.isnan(values).all():
         return 0.0, 1.0
     return float(np.nanmin(values)), float(np.nanmax(values))
+
+
+@dataclass(frozen=True)
+class StepFile:
+    step: int
+    run: int
+    """Number of the file in the viewer."""
+    name: str
+    path: Path
+
+
+SeriesSource = Callable[[], Mapping[str, Sequence[StepFile]]]
+"""Returns the files of each series by its name, in ascending order of steps. A training run gets more of them."""
+
+
+def files_as_series(files: Sequence[tuple[str, Path]], steps: Sequence[int]) -> SeriesSource:
+    named = zip(steps, enumerate(files), strict=True)
+    found = sorted((StepFile(step, run, name, path) for step, (run, (name, path)) in named), key=lambda one: one.step)
+    return lambda: {FILES: found}
+
+
+def training_series(folder: TrainingFolder) -> SeriesSource:
+    """Return the two series of a training run: its evaluations, which have the same tasks, and its rollouts."""
+
+    def source() -> Mapping[str, Sequence[StepFile]]:
+        evaluations, rollouts = folder.evaluations(), folder.rollouts()
+        found = {
+            EVALUATIONS: [StepFile(s, evaluation_number(s), f"step {s}", path) for s, path in evaluations.items()],
+            ROLLOUTS: [StepFile(s, rollouts_number(s), f"step {s}", path) for s, path in rollouts.items()],
+        }
+        return {name: files for name, files in found.items() if files}
+
+    return source
+
+
+@dataclass(frozen=True)
+class SeriesProgress:
+    summaries: dict[int, StepSummary]
+    """By step. Steps that have not been read, or have no measured rollout, are missing."""
+    read: int
+    """Number of bytes that were read."""
+    total: int
+    """Total size of the files in bytes."""
+    errors: tuple[str, ...]
+    revision: int
+    """Changes with every summary."""
+    seconds_left: float | None = None
+    """Estimate of the time until everything is read, at the speed so far; None before anything was read."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    fingerprint: tuple[int, int]
+    """Size and modification time of the file when it was read."""
+    summary: StepSummary | None
+    error: str
+    again: float
+    """When the file may be read again, if it has changed (monotonic time)."""
+
+
+class StepReader:
+    """Thread-safe. Reading starts with the first question and ends when everything was read."""
+
+    def __init__(
+        self,
+        *,
+        threshold: float | None = None,
+        workers: int | None = None,
+        worth_processes: int = WORTH_PROCESSES,
+        part: int = PART,
+    ) -> None:
+        """Rewards of at least `threshold` count as solved. `workers`: number of processes that read a file of at least
+        `worth_processes` bytes (default: one per CPU), `part` bytes at a time.
+        """
+        self._worth_processes, self._part = worth_processes, part
+        self._threshold = threshold
+        self._workers = workers or len(os.sched_getaffinity(0))
+        self._bytes_read, self._seconds_read = 0, 0.0
+        self._known: dict[Path, _Known] = {}
+        self._queue: list[StepFile] = []
+        self._done = 0
+        """Bytes of the current file that were read."""
+        self._current: Path | None = None
+        self._revision = 0
+        self._closed = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def progress(self, files: Sequence[StepFile]) -> SeriesProgress:
+        """Return what is known of these files, and go on reading them in the background."""
+        sizes = {one.path: _fingerprint(one.path) for one in files}
+        with self._lock:
+            now = time.monotonic()
+            stale = [
+                one for one in files if one.path != self._current and self._is_stale(one.path, sizes[one.path], now)
+            ]
+            self._queue = _spread(stale)
+            if stale and not self._closed and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._read, name="series", daemon=True)
+                self._thread.start()
+            known = {one.step: self._known[one.path] for one in files if one.path in self._known}
+            unread = sum(sizes[one.path][0] for one in files if one.path not in self._known)
+            begun = self._done if self._current in sizes and self._current not in self._known else 0
+            revision = self._revision
+            speed = self._bytes_read / self._seconds_read if self._seconds_read else 0.0
+        total = sum(size for size, _ in sizes.values())
+        left = unread - begun
+        return SeriesProgress(
+            summaries={step: one.summary for step, one in known.items() if one.summary is not None},
+            read=min(total, total - unread + begun),
+            total=total,
+            errors=tuple(one.error for one in known.values() if one.error),
+            revision=revision,
+            seconds_left=max(0, left) / speed if speed else None,
+        )
+
+    def wait(self) -> None:
+        if (thread := self._thread) is not None:
+            thread.join()
+
+    def close(self) -> None:
+        self._closed = True
+        self.wait()
+
+    def _is_stale(self, path: Path, fingerprint: tuple[int, int], now: float) -> bool:
+        known = self._known.get(path)
+        return known is None or (known.fingerprint != fingerprint and now >= known.again)
+
+    def _read(self) -> None:
+        while not self._closed:
+            with self._lock:
+                if not self._queue:
+                    self._thread = None
+                    return
+                one = self._queue.pop(0)
+                self._current, self._done = one.path, 0
+            started, fingerprint = time.monotonic(), _fingerprint(one.path)
+            try:
+                summary, error = self._summary(one), ""
+            except (OSError, RollyardError) as problem:
+                summary, error = None, f"{one.name} cannot be read: {problem}"
+            except _Closed:
+                return
+            except Exception as problem:
+                log.exception("reading %s failed", one.path)
+                summary, error = None, f"{one.name} cannot be read: {type(problem).__name__}: {problem}"
+            ended = time.monotonic()
+            again = ended + max(_PAUSE_S, _PAUSE_FACTOR * (ended - started))
+            with self._lock:
+                self._known[one.path] = _Known(fingerprint, summary, error, again)
+                self._current = None
+                self._revision += 1
+
+    def _summary(self, one: StepFile) -> StepSummary | None:
+        indexed, size = has_task_index(one.path), one.path.stat().st_size
+        if indexed is None:
+            return None
+        parts: list[Part] = []
+        numbers: list[NumberColumns] = []
+        begun = time.monotonic()
+        with closing(self._parts(one.path, size, indexed)) as read_parts:
+            for part, found, end in read_parts:
+                parts.append(part)
+                numbers.append(found)
+                with self._lock:
+                    self._bytes_read += end - self._done
+                    self._seconds_read += time.monotonic() - begun
+                    self._done = end
+                begun = time.monotonic()
+                if self._closed:
+                    raise _Closed
+        snapshot = extended(empty(), parts, has_task_index=indexed)
+        if not len(snapshot.columns):
+            return None
+        read = Read(snapshot.columns, size, 0, indexed)
+        run = run_from_columns(one.path, one.name, read, pass_threshold=self._threshold)
+        return step_summary(run, joined(numbers).at(run.columns.offset)) if len(run.columns) else None
+
+    def _parts(self, path: Path, size: int, indexed: bool) -> Generator[tuple[Part, NumberColumns, int]]:
+        """Yield the parts of a file in order, each with the byte at which it ends."""
+        places = [(start, min(start + self._part, size)) for start in range(0, size, self._part)]
+        if size < self._worth_processes:
+            for start, end in places:
+                yield *_part(path, start, end, indexed), end
+            return
+        with reading_pool(min(self._workers, len(places)), nice=NICE) as pool:
+            # Some parts ahead keep the processes busy; more would only fill the memory with what is not used yet.
+            waiting = iter(places)
+            ahead = [
+                (pool.submit(_part, path, *place, indexed), place[1]) for place in islice(waiting, 2 * self._workers)
+            ]
+            try:
+                while ahead:
+                    future, end = ahead.pop(0)
+                    yield *future.result(), end
+                    ahead += [(pool.submit(_part, path, *place, indexed), place[1]) for place in islice(waiting, 1)]
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+class _Closed(Exception):
+    """The viewer ends."""
+
+
+def _part(path: Path, start: int, stop: int, indexed: bool) -> tuple[Part, NumberColumns]:
+    numbers = RowNumbers()
+    part = read_part(path, start, stop, indexed, numbers.add)
+    return part, numbers.columns()
+
+
+def _fingerprint(path: Path) -> tuple[int, int]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _spread(files: Sequence[StepFile]) -> list[StepFile]:
+    """Order the files so that the first ones are spread over the series: its ends, its middle, its quarters, ..."""
+    count = len(files)
+    places = dict.fromkeys((0, count - 1)) if count else {}
+    parts = 2
+    while len(places) < count:
+        places |= dict.fromkeys(index * (count - 1) // parts for index in range(parts + 1))
+        parts *= 2
+        if parts > 2 * count:
+            places |= dict.fromkeys(range(count))
+    return [files[place] for place in places]
+
+
+def read_series(
+    files: Sequence[tuple[int, str, Path]], *, threshold: float | None = None
+) -> tuple[list[SummarizedStep], tuple[str, ...]]:
+    """Return the summary of each (step, name, path), and why files could not be read. Rewards of at least `threshold`
+    count as solved.
+    """
+    steps = [StepFile(step, number, name, path) for number, (step, name, path) in enumerate(files)]
+    reader = StepReader(threshold=threshold)
+    try:
+        reader.progress(steps)
+        reader.wait()
+        found = reader.progress(steps)
+    finally:
+        reader.close()
+    summarized = [SummarizedStep(one.step, one.name, str(one.path), found.summaries.get(one.step)) for one in steps]
+    return summarized, found.errors

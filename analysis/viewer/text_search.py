@@ -45,7 +45,6 @@ class Search:
     """Searches one file for one text, including data appended later."""
 
     def __init__(self, path: Path, text: str, pause_after_s: float = _PAUSE_AFTER_S) -> None:
-        """The search starts at the first call to `progress`."""
         self._path = path
         self._forms = forms(text)
         self._pause_after_s = pause_after_s
@@ -144,8 +143,6 @@ def _escaped(text: str, ascii_only: bool) -> str:
 
 
 class SearchCache:
-    """Caches searches by their text. Thread-safe."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._searches: OrderedDict[str, Search] = OrderedDict()
@@ -163,15 +160,12 @@ class SearchCache:
             return found
 
     def stop(self) -> None:
-        """Stop all searches, because the file was changed or is being closed."""
         with self._lock:
             while self._searches:
                 self._searches.popitem()[1].stop()
 
 
 class Snippets:
-    """The snippets of one file. Thread-safe."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._kept = PacedCache[tuple[Snippet | None, int]](_MAX_KEPT)
@@ -184,7 +178,6 @@ class Snippets:
         return tuple(self._each(offsets, text)) if text else ()
 
     def clear(self) -> None:
-        """Forget the snippets, because the file was changed or is being closed."""
         self._kept.clear()
 
     def _each(self, offsets: Sequence[int], text: str) -> Iterator[Snippet | None]:
@@ -226,7 +219,6 @@ def snippet_of(row: Mapping[str, Any], text: str) -> Snippet | None:
 
 
 def _called_by(events: Sequence[Event], event: Event) -> str:
-    """Return the name of the tool whose result the event is, else ''."""
     calls = (one.name for one in events if one.speaker == "call" and one.call == event.call)
     return next(calls, "") if event.speaker == "result" else ""
 

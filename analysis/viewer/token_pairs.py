@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +13,13 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import Response
+from pydantic import Field
 
 from rollyard.analysis.charts.charts import Bar, Chart, Pair, chart, histogram, scatter, table
 from rollyard.analysis.charts.svg import Axis, pluralize, share, short, signed
-from rollyard.analysis.viewer.json_responses import json_response
 from rollyard.analysis.viewer.library import UnknownRun
-from rollyard.analysis.viewer.rollout_view import RowChanged, row_of
-from rollyard.analysis.viewer.run_file import RunFile
+from rollyard.analysis.viewer.responses import json_response
+from rollyard.analysis.viewer.run_file import RowChanged, RunFile, row_of
 from rollyard.analysis.viewer.token_texts import TokenDecoder
 from rollyard.analysis.viewer.training import TrainingIndex, rollouts_number
 from rollyard.analysis.viewer.untrusted_values import sanitize
@@ -34,25 +35,32 @@ _SAME = 1e-4
 _BEFORE, _AFTER = 40, 20
 
 
-class LargeDifference(Record):
-    """A token on which engine and trainer differ."""
+class TokenPair(Record):
+    """A token with a loss."""
 
-    run: int
-    """Number of the step's rollout file."""
     task: int
     repeat: int
+    index: int = Field(exclude=True)
+    """Index in its training sequence, prompt included."""
     id: int
     engine: float
     trainer: float
     entropy: float | None
     clipped: bool
-    call: int | None
+
+
+class LargeDifference(TokenPair):
+    """A token on which engine and trainer differ."""
+
+    run: int
+    """Number of the step's rollout file."""
+    call: int | None = None
     """Index of the model call; None if the row does not contain the token, or has not been read."""
-    position: int | None
-    text: str
+    position: int | None = None
+    text: str = ""
     """Empty if texts are not recorded."""
-    before: str
-    after: str
+    before: str = ""
+    after: str = ""
 
 
 class Mismatch(Record):
@@ -76,7 +84,6 @@ class Mismatch(Record):
 
 
 def pair_router(index: TrainingIndex, decoder: TokenDecoder | None = None) -> APIRouter:
-    """Build the route."""
     router = APIRouter(prefix="/api/training")
 
     @router.get("/mismatch")
@@ -88,61 +95,33 @@ def pair_router(index: TrainingIndex, decoder: TokenDecoder | None = None) -> AP
 
 def _mismatch(index: TrainingIndex, step: int | None, decoder: TokenDecoder | None) -> Mismatch:
     files = index.folder.token_pairs()
-    if not files and step is None:
-        return _view([], None, NO_PAIRS, [])
-    chosen = max(files) if step is None else step
-    if chosen not in files:
-        raise HTTPException(404, f"step {chosen} has no file of log-probabilities; {len(files)} other steps have one")
-    try:
-        found = read_pairs(files[chosen])
-    except RunError as error:  # the page still offers the other steps
-        return _view(list(files), chosen, NO_PAIRS, [], problem=sanitize(str(error)))
-    try:
-        run: RunFile | None = index.find(rollouts_number(chosen))
-    except UnknownRun:
-        run = None
-    largest = [_large(pair, rollouts_number(chosen), run, decoder) for pair in found.largest]
-    return _view(list(files), chosen, found, largest, pending=run is not None and run.unread_bytes > 0)
-
-
-def _view(
-    steps: list[int],
-    step: int | None,
-    found: PairFile,
-    largest: list[LargeDifference],
-    *,
-    problem: str = "",
-    pending: bool = False,
-) -> Mismatch:
+    chosen = max(files, default=None) if step is None else step
+    found, problem, run, largest = NO_PAIRS, "", None, list[LargeDifference]()
+    if chosen is not None:
+        if chosen not in files:
+            raise HTTPException(
+                404, f"step {chosen} has no file of log-probabilities; {len(files)} other steps have one"
+            )
+        try:
+            found = read_pairs(files[chosen])
+        except RunError as error:  # the page still offers the other steps
+            problem = sanitize(str(error))
+        number = rollouts_number(chosen)
+        with suppress(UnknownRun):
+            run = index.find(number)
+        for pair in found.largest:
+            place = _place(pair, run, decoder)
+            largest.append(LargeDifference(run=number, **dict(pair), **(asdict(place) if place else {})))
     return Mismatch(
-        steps=steps,
-        step=step,
+        steps=list(files),
+        step=chosen,
         tokens=found.tokens,
         clipped=found.clipped,
         charts=pair_charts(found),
         largest=largest,
         not_finite=found.not_finite,
         problem=problem,
-        pending=pending,
-    )
-
-
-def _large(pair: TokenPair, number: int, run: RunFile | None, decoder: TokenDecoder | None) -> LargeDifference:
-    place = _place(pair, run, decoder)
-    return LargeDifference(
-        run=number,
-        task=pair.task,
-        repeat=pair.repeat,
-        id=pair.id,
-        engine=pair.engine,
-        trainer=pair.trainer,
-        entropy=pair.entropy,
-        clipped=pair.clipped,
-        call=place.call if place else None,
-        position=place.position if place else None,
-        text=sanitize(place.text) if place else "",
-        before=sanitize(place.before) if place else "",
-        after=sanitize(place.after) if place else "",
+        pending=run is not None and run.unread_bytes > 0,
     )
 
 
@@ -160,7 +139,6 @@ def _place(pair: TokenPair, run: RunFile | None, decoder: TokenDecoder | None) -
 
 
 def pair_charts(found: PairFile) -> list[Chart]:
-    """Return the charts for which there is data."""
     charts = []
     if found.sample:
         pairs = [*((pair, False) for pair in found.sample), *((pair, True) for pair in found.largest)]
@@ -224,24 +202,7 @@ def _tip(pair: TokenPair) -> str:
 
 
 @dataclass(frozen=True)
-class TokenPair:
-    """A token with a loss."""
-
-    task: int
-    repeat: int
-    index: int
-    """Index in its training sequence, prompt included."""
-    id: int
-    engine: float
-    trainer: float
-    entropy: float | None
-    clipped: bool
-
-
-@dataclass(frozen=True)
 class PairFile:
-    """The file of a step."""
-
     tokens: int
     clipped: int
     edges: tuple[float, ...]
@@ -295,7 +256,16 @@ def _pairs(values: Any) -> Iterator[TokenPair | tuple[int, ...]]:
             continue
         task, repeat, index, token = whole
         entropy = number(value.get("entropy"), None)
-        yield TokenPair(task, repeat, index, token, engine, trainer, entropy, value.get("clipped") is True)
+        yield TokenPair(
+            task=task,
+            repeat=repeat,
+            index=index,
+            id=token,
+            engine=engine,
+            trainer=trainer,
+            entropy=entropy,
+            clipped=value.get("clipped") is True,
+        )
 
 
 @dataclass(frozen=True)
@@ -326,6 +296,6 @@ def token_place(
             texts = found.texts or (decoder.texts(found.ids) if decoder else [])
             before, after = "".join(texts[:position]), "".join(texts[position + 1 :])
             text = texts[position] if texts else ""
-            return TokenPlace(call, position, text, before[-_BEFORE:], after[:_AFTER])
+            return TokenPlace(call, position, *map(sanitize, (text, before[-_BEFORE:], after[:_AFTER])))
         call += 1
     return None

@@ -8,10 +8,10 @@ only ids are recorded, a `TokenDecoder` gives them texts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
-from rollyard.analysis.viewer.api_records import Event, RolloutView, Tokens
+from rollyard.analysis.viewer.api_records import RolloutView, Tokens
 from rollyard.analysis.viewer.untrusted_values import sanitize, shortened_values
 from rollyard.records.errors import OperatorError
 from rollyard.records.json_values import mapping
@@ -25,7 +25,6 @@ _CONTEXT = 12
 _SHORT = 4
 _LONGEST = 8
 """Maximum number of characters that are looked for in place of adjacent incomplete tokens."""
-INCOMPLETE = "\ufffd"
 _MOST_TOKENS = 16
 """Number of tokens after which bytes that are no character are shown as they are."""
 _FILE = "tokenizer.json"
@@ -54,7 +53,6 @@ def tokens_of(item: Json, written: Sequence[str] = (), trained: bool = True) -> 
 
 
 def _alternatives(call: ModelCall) -> list[list[tuple[str, float]]]:
-    """Return the most likely tokens at each position; empty if none are recorded."""
     found = [[(sanitize(text), value) for text, value in alternatives_of(entry)] for entry in call.entries]
     return found if any(found) else []
 
@@ -119,30 +117,22 @@ def decoded_rollout(view: RolloutView, decoder: TokenDecoder | None) -> RolloutV
     """Return the rollout with decoded texts, where ids without texts are recorded."""
     if decoder is None:
         return view
-    return view.model_copy(update={"events": [_decoded(event, decoder) for event in view.events]})
-
-
-def _decoded(event: Event, decoder: TokenDecoder) -> Event:
-    tokens = event.tokens
-    if tokens is None or tokens.texts or not tokens.generated:
-        return event
-    texts = [sanitize(text) for text in decoder.texts(tokens.generated)]
-    return event.model_copy(update={"tokens": tokens.model_copy(update={"texts": texts})})
-
-
-class Tokenizer(Protocol):
-    """What is needed of a tokenizer."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of consecutive tokens, special tokens included."""
-        ...
+    events = []
+    for event in view.events:
+        tokens = event.tokens
+        if tokens is not None and tokens.generated and not tokens.texts:
+            texts = [sanitize(text) for text in decoder.texts(tokens.generated)]
+            event = event.model_copy(update={"tokens": tokens.model_copy(update={"texts": texts})})
+        events.append(event)
+    return view.model_copy(update={"events": events})
 
 
 class TokenDecoder:
-    """Thread-safe if the tokenizer is."""
+    """Thread-safe if `decode` is."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        """`decode` returns the text of consecutive tokens, special tokens included."""
+        self._decode = decode
 
     def texts(self, ids: Sequence[int]) -> list[str]:
         """Return the text that each token adds. A character whose bytes are spread over several tokens is the text of
@@ -156,29 +146,17 @@ class TokenDecoder:
         """The tokens from `start` to `end` are the context, whose text is complete."""
         for place in range(1, len(ids) + 1):
             before, now = self._decoded(ids[start:end]), self._decoded(ids[start:place])
-            is_complete = not now.endswith(INCOMPLETE) or place == len(ids) or place - end >= _MOST_TOKENS
+            is_complete = not now.endswith(REPLACEMENT) or place == len(ids) or place - end >= _MOST_TOKENS
             found.append(now[len(before) :] if is_complete else "")
             if is_complete:
                 start, end = end, place
         return found
 
-    def text(self, token: int) -> str:
-        """Return the text of one token, with U+FFFD for a part of a character."""
-        return self._decoded([token])
-
     def _decoded(self, ids: Sequence[int]) -> str:
         try:
-            return self._tokenizer.decode(list(ids)) if ids else ""
+            return self._decode(list(ids)) if ids else ""
         except (OverflowError, ValueError, TypeError):  # ids that no vocabulary has, because rows are untrusted
-            return INCOMPLETE * len(ids)
-
-
-class _HuggingFaceTokenizer:
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+            return REPLACEMENT * len(ids)
 
 
 def load_tokenizer(name: str, print_line: Callable[[str], None]) -> TokenDecoder:
@@ -194,7 +172,7 @@ def load_tokenizer(name: str, print_line: Callable[[str], None]) -> TokenDecoder
     file = path / _FILE if path.is_dir() else path
     try:
         if file.is_file():
-            return TokenDecoder(_HuggingFaceTokenizer(Tokenizer.from_file(str(file))))
+            return TokenDecoder(partial(Tokenizer.from_file(str(file)).decode, skip_special_tokens=False))
         if path.is_dir():
             raise OperatorError(
                 f"the folder {name!r} has no {_FILE}. If transformers can load its tokenizer, "
@@ -203,7 +181,7 @@ def load_tokenizer(name: str, print_line: Callable[[str], None]) -> TokenDecoder
         if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
             raise OperatorError(f"--tokenizer {name}: there is no such file or folder")
         print_line(f"loading {_FILE} of {name} from the Hugging Face Hub, unless it is in the cache")
-        return TokenDecoder(_HuggingFaceTokenizer(Tokenizer.from_pretrained(name)))
+        return TokenDecoder(partial(Tokenizer.from_pretrained(name).decode, skip_special_tokens=False))
     except OperatorError:
         raise
     except Exception as error:  # the package raises bare Exceptions

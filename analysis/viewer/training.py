@@ -24,12 +24,12 @@ from rollyard.analysis.metrics.columns import displayable
 from rollyard.analysis.metrics.training_steps import MetricsFile
 from rollyard.analysis.viewer.api_records import Overview, TrainingStatus
 from rollyard.analysis.viewer.caches import ThrottledCache
-from rollyard.analysis.viewer.json_responses import json_response
 from rollyard.analysis.viewer.library import FileIndex, UnknownRun
+from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.records.json_values import is_number, items, mapping, text_of
 from rollyard.records.rollout_file import read_status
-from rollyard.records.types import CollectionStatus, Json, Record
+from rollyard.records.types import Json, Record
 
 MAX_LINES = 500
 _COLUMNS = (
@@ -58,8 +58,6 @@ class TrainingCharts(Record):
 
 
 class StepLine(Record):
-    """A step in the table."""
-
     step: int
     cells: list[str]
     """A value per column, empty if the step has none."""
@@ -79,7 +77,6 @@ class StepPage(Record):
 
 
 def training_router(index: TrainingIndex) -> APIRouter:
-    """Build the routes."""
     router = APIRouter(prefix="/api/training")
     drawn = ThrottledCache[TrainingCharts]()
 
@@ -151,7 +148,6 @@ class TrainingIndex(FileIndex):
         self._opening = threading.Lock()
 
     def find(self, number: int) -> RunFile:
-        """Return the rollout file with this number, and open it if necessary. Raises UnknownRun if it is missing."""
         with self._opening:
             if (run := self._runs.get(number)) is not None:
                 return run
@@ -172,11 +168,10 @@ class TrainingIndex(FileIndex):
                 self.find(number)
             except UnknownRun:
                 continue
-        status = self.status()
+        status = self._status()
         return super().overview().model_copy(update={"title": status.name, "training": status})
 
-    def status(self) -> TrainingStatus:
-        """Return the state of the training run."""
+    def _status(self) -> TrainingStatus:
         rollouts, evaluations = self.folder.rollouts(), self.folder.evaluations()
         record = self.folder.record()
         with self.reading:
@@ -194,7 +189,7 @@ class TrainingIndex(FileIndex):
             rollouts=list(rollouts),
             evaluations=list(evaluations),
             token_pairs=bool(self.folder.token_pairs()),
-            collecting=_collecting(list(rollouts.values())),
+            collecting=read_status(list(rollouts.values())[-1]) if rollouts else None,
         )
 
     def _advance(self, pool: ProcessPoolExecutor | None) -> bool:
@@ -204,22 +199,14 @@ class TrainingIndex(FileIndex):
 
 
 def rollouts_number(step: int) -> int:
-    """Return the number of a step's rollout file."""
     return 2 * step
 
 
 def evaluation_number(step: int) -> int:
-    """Return the number of the rollout file of the evaluation after a step."""
     return 2 * step + 1
 
 
-def _collecting(rollouts: Sequence[Path]) -> CollectionStatus | None:
-    return read_status(rollouts[-1]) if rollouts else None
-
-
 class TrainingFolder:
-    """Lists the files as they appear."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         self.metrics = root / "metrics.jsonl"
@@ -230,7 +217,6 @@ class TrainingFolder:
         return bool(has_files or "starts" in self.record())
 
     def rollouts(self) -> dict[int, Path]:
-        """Return the rollout file of each step, in ascending order."""
         return _step_files(self.root / "rollouts")
 
     def evaluations(self) -> dict[int, Path]:
@@ -238,7 +224,6 @@ class TrainingFolder:
         return _step_files(self.root / "evaluations")
 
     def token_pairs(self) -> dict[int, Path]:
-        """Return the file with log-probabilities of engine and trainer of each step, in ascending order."""
         return _step_files(self.root / "token_pairs", ".json")
 
     def record(self) -> Json:
@@ -251,12 +236,10 @@ class TrainingFolder:
 
 
 def state_of(record: Json) -> str:
-    """Return how the last start of the run ended, such as `complete`; '' while it runs, or if it was killed."""
     return displayable(text_of(_last_start(record).get("state")))
 
 
 def facts_of(record: Json) -> dict[str, str]:
-    """Return what run.json says about the run and its last start, as text."""
     starts = items(record.get("starts"))
     plain = {name: value for name, value in record.items() if name != "starts"}
     found = {**_flat(plain), **({"starts": str(len(starts))} if starts else {}), **_flat(_last_start(record))}

@@ -21,7 +21,6 @@ _CONVERSATION = {"responses_create_params": ("input", "instructions"), "response
 
 
 def pretty(value: Any) -> str:
-    """Format a value as human-readable JSON."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
 
 
@@ -76,7 +75,6 @@ def row_facts(row: Mapping[str, Any]) -> Json:
 
 
 def shortened_values(values: Json) -> Json:
-    """Return the object with long values shortened."""
     return {key: _short(value) for key, value in mapping(values).items()}
 
 

@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import orjson
 import pytest
 
 from tests.support.commands import Running, command, config, in_this_process, ng_run
@@ -54,13 +53,6 @@ def test_without_a_run_nothing_is_collected(
     given = (f"+agent_name={AGENT}", f"+input_jsonl_fpath={EXAMPLES}", "+output_jsonl_fpath=out.jsonl")
     collected = in_this_process("ng_collect_rollouts", *given, "+head=127.0.0.1:1", capsys=capsys)
     assert (collected.status, list(tmp_path.iterdir())) == (1, [])
-
-
-def test_the_status_lists_all_servers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    listed = in_this_process("ng_status", "+json=true", capsys=capsys)
-    table = in_this_process("ng_status", capsys=capsys)
-    assert [server["ready"] for server in orjson.loads(listed.out)] == [True, True, True]
-    assert "3 of 3 ready" in table.out
 
 
 def test_a_collection_measures_every_rollout_and_writes_its_materialized_inputs(

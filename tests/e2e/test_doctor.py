@@ -79,12 +79,3 @@ def test_an_unknown_check_is_rejected_with_a_hint(
     with pytest.raises(SystemExit) as raised:
         doctor.main()
     assert raised.value.code == 2 and hint in capsys.readouterr().err
-
-
-def test_the_help_is_printed_after_an_unknown_check(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["ng_doctor", "environm", "--help"])
-    with pytest.raises(SystemExit) as raised:
-        doctor.main()
-    assert raised.value.code == 0 and "--config-paths" in capsys.readouterr().out

@@ -121,13 +121,6 @@ def test_every_submit_line_is_accepted_and_runs_the_original_program(
     assert not (project / "docs").exists()
 
 
-def test_a_submission_without_the_training_program_is_refused(project: Path, program: Program) -> None:
-    (project / "entrypoints" / "train_grpo.py").unlink()
-    found = program("src/rlvr_experiments/submit.py", "configs/my-config.yaml", "--dry-run")
-    assert found.status == 2
-    assert "entrypoints/train_grpo.py" in found.err
-
-
 def test_the_scripts_of_sagemaker_run_the_commands(project: Path, program: Program) -> None:
     evaluation = program("src/rlvr_experiments/submit_eval.py", "configs/my-eval.yaml", "--dry-run")
     assert evaluation.status == 0, evaluation.err

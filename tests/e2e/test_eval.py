@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-import yaml
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.evaluate import evaluate
@@ -78,11 +77,6 @@ def test_the_output_names_what_was_started_its_logs_and_the_result(clean: EvalPr
         "8 of 8",
     ):
         assert text in clean.printed
-
-
-def test_the_state_is_final_and_the_config_can_be_read_again(clean: EvalProcess) -> None:
-    assert (clean.state["state"], clean.state["measured"], clean.state["address"]) == ("complete", 8, None)
-    assert yaml.safe_load((clean.output / "eval_config.yaml").read_text())["limit"] == 4
 
 
 def test_nothing_is_started_again_for_a_complete_evaluation(

@@ -100,30 +100,14 @@ def test_nothing_is_cut_off_or_wrapped_in_the_tables_of_a_busy_run(width: int) -
     assert "grl_sokoban_resources_server" in text and "model, stuck" in text
 
 
-def test_the_ten_oldest_rollouts_and_the_total_are_shown() -> None:
-    text = render(busy_run(), 100)
-    assert re.search(r"^1024 .* 10:$", text, re.MULTILINE) and text.count("\n123456 ") == 10
-
-
 def test_a_name_with_brackets_is_shown_unchanged() -> None:
     assert "[bold]policy[/]" in render(busy_run(servers=[server("[bold]policy[/]")]), 200)
-
-
-def test_only_running_collections_are_shown() -> None:
-    collections = [collection("/done.jsonl", "complete"), collection("/one.jsonl"), collection("/two.jsonl")]
-    text = render(busy_run(collections=collections), 200)
-    assert "/done.jsonl" not in text and "/one.jsonl: running" in text and "/two.jsonl: running" in text
 
 
 def test_a_collection_without_updates_is_shown_as_silent_and_not_as_running() -> None:
     collections = [collection("/killed.jsonl", updated=NOW - 75), collection("/done.jsonl", "complete")]
     text = render(busy_run(collections=collections), 200)
     assert re.search(r"/killed.jsonl: silent .*1 min 15 s", text) and "/done.jsonl" not in text
-
-
-def test_an_idle_run_shows_its_servers_and_one_line() -> None:
-    text = render(busy_run(total=0, stages=[], episodes=[], stuck=[], collections=[]), 100)
-    assert text.splitlines()[-1].endswith(": 2 of 2 ready")
 
 
 def test_each_dataset_of_a_mixture_has_its_own_line() -> None:

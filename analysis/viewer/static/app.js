@@ -16,7 +16,7 @@ import { Series } from './pages/series.js';
 import { SideBySide } from './pages/sidebyside.js';
 import { Tail } from './pages/tail.js';
 import { Training } from './pages/training.js';
-import { Notice, Breadcrumbs } from './parts/notice.js';
+import { Breadcrumbs, Notice } from './parts/page.js';
 import { stepKeys } from './parts/steplinks.js';
 import { go, link, useRoute, useNavigation } from './route.js';
 import { comparedRuns, hasSeries, isGrowing, mainRun, runExists, runOf, wantedRuns } from './runs.js';
@@ -146,7 +146,6 @@ function Main({ route, overview, error }) {
   </main>`;
 }
 
-/** @param {{open: boolean, close: () => void}} props */
 function Help({ open, close }) {
   const dialog = useRef(null);
   useEffect(() => {

@@ -9,10 +9,10 @@ export const IS_EXPORT = embedded !== null;
 export const EXPORT_VIEW = embedded?.view ?? '';
 
 /** Fetches a text; throws an error with a readable message if the request fails. @param {string} path @param {AbortSignal} [signal] */
-export async function fetchText(path, signal) {
+export async function fetchText(path, signal, init = {}) {
   let response;
   try {
-    response = await fetch(`api/${path}`, { signal, credentials: 'same-origin' });
+    response = await fetch(`api/${path}`, { signal, credentials: 'same-origin', ...init });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Error('The viewer does not respond. Check that ng_viewer is still running.');
@@ -35,12 +35,7 @@ function problem(text) {
 /** Sends a JSON body and returns the response; throws an error with a readable message. @param {string} path @param {any} body */
 export async function postJson(path, body) {
   const headers = { 'content-type': 'application/json' };
-  const init = { method: 'POST', headers, body: JSON.stringify(body), credentials: /** @type {RequestCredentials} */ ('same-origin') };
-  const response = await fetch(`api/${path}`, init).catch(() => null);
-  if (!response) throw new Error('The viewer does not respond. Check that ng_viewer is still running.');
-  const text = await response.text();
-  if (!response.ok) throw new Error(problem(text) || `The viewer responded with status ${response.status} to ${path}.`);
-  return JSON.parse(text);
+  return JSON.parse(await fetchText(path, undefined, { method: 'POST', headers, body: JSON.stringify(body) }));
 }
 
 /** The response to a path. @param {string} path @param {AbortSignal} [signal] */

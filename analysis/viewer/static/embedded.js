@@ -28,7 +28,6 @@ export function embeddedResponse(data, path) {
   return rolloutView(data, run, task, repeat);
 }
 
-/** @param {Record<string, any>} records @param {string} key */
 function lookUp(records, key) {
   if (records && Object.hasOwn(records, key)) return records[key];
   throw new Error('This file does not contain the requested data.');

@@ -12,7 +12,6 @@ const KEYS = {
   agent: (line) => line.agent,
 };
 
-/** @param {any} page @param {URLSearchParams} params */
 export function filtered(page, params) {
   const lines = page.lines.filter((line) => passes(line, params));
   const sort = params.get('sort') || 'task';

@@ -5,7 +5,6 @@ const ROUNDING = 1e-12;
 const integers = new Intl.NumberFormat('en');
 const compactNumbers = new Intl.NumberFormat('en', { notation: 'compact', maximumSignificantDigits: 4 });
 
-/** @param {number | null | undefined} n */
 export function count(n) {
   return n === null || n === undefined ? DASH : integers.format(n);
 }
@@ -15,12 +14,10 @@ export function compact(n) {
   return Math.abs(n) < 10_000 ? plain(n) : compactNumbers.format(n).replace('-', '−');
 }
 
-/** @param {number} n @param {string} noun */
 export function pluralize(n, noun) {
   return `${count(n)} ${noun}${n === 1 ? '' : 's'}`;
 }
 
-/** @param {number | null | undefined} share */
 export function percent(share, digits = 1) {
   return share === null || share === undefined ? DASH : `${(share * 100).toFixed(digits)}%`;
 }
@@ -55,7 +52,6 @@ export function points(share) {
   return share === null || share === undefined ? DASH : `${signed(Number((share * 100).toFixed(2)))} points`;
 }
 
-/** @param {number | null | undefined} s */
 export function seconds(s) {
   if (s === null || s === undefined) return DASH;
   if (s < 0.9995) return `${plain(Number((s * 1000).toPrecision(3)))} ms`;
@@ -64,7 +60,6 @@ export function seconds(s) {
   return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
 }
 
-/** @param {number} n */
 export function bytes(n) {
   if (n < 1000) return `${n} B`;
   const step = Math.min(4, Math.floor(Math.log10(n) / 3));

@@ -3,7 +3,6 @@ import { useEffect, useState } from './vendor/htm-preact.js';
 
 /** @typedef {{path: string[], query: URLSearchParams}} Route */
 
-/** @param {string} hash @returns {Route} */
 export function parse(hash) {
   const cut = hash.indexOf('?');
   const path = (cut < 0 ? hash : hash.slice(0, cut)).replace(/^#\/?/, '');
@@ -66,7 +65,6 @@ export function useNavigation(action) {
   });
 }
 
-/** @param {number} run @param {{task: number, repeat: number, at: number}} attempt */
 export function attemptLink(run, { task, repeat, at }) {
   return link(['runs', run, 'attempts', task, repeat, at]);
 }

@@ -1,49 +1,40 @@
 /** Named views of the list, and the default view of each file, in the browser's storage. A view is the query of an address. */
+import { keep, kept } from './storage.js';
+
 const VIEWS = 'rollyard.views';
 const DEFAULTS = 'rollyard.defaults';
 
-/** The stored object; empty if there is none, if it is invalid, or if the browser allows no storage. */
+/** The stored object; empty if there is none, or if it is invalid. */
 function stored(storage, key) {
   try {
-    const found = JSON.parse(storage().getItem(key) ?? '{}');
+    const found = JSON.parse(kept(key, storage) ?? '{}');
     return typeof found === 'object' && found !== null && !Array.isArray(found) ? found : {};
   } catch {
     return {};
   }
 }
 
-function keep(storage, key, value) {
-  try {
-    storage().setItem(key, JSON.stringify(value));
-    return true;
-  } catch {
-    return false;
-  }
-}
-
-const browserStorage = () => localStorage;
-
 /** All views by name. @returns {[string, string][]} */
-export function savedViews(storage = browserStorage) {
+export function savedViews(storage = undefined) {
   return Object.entries(stored(storage, VIEWS)).filter(([, query]) => typeof query === 'string').sort();
 }
 
 /** Saves a view, or removes it if `query` is null; returns whether the browser kept it. @param {string} name @param {string | null} query */
-export function saveView(name, query, storage = browserStorage) {
+export function saveView(name, query, storage = undefined) {
   const { [name]: _, ...others } = stored(storage, VIEWS);
-  return keep(storage, VIEWS, query === null ? others : { ...others, [name]: query });
+  return keep(VIEWS, JSON.stringify(query === null ? others : { ...others, [name]: query }), storage);
 }
 
 /** The query with which the list of a file opens, or ''. @param {string} path */
-export function defaultView(path, storage = browserStorage) {
+export function defaultView(path, storage = undefined) {
   const found = stored(storage, DEFAULTS);
   return Object.hasOwn(found, path) && typeof found[path] === 'string' ? found[path] : '';
 }
 
 /** Sets the default view of a file; '' removes it. @param {string} path @param {string} query */
-export function setDefaultView(path, query, storage = browserStorage) {
+export function setDefaultView(path, query, storage = undefined) {
   const { [path]: _, ...others } = stored(storage, DEFAULTS);
-  return keep(storage, DEFAULTS, query ? { ...others, [path]: query } : others);
+  return keep(DEFAULTS, JSON.stringify(query ? { ...others, [path]: query } : others), storage);
 }
 
 /** The part of a list's query that a view contains. @param {URLSearchParams} query */

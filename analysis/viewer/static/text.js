@@ -9,7 +9,6 @@ const MAX_CHARACTERS = 4000;
 const MAX_LINES = 60;
 const MAX_NAME = 1000;
 
-/** @param {string} letter */
 function code(letter) {
   const point = letter.codePointAt(0).toString(16);
   return point.length > 4 ? `\\u{${point}}` : `\\u${point.padStart(4, '0')}`;

@@ -1,18 +1,15 @@
 /** The theme: the system's preference unless the user chose one. */
+import { keep, kept } from './storage.js';
+
 const KEY = 'rollyard-theme';
 const ORDER = ['auto', 'light', 'dark'];
 
 /** @returns {string} */
 export function theme() {
-  try {
-    const kept = localStorage.getItem(KEY);
-    return ORDER.includes(kept) ? kept : 'auto';
-  } catch {
-    return 'auto'; // a page opened from a file may have no storage
-  }
+  const chosen = kept(KEY);
+  return ORDER.includes(chosen) ? chosen : 'auto';
 }
 
-/** Applies the chosen theme. */
 export function applyTheme() {
   document.documentElement.dataset.theme = theme();
 }
@@ -20,11 +17,7 @@ export function applyTheme() {
 /** The next of auto, light, dark. */
 export function nextTheme() {
   const next = ORDER[(ORDER.indexOf(theme()) + 1) % ORDER.length];
-  try {
-    localStorage.setItem(KEY, next);
-  } catch {
-    // without storage the choice cannot be kept
-  }
+  keep(KEY, next);
   document.documentElement.dataset.theme = next;
   dispatchEvent(new Event('themechange'));
   return next;

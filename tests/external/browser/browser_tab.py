@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -154,3 +154,7 @@ class Tab:
             own.netloc,
         ):
             self.problems.append(f"request: {request.url}")
+
+
+Open = Callable[..., Tab]
+"""The fixture `open_tab`: opens a place of the page in a tab."""

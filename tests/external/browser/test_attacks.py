@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from playwright.sync_api import expect
 
 from tests.external.browser.attacks import ATTACKS, LOST
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 
-Open = Callable[..., Tab]
 RUN = 4
 
 

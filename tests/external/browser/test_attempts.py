@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -11,14 +11,13 @@ import pytest
 from playwright.sync_api import expect
 
 from rollyard.records.types import Json
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.recordings import Recordings
-from tests.external.browser.viewer import exported, running_stack, viewing
+from tests.external.browser.viewer import running_stack, viewing
 from tests.support.commands import BIN, command_environ
 from tests.support.stacks import AGENT, PUZZLES
 from tests.support.waiting import deadline_s, eventually
 
-Open = Callable[..., Tab]
 SLOW = "policy_model.responses_api_models.builtin_model.latency_s=3"
 
 
@@ -81,13 +80,6 @@ def test_a_rollout_opens_its_failed_attempt_in_place(open_tab: Open, shown: str,
     section = tab.find("section[aria-label='Failed attempts']")
     section.locator("summary", has_text="What was said until then").click()
     expect(section.locator("article.failure")).to_be_visible()
-
-
-def test_an_exported_page_contains_the_failed_attempt(open_tab: Open, recorded: Path, tmp_path: Path) -> None:
-    page = exported([recorded], tmp_path / "page.html")
-    tab = open_tab("#/runs/0/attempts", at=page.as_uri())
-    tab.find("main tbody a").first.click()
-    expect(tab.find("article.failure")).to_contain_text("Failed here")
 
 
 def test_an_episode_is_followed_to_its_finished_rollout(open_tab: Open, tmp_path: Path) -> None:

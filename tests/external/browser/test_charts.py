@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import Locator, expect
 
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.recordings import Recordings
-from tests.external.browser.viewer import exported, running_stack, viewing
+from tests.external.browser.viewer import running_stack, viewing
 from tests.support.stacks import read_rows
 
-Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr"
 TOKENS = "#/runs/2/tasks/0/1"
 
@@ -45,12 +43,6 @@ def test_a_label_can_be_focused_and_opened_with_the_keyboard(open_tab: Open) -> 
     tab.page.keyboard.press("Enter")
     expect(tab.find(ROWS).first).to_be_visible()
     assert "end=" in tab.page.url
-
-
-def test_marks_show_their_exact_values_in_a_tooltip(open_tab: Open) -> None:
-    tab = open_tab("#/")
-    titles = figure(tab, "pass@k and pass^k").locator(".mark title").all_text_contents()
-    assert titles and all(title.startswith("pass") and "%" in title for title in titles)
 
 
 def test_a_chart_keeps_the_focus_when_it_is_redrawn(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
@@ -108,24 +100,6 @@ def check_zoom(tab: Tab, last: int) -> None:
 
 def test_a_drag_zooms_in(open_tab: Open, recordings: Recordings) -> None:
     check_zoom(open_tab(TOKENS), last_token(recordings))
-
-
-def test_an_exported_page_has_the_charts_and_zooms_without_a_server(
-    open_tab: Open, recordings: Recordings, tmp_path: Path
-) -> None:
-    page = exported([recordings.played, recordings.again, recordings.tokens], tmp_path / "page.html").as_uri()
-    charts = [open_tab("#/", at=at).find(".run").first.locator("svg.chart") for at in (page, open_tab().url)]
-    assert charts[0].count() == charts[1].count() >= 4
-    check_zoom(open_tab(TOKENS, at=page), last_token(recordings))
-
-
-def test_the_text_of_charts_keeps_its_size_on_a_phone(open_tab: Open) -> None:
-    for width in (375, 1280):
-        tab = open_tab("#/", viewport={"width": width, "height": 844})
-        heights = tab.find("svg.chart .tick").evaluate_all(
-            "all => all.map((one) => one.getBoundingClientRect().height)"
-        )
-        assert min(heights) >= 11
 
 
 def test_the_pace_of_a_running_run_is_drawn(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import fmean
 
 from playwright.sync_api import expect
 
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.recordings import REPEATS, TASKS, Recordings
 from tests.support.stacks import read_rows
-
-Open = Callable[..., Tab]
 
 
 def test_a_comparison_lists_every_task_with_its_change(open_tab: Open, recordings: Recordings) -> None:

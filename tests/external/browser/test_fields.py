@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from tests.external.browser.browser_tab import Tab
-from tests.external.browser.viewer import exported, viewing
+from tests.external.browser.browser_tab import Open
+from tests.external.browser.viewer import viewing
 from tests.support.rollout_files import row, write
 
-Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr"
 
 
@@ -119,39 +118,3 @@ def test_a_file_opens_with_the_view_that_was_saved_as_its_default(open_tab: Open
     tab.page.get_by_role("link", name="Rollouts", exact=True).click()
     expect(tab.find(ROWS)).to_have_count(12)
     assert "sort=-level" in tab.page.url
-
-
-def test_an_exported_page_contains_the_values_of_the_columns(browser: Browser, open_tab: Open, graded: Path) -> None:
-    page = exported([graded], graded.with_name("graded.html"))
-    tab = open_tab("#/runs/0?sort=-extracted_answer", page.as_uri())
-    assert tab.find(f"{ROWS} .extracted").first.inner_text() == "gold 9"
-    assert tab.find(".listtools").count() == 0
-
-
-def test_escape_restores_the_expression(open_tab: Open, graded_url: str) -> None:
-    tab = open_tab("#/runs/0?where=repeat+%3C+1", graded_url)
-    tab.page.keyboard.press("e")
-    tab.page.keyboard.type(" and reward >")
-    tab.page.keyboard.press("Escape")
-    expect(tab.page.get_by_label("Expression", exact=True)).to_have_value("repeat < 1")
-    assert tab.page.url.endswith("where=repeat+%3C+1")
-
-
-def test_a_view_that_is_replaced_or_deleted_can_be_restored(open_tab: Open, graded_url: str) -> None:
-    tab = open_tab("#/runs/0?success=true", graded_url, new=True)
-    name, save = tab.page.get_by_label("Name of the view"), tab.page.get_by_role("button", name="Save this view")
-    tab.find("summary", has_text="Views").click()
-    name.fill("mine")
-    save.click()
-    tab.page.goto(f"{graded_url}#/runs/0?success=false")
-    name.fill("mine")
-    tab.page.get_by_role("button", name="Replace that view").click()
-    expect(tab.find("summary", has_text="View: mine")).to_be_visible()
-    tab.page.get_by_role("button", name="Undo").click()
-    expect(tab.find("summary", has_text="View: mine")).to_have_count(0)
-    tab.page.get_by_role("button", name="Delete the view mine").click()
-    expect(tab.page.get_by_role("button", name="mine", exact=True)).to_have_count(0)
-    expect(tab.find(".chooser summary", has_text="Views")).to_be_focused()
-    tab.page.get_by_role("button", name="Undo").click()
-    tab.page.get_by_role("button", name="mine", exact=True).click()
-    tab.page.wait_for_url("**success=true*")

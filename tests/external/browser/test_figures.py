@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import orjson
 import pytest
 
 from rollyard.records.types import Json
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.viewer import viewing
 
-Open = Callable[..., Tab]
 BOARD = "SFFF\nFHFH\n\nThe board:\n##_##\n#_XO#\n##P#\nYou move next."
-CUT = """() => [...document.querySelectorAll('.charts .figure')].flatMap((figure) => {
-    const frame = figure.getBoundingClientRect();
-    const parts = [...figure.querySelectorAll('td, th, text, rect, figcaption')];
-    return parts.filter((one) => !one.closest('.hidden, .numbers, title') && one.getBoundingClientRect().width && (
-        one.getBoundingClientRect().right > frame.right + 2 || one.getBoundingClientRect().left < frame.left - 2
-        || (one.matches('td, th') && one.scrollWidth > one.clientWidth + 1)
-    )).map((one) => `${figure.querySelector('h3').textContent}: ${one.outerHTML.slice(0, 120)}`);
-})"""
 
 
 def _row(task: int, repeat: int) -> Json:
@@ -46,13 +37,6 @@ def large_values(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("width", [390, 768, 1024, 1280, 1440, 1920])
-def test_no_figure_is_cut_off_at_any_width(open_tab: Open, large_values: str, width: int) -> None:
-    tab = open_tab(at=large_values, viewport={"width": width, "height": 900})
-    assert tab.find(".charts .figure").count() >= 6
-    assert tab.page.evaluate(CUT) == []
-
-
 def test_boards_in_messages_are_monospaced_and_prose_is_not(open_tab: Open, large_values: str) -> None:
     tab = open_tab("#/runs/0/tasks/0/0", at=large_values)
     parts = tab.find("article.user .text > span")
@@ -67,12 +51,3 @@ def test_boards_in_messages_are_monospaced_and_prose_is_not(open_tab: Open, larg
         "##_##\n#_XO#\n##P#": True,
         "You move next.": False,
     }
-
-
-def test_rounding_errors_around_zero_are_shown_as_zero(open_tab: Open) -> None:
-    tab = open_tab()
-    shown = tab.page.evaluate(
-        "async () => { const { plain, signed } = await import('/static/formatting.js');"
-        " return [plain(0.1 + 0.2 - 0.3), signed(0.3 - 0.1 - 0.2), plain(1e-9), signed(-1e-7)]; }"
-    )
-    assert shown == ["0", "0", "1.00e-9", "−1.00e-7"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
@@ -12,11 +10,10 @@ from playwright.sync_api import expect
 from rollyard.analysis.findings.find import findings_of
 from rollyard.analysis.metrics.load import load
 from rollyard.records.search_path import INSTALLED
-from tests.external.browser.browser_tab import Tab
-from tests.external.browser.viewer import exported, viewing
+from tests.external.browser.browser_tab import Open
+from tests.external.browser.viewer import viewing
 
 HUNT = INSTALLED / "examples" / "hunt" / "recorded"
-Open = Callable[..., Tab]
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +37,3 @@ def test_an_example_is_one_click_away(open_tab: Open, hunt: str) -> None:
     tab.find(".finding").first.get_by_role("link", name="task 0, repeat 1", exact=True).click()
     expect(tab.find("h1")).to_contain_text("0")
     assert tab.page.url.endswith("#/runs/0/tasks/0/1")
-
-
-def test_all_rollouts_of_a_finding_are_listed(open_tab: Open, hunt: str) -> None:
-    tab = open_tab("#/runs/0/findings", at=hunt)
-    tab.find(".finding").first.get_by_role("link", name="All 62 rollouts").click()
-    tab.find("main table").wait_for()
-    assert tab.find("tbody tr").count() == 62
-
-
-def test_an_exported_page_shows_the_findings_and_their_examples(open_tab: Open, tmp_path: Path) -> None:
-    page = exported([HUNT / "late.jsonl"], tmp_path / "page.html", "+export_limit=20")
-    tab = open_tab("#/runs/0/findings", at=page.as_uri())
-    tab.find(".finding").first.get_by_role("link", name=re.compile("^task")).first.click()
-    expect(tab.find("main .conversation")).to_be_visible()

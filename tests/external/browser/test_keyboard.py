@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from playwright.sync_api import expect
 
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.places import PLACES
 
-Open = Callable[..., Tab]
 SECTIONS = {
     "Everywhere": "#/",
     "List": "#/runs/0",

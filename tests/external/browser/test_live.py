@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.recordings import Recordings
 from tests.external.browser.viewer import running_stack, viewing
-
-Open = Callable[..., Tab]
 
 
 def test_without_a_run_a_message_says_so(open_tab: Open) -> None:
@@ -23,20 +20,6 @@ def test_the_servers_of_a_run_are_listed(open_tab: Open, recordings: Recordings,
         tab = open_tab("#/live", at=url)
         expect(tab.find("section[aria-label=Servers] tbody tr")).to_have_count(3)
         expect(tab.find("section[aria-label=Servers]").get_by_text("ready")).to_have_count(3)
-        tab.close()
-
-
-def test_a_growing_file_is_followed(open_tab: Open, recordings: Recordings, tmp_path: Path) -> None:
-    lines = recordings.played.read_bytes().splitlines(keepends=True)
-    growing = tmp_path / "growing.jsonl"
-    growing.write_bytes(b"".join(lines[:10]) + lines[10][:50])
-    with viewing([growing], tmp_path) as url:
-        tab = open_tab("#/", at=url)
-        measured = tab.find(".tile .large").first
-        expect(measured).to_have_text("10")
-        with growing.open("ab") as file:
-            file.write(lines[10][50:] + b"".join(lines[11:20]))
-        expect(measured).to_have_text("20")
         tab.close()
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from rollyard.analysis.metrics.row_notes import notes_of_rows
 from rollyard.records.note_records import Override, RolloutNotes
 from rollyard.records.rollout_file import Rollouts
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.accessibility import check_accessible
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.viewer import exported, viewing
 from tests.support.rollout_files import write
 from tests.unit.records.notes.note_rows import record, rows, write_notes
 
-Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr"
 ROLLOUTS = rows(12, 3)
 
@@ -101,20 +101,6 @@ def test_a_verdict_has_a_reason_and_can_be_undone(path: Path, at: str, open_tab:
     says(tab, "Nothing to undo: this tab has written nothing.")
 
 
-def test_a_label_is_completed_from_those_used_before(path: Path, at: str, open_tab: Open) -> None:
-    write_notes(path, *(record(ROLLOUTS[0], "label", "bob", label=label) for label in ("loop", "gives up", "guess")))
-    tab = open_tab("#/runs/0/tasks/0/0", at)
-    type_keys(tab, "l")
-    tab.page.keyboard.type("gi")
-    type_keys(tab, "Tab")
-    expect(tab.find("dialog input")).to_have_value("gives up")
-    type_keys(tab, "Enter")
-    says(tab, "Label gives up added")
-    type_keys(tab, "l", "ArrowDown", "ArrowDown", "Enter")
-    tab.find(".notemessage", "added").wait_for()
-    assert {author for _, author in notes_at(path, 0, 0).added} == {"ann", "bob"}
-
-
 def test_the_selected_row_of_the_list_is_labelled_and_marked(path: Path, at: str, open_tab: Open) -> None:
     tab = open_tab("#/runs/0", at)
     type_keys(tab, "j", "j", "l")
@@ -128,45 +114,6 @@ def test_the_selected_row_of_the_list_is_labelled_and_marked(path: Path, at: str
     expect(tab.find(f"{ROWS}:nth-child(3) .mark")).to_have_text("wrong")
     expect(tab.find(f"{ROWS}:nth-child(4) .mark")).to_have_text("note")
     assert [one.text for one in notes_at(path, 1, 0).texts] == ["look at this"]
-
-
-def test_a_list_of_unlabelled_rollouts_goes_on_with_the_next_one(at: str, open_tab: Open) -> None:
-    tab = open_tab("#/runs/0?where=not+labels+and+not+success", at)
-    expect(tab.find(ROWS)).to_have_count(24)
-    tab.find(f"{ROWS} a").first.click()
-    expect(tab.find("h1")).to_have_text("Task 0 repeat 1")
-    tab.find(".notespanel").wait_for()
-    type_keys(tab, "l")
-    tab.page.keyboard.type("loop")
-    type_keys(tab, "Enter")
-    says(tab, "Label loop added")
-    type_keys(tab, ".")
-    expect(tab.find("h1")).to_have_text("Task 0 repeat 2")
-    expect(tab.find(".notemessage")).to_have_text("23 of 23 not labelled yet")
-
-
-def test_the_next_row_of_a_filtered_list_is_selected_although_a_label_removed_the_one_before(
-    path: Path, at: str, open_tab: Open
-) -> None:
-    tab = open_tab("#/runs/0?where=not+labels", at)
-    type_keys(tab, "j", "l")
-    tab.page.keyboard.type("loop")
-    type_keys(tab, "Enter")
-    says(tab, "Label loop added")
-    for number in range(1, 4):
-        type_keys(tab, ".")
-        expect(tab.find(f"{ROWS}:nth-child({number + 1}) th a")).to_be_focused()
-        type_keys(tab, "1")
-        expect(tab.find(f"{ROWS}:nth-child({number + 1}) .mark")).to_have_text("loop")
-    assert [notes_at(path, number // 3, number % 3).labels for number in range(5)] == [["loop"]] * 4 + [[]]
-
-
-def test_labels_filter_the_list_and_are_values_of_a_field(path: Path, at: str, open_tab: Open) -> None:
-    write_notes(path, *(record(ROLLOUTS[number], "label", label="loop") for number in (3, 4, 9)))
-    tab = open_tab("#/runs/0?facet=labels", at)
-    tab.find(".facet button", has_text="loop").click()
-    expect(tab.find(ROWS)).to_have_count(3)
-    expect(tab.page.get_by_label("Expression", exact=True)).to_have_value('"loop" in labels')
 
 
 def test_what_somebody_else_writes_appears_without_a_reload(path: Path, at: str, open_tab: Open) -> None:
@@ -207,8 +154,7 @@ def test_an_exported_page_has_the_notes_and_cannot_change_them(open_tab: Open, p
     expect(tab.find("section.block table").first).to_contain_text("loop")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_on_the_pages_with_notes(path: Path, at: str, open_tab: Open, scheme: str) -> None:
+def test_axe_finds_nothing_on_the_pages_with_notes(path: Path, at: str, open_tab: Open) -> None:
     for author in ("ann", "bob"):
         write_notes(
             path,
@@ -217,27 +163,12 @@ def test_axe_finds_nothing_on_the_pages_with_notes(path: Path, at: str, open_tab
             record(ROLLOUTS[1], "override", author, verdict="correct"),
             record(ROLLOUTS[0], "note", author, text="see line 3"),
         )
-    width = 1280 if scheme == "light" else 390
-    for place, key in (
-        ("#/runs/0/notes", ""),
-        ("#/runs/0/tasks/0/0", ""),
-        ("#/runs/0/tasks/0/0", "l"),
-        ("#/runs/0", ""),
-    ):
-        tab = open_tab(
-            place, at, color_scheme=scheme, viewport={"width": width, "height": 844}, reduced_motion="reduce"
-        )
-        if key:
-            tab.page.keyboard.press(key)
-            tab.find("dialog[open]").wait_for()
-        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
-        violations = Axe().run(tab.page).response["violations"]
-        found = [
-            (one["id"], [node["html"][:200] for node in one["nodes"]][:3])
-            for one in violations
-            if one["impact"] != "minor"
-        ]
-        assert found == []
+
+    def open_at(place: str, **options: Any) -> Tab:
+        return open_tab(place, at, **options)
+
+    for place, *keys in (["#/runs/0/notes"], ["#/runs/0/tasks/0/0", "l"], ["#/runs/0"]):
+        check_accessible(open_at, place, *keys)
 
 
 def test_a_note_that_cannot_be_saved_is_not_lost(path: Path, at: str, open_tab: Open) -> None:

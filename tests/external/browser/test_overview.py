@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.recordings import REPEATS, TASKS, Recordings
 from tests.support.stacks import read_rows
-
-Open = Callable[..., Tab]
 
 
 def test_the_overview_shows_the_measured_rollouts_and_the_success_rate(open_tab: Open, recordings: Recordings) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from playwright.sync_api import expect
 
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.places import PLACES
 
-Open = Callable[..., Tab]
 PHONE = {"width": 390, "height": 844}
 SMALL = {"width": 320, "height": 568}
 

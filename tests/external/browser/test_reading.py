@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -12,11 +11,10 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.external.browser.accessibility import check_accessible
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.reading_rows import (
     ANSWER,
     TURNS,
-    code_row,
     drawn_messages,
     drawn_rows,
     reading_rows,
@@ -24,21 +22,8 @@ from tests.external.browser.reading_rows import (
 )
 from tests.external.browser.test_attacks import check_unharmed
 from tests.external.browser.viewer import viewing
-from tests.support.stacks import SHARED
 
-Open = Callable[..., Tab]
 PLACE = "#/runs/0/tasks/0/0"
-_LOST = """async (texts) => {
-    const { html, render } = await import('/static/vendor/htm-preact.js');
-    const { Text } = await import('/static/text.js');
-    const { Markdown } = await import('/static/parts/conversation.js');
-    const lost = (text, draw) => {
-        const place = document.createElement('div');
-        render(html`<${Text} value=${text} lines=${1e9} characters=${1e9} draw=${draw} />`, place);
-        return place.querySelector('.text').textContent !== text;
-    };
-    return texts.filter((text) => lost(text) || lost(text, () => html`<${Markdown} text=${text} />`));
-}"""
 _COPIED = """all => all.map((one) => {
     getSelection().selectAllChildren(one);
     return String(getSelection()).replaceAll('\\r', '').trim();
@@ -62,16 +47,6 @@ def page(browser: Browser, url: str) -> Iterator[Tab]:
     yield tab
     assert tab.problems == []
     tab.close()
-
-
-def test_markdown_formulas_code_and_tables_are_shown_with_their_marks(page: Tab) -> None:
-    answer = page.find("article.answer").last
-    expect(answer.locator("em").first).to_have_text("*not*")
-    expect(answer.locator(".heading .syntax").first).to_have_text("##")
-    expect(answer.locator(".formula").first).to_have_text("$x^2 + y^2 = 1$")
-    expect(answer.locator("pre.code .code-keyword").first).to_have_text("def")
-    expect(answer.locator(".table .cell", has_text="move")).to_have_count(1)
-    assert answer.locator(".text").text_content() == ANSWER
 
 
 def test_prompts_open_as_plain_text_and_answers_as_rendered_and_a_key_swaps_them(page: Tab) -> None:
@@ -110,16 +85,6 @@ def test_no_character_of_500_messages_is_lost_nor_added_when_they_are_copied(
             assert shown.evaluate_all(_COPIED) == [one.replace("\r", "").strip() for one in messages[task : task + 100]]
         assert tab.problems == []
         tab.close()
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="needs the data sets beside the checkout")
-def test_no_character_of_the_data_sets_is_lost(page: Tab) -> None:
-    files = [path for path in SHARED.rglob("*.jsonl*") if path.suffix in (".jsonl", ".gz")]
-    assert len(files) > 5
-    for path in files:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        texts = [text for line in data.splitlines()[:300] for text in _texts(orjson.loads(line))]
-        assert page.page.evaluate(_LOST, texts) == []
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -162,31 +127,6 @@ def test_the_query_of_the_list_is_marked_and_n_goes_to_the_next_match(open_tab: 
     expect(tab.find(".findbar [role=status]")).to_have_text("2 of 4")
     tab.page.keyboard.press("N")
     expect(tab.find(".findbar [role=status]")).to_have_text("1 of 4")
-
-
-def test_a_match_in_a_shortened_or_folded_text_is_shown(open_tab: Open) -> None:
-    tab = open_tab(f"{PLACE}?q=Line 70 of")
-    expect(tab.find(".findbar [role=status]")).to_have_text("1 found")
-    tab = open_tab(f"{PLACE}?q=example answer 1")
-    expect(tab.find("details.examples article").first).to_be_visible()
-
-
-def test_the_end_of_a_long_prompt_is_read_as_in_the_whole_and_tables_keep_their_words(
-    browser: Browser, tmp_path: Path
-) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(orjson.dumps(code_row()))
-    with viewing([path], tmp_path) as url:
-        tab = Tab(browser, url, viewport={"width": 360, "height": 740}).go(PLACE)
-        prompt = tab.find("article.user")
-        tab.page.keyboard.press("m")
-        expect(prompt.locator("strong", has_text="fix")).to_have_count(1)
-        expect(prompt.locator("pre.code").last).to_contain_text("line_89 = 89")
-        tab.page.keyboard.press("m")
-        cell = tab.find("article.answer .cell", has_text="unbreakable").first.bounding_box()
-        assert cell is not None and cell["height"] < 40
-        assert tab.problems == []
-        tab.close()
 
 
 def test_all_matches_are_found_wherever_they_are(browser: Browser, tmp_path: Path) -> None:

@@ -93,10 +93,6 @@ def test_the_report_prints_as_pages_of_a_pdf(page: Page, tmp_path: Path) -> None
     assert 2 <= printed_pages(page, report_of(HUNT / "late.jsonl"), tmp_path) <= 8
 
 
-def test_folded_sections_are_printed(page: Page, two_runs: list[Path], tmp_path: Path) -> None:
-    assert printed_pages(page, report_of(*two_runs), tmp_path) >= 6
-
-
 def printed_pages(page: Page, text: str, folder: Path) -> int:
     path = folder / "profile.html"
     path.write_text(text)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
 
 import orjson
 from playwright.sync_api import expect
 
 from rollyard.records.types import Json
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.recordings import Recordings
 from tests.support.stacks import read_rows
-
-Open = Callable[..., Tab]
 
 
 def solved(recordings: Recordings) -> Json:
@@ -79,30 +75,11 @@ def test_playback_advances_to_the_end_and_stops(open_tab: Open, recordings: Reco
     check_board(tab, boards(row)[-1])
 
 
-def test_arrows_step_and_a_click_on_a_call_goes_to_its_board(open_tab: Open, recordings: Recordings) -> None:
-    tab = open_tab(place(solved(recordings)))
-    slider = tab.find(".screen input[type=range]").first
-    last = int(slider.input_value())
-    tab.page.keyboard.press("ArrowLeft")
-    expect(slider).to_have_value(str(last - 1))
-    tab.find("article.call").last.get_by_text("show on the board").click()
-    expect(slider).to_have_value(str(last))
-    expect(tab.find("article.call").last).to_have_attribute("aria-current", "step")
-
-
 def test_the_optimal_solution_ends_solved(open_tab: Open, recordings: Recordings) -> None:
     row = solved(recordings)
     best = open_tab(place(row)).find(".screen").nth(1)
     expect(best).to_contain_text(f"move {row['optimal_moves']} of {row['optimal_moves']}")
     assert best.locator(".box.done").count() == row["num_boxes"]
-
-
-def test_the_panel_of_a_game_has_its_own_words(open_tab: Open, recordings: Recordings) -> None:
-    row = solved(recordings)
-    panel = open_tab(place(row)).find("section.verdict .answers")
-    names = ("moves", "optimal_moves", "boxes_on_target")
-    assert panel.locator("dt").all_inner_texts() == ["moves", "optimal moves", "boxes on targets", "deadlocked"]
-    assert panel.locator("dd").all_inner_texts() == [*(str(row[name]) for name in names), "no"]
 
 
 def test_the_rewards_of_the_steps_add_up(open_tab: Open, recordings: Recordings) -> None:
@@ -132,16 +109,6 @@ def test_tokens_show_their_ids_likelihoods_and_breaks(open_tab: Open, recordings
     assert turns.count() == calls
     assert tab.find(".tokens .turn.broken").count() == (calls > 2)
     expect(tab.find(".tokens svg.chart")).to_be_visible()
-
-
-def test_the_raw_row_is_the_line_of_the_file(open_tab: Open, recordings: Recordings) -> None:
-    row = solved(recordings)
-    tab = open_tab(place(row))
-    tab.find("details.raw > summary").click()
-    expect(tab.find(".tree")).to_contain_text("responses_create_params")
-    with tab.page.expect_download() as download:
-        tab.page.get_by_role("link", name="Download").click()
-    assert json.loads(download.value.path().read_text()) == row
 
 
 def test_a_message_of_a_million_characters_is_shortened_until_it_is_expanded(open_tab: Open) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +10,10 @@ from playwright.sync_api import expect
 
 from rollyard.records.types import Json
 from tests.external.browser.accessibility import check_accessible
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.viewer import exported, viewing
 from tests.support.rollout_files import row, write
 
-Open = Callable[..., Tab]
 RESULTS = "table.wide tbody tr.link"
 SNIPPETS = "table.wide tbody tr.snippet"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -12,12 +12,11 @@ from playwright.sync_api import expect
 
 from rollyard.records.types import Json
 from tests.external.browser.accessibility import check_accessible
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open
 from tests.external.browser.viewer import exported, viewing
 from tests.support.rollout_files import solved, write
 from tests.support.step_rows import step_rows
 
-Open = Callable[..., Tab]
 STEPS = {0: {1: 0, 2: 4, 3: 1}, 25: {3: 2, 2: 2, 1: 2}, 50: {1: 4, 2: 0, 3: 3}}
 EPISODES = 3
 """The number of the run with the episodes, whose step is the last one."""
@@ -80,24 +79,6 @@ def test_the_first_divergence_is_named_and_turns_after_it_are_aligned(open_serie
     )]  # fmt: skip
     assert kinds == ["only in the second", "different action"]
     expect(tab.find(".compared details.same summary")).to_have_text(["Turn 1 is the same", "Turn 2 is the same"])
-
-
-def test_another_result_of_the_same_call_is_called_not_deterministic_and_its_words_are_marked(
-    open_series: Open,
-) -> None:
-    tab = open_series(f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/2")
-    expect(tab.find(".divergence")).to_contain_text("The environment is not deterministic")
-    expect(tab.find(".row-of-two mark")).to_have_text(["4", "5"])
-
-
-def test_keys_move_between_the_differences(open_series: Open) -> None:
-    tab = open_series(f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/1")
-    tab.page.keyboard.press("n")
-    expect(tab.find("[data-row='1']")).to_be_focused()
-    tab.page.keyboard.press("n")
-    expect(tab.find("[data-row='3']")).to_be_focused()
-    tab.page.keyboard.press("p")
-    expect(tab.find("[data-row='1']")).to_be_focused()
 
 
 def test_a_rollout_leads_to_comparisons_with_its_next_repeat_and_the_same_task_in_other_files(

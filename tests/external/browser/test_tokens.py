@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -11,13 +11,12 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from rollyard.records.types import Json
-from tests.external.browser.browser_tab import Tab
-from tests.external.browser.viewer import exported, viewing
+from tests.external.browser.browser_tab import Open
+from tests.external.browser.viewer import viewing
 from tests.support.rollout_files import write
 from tests.support.token_rows import alternatives, call_item, logprobs_item, random_token_rows, token_row
 from tests.support.training_runs import training_run
 
-Open = Callable[..., Tab]
 ATTACK = "</script><img src=x onerror=alert(1)>\u202e"
 
 
@@ -85,19 +84,6 @@ def test_engine_and_trainer_of_a_training_run_are_compared(open_tab: Open, train
     expect(row.locator("th")).to_have_text(" go up")
     row.locator("a").click()
     expect(tab.find(".tokentext .token.at")).to_have_text(" up")
-
-
-def test_a_step_whose_pairs_cannot_be_read_does_not_hide_the_others(open_tab: Open, training_url: str) -> None:
-    tab = open_tab("#/mismatch?step=1", at=training_url)
-    expect(tab.find("main [role=alert]")).to_contain_text("step_000001.json is not valid JSON")
-    tab.page.keyboard.press("]")
-    expect(tab.find("section[aria-label='Largest differences'] tbody tr")).to_have_count(2)
-
-
-def test_an_exported_page_has_tokens(open_tab: Open, files: list[Path], tmp_path: Path) -> None:
-    page = exported(files[:1], tmp_path / "page.html")
-    tab = open_tab("#/runs/0/tasks/99/0", at=page.as_uri())
-    expect(tab.find("section.worst tbody tr").first).to_contain_text(" odd")
 
 
 def test_a_page_with_tokens_is_accessible_and_fits_a_phone(open_tab: Open) -> None:

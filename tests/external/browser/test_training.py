@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,11 @@ from playwright.sync_api import Locator, expect
 from rollyard.training.metrics.metrics_log import MetricsLog
 from rollyard.training.run_paths import TrainingPaths
 from tests.external.browser.accessibility import check_accessible
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.viewer import viewing
 from tests.support.rollout_files import grid
 from tests.support.training_runs import training_run
 
-Open = Callable[..., Tab]
 STEPS = 30
 KEPT = 12
 
@@ -59,24 +58,6 @@ def test_the_pointer_shows_the_value_of_a_step_and_a_click_opens_its_rollouts(op
     expect(tab.find("table.wide tbody tr")).to_have_count(16)
 
 
-def test_a_click_where_a_step_has_no_rollouts_opens_the_nearest(open_run: Open) -> None:
-    tab = open_run()
-    tab.page.mouse.click(*place(tab, figure(tab, "Reward"), 0.1))
-    expect(tab.find("main h1")).to_have_text(f"Rollouts of step {STEPS - KEPT + 1}")
-
-
-def test_a_drag_zooms_in(open_run: Open) -> None:
-    tab = open_run()
-    chart = figure(tab, "Entropy")
-    tab.page.mouse.move(*place(tab, chart, 10 / STEPS))
-    tab.page.mouse.down()
-    tab.page.mouse.move(*place(tab, chart, 20 / STEPS))
-    tab.page.mouse.up()
-    expect(chart.locator("svg.chart > text.start").last).to_have_text("10")
-    chart.get_by_role("button", name="show all").click()
-    expect(chart.locator("svg.chart > text.start").last).to_have_text("0")
-
-
 def test_every_step_is_one_key_away_from_the_table(open_run: Open) -> None:
     tab = open_run()
     link = tab.page.get_by_role("link", name="Rollouts of step 29", exact=True)
@@ -95,16 +76,6 @@ def test_the_address_of_a_rollout_of_a_step_can_be_opened_again(open_run: Open) 
     expect(tab.find("main h1")).to_contain_text("Task 3")
     tab.find(".trail a", has_text="step 25").click()
     expect(tab.find("main h1")).to_have_text("Rollouts of step 25")
-
-
-def test_the_first_and_the_last_evaluation_are_compared(open_run: Open) -> None:
-    tab = open_run()
-    tab.find(".bar a", has_text="Compare").click()
-    expect(tab.find("main")).to_contain_text("evaluation after step 30 minus evaluation after step 0")
-
-
-def test_a_step_that_does_not_exist_is_not_found(open_run: Open) -> None:
-    expect(open_run("#/runs/4").find("main h1")).to_have_text("Page not found")
 
 
 def test_the_page_follows_a_run_through_torn_lines_and_a_resume(open_run: Open, tmp_path: Path) -> None:

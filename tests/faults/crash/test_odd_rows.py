@@ -24,7 +24,7 @@ from rollyard.analysis.tracking.rollout_metrics import rows as tail_rows
 from rollyard.analysis.viewer.export import export
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.rollout_list import SORTS, Query
-from rollyard.analysis.viewer.rollout_view import rollout_view
+from rollyard.analysis.viewer.run_file import rollout_view
 from rollyard.records.jsonl import lenient
 from rollyard.records.rollout_keys import Expected
 from rollyard.records.rollout_paths import RolloutPaths

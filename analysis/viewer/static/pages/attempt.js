@@ -4,12 +4,11 @@ import { useData } from '../data.js';
 import { seconds } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { AttemptBody } from '../parts/attempts.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { Breadcrumbs, Loading } from '../parts/page.js';
 import { attemptLink, attemptsLink, go, link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name } from '../text.js';
 
-/** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Attempt({ route, overview }) {
   const [, run, , task, repeat, at] = route.path;
   const { value, error, stale } = useData(`runs/${run}/attempts/${task}/${repeat}/${at}`);
@@ -27,8 +26,7 @@ export function Attempt({ route, overview }) {
         ${value?.measured && html`<a class="button" href=${link(['runs', run, 'tasks', task, repeat])}>The rollout</a>`}
       </nav>
     <//>
-    ${error && html`<${Notice} error=${error} />`}
-    ${!value && !error && html`<${Notice} busy="Reading …" />`}
+    <${Loading} value=${value} error=${error} busy="Reading …" />
     ${value && html`<div class=${stale ? 'stale' : ''}>
       <dl class="headfacts">
         <div><dt>Failure</dt><dd class="bad"><${Name} value=${value.line.kind} /></dd></div>

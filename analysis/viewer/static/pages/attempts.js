@@ -2,8 +2,7 @@
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { count, seconds } from '../formatting.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { TableHead } from '../parts/tableheads.js';
+import { Breadcrumbs, Loading, Notice, Paging, TableHead } from '../parts/page.js';
 import { attemptLink, changed, go, link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name, escapeInvisible } from '../text.js';
@@ -11,7 +10,6 @@ import { Name, escapeInvisible } from '../text.js';
 const PAGE_LENGTH = 100;
 const POLL_MS = 3000;
 
-/** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Attempts({ route, overview }) {
   const run = runOf(overview, route.path[1]);
   const { query } = route;
@@ -23,8 +21,7 @@ export function Attempts({ route, overview }) {
   return html`
     <${Breadcrumbs} name=${`Failed attempts of ${run.name}`} steps=${[['Overview', link([])], ['Rollouts', link(['runs', run.run])]]}
       title=${html`Failed attempts of <${Name} value=${run.name} />`} />
-    ${error && html`<${Notice} error=${error} />`}
-    ${!value && !error && html`<${Notice} busy="Reading …" />`}
+    <${Loading} value=${value} error=${error} busy="Reading …" />
     ${value && html`
       <div class="row">
         <label>Kind <select onChange=${(event) => to({ kind: event.target.value })}>
@@ -36,11 +33,7 @@ export function Attempts({ route, overview }) {
         <span class="soft small" role="status">${count(value.total)} failed attempts, latest first</span>
       </div>
       ${value.total === 0 ? html`<${Notice} text="No attempt has failed." />` : html`<${Rows} run=${run.run} lines=${value.lines} />`}
-      ${value.total > PAGE_LENGTH && html`<nav class="paging" aria-label="Pages of the list">
-        <button onClick=${() => to({ start: Math.max(0, start - PAGE_LENGTH) || null })} disabled=${start === 0}>Previous</button>
-        <span class="number small">${count(start + 1)}–${count(start + value.lines.length)} of ${count(value.total)}</span>
-        <button onClick=${() => to({ start: start + PAGE_LENGTH })} disabled=${start + PAGE_LENGTH >= value.total}>Next</button>
-      </nav>`}`}`;
+      <${Paging} label="Pages of the list" start=${start} length=${PAGE_LENGTH} shown=${value.lines.length} total=${value.total} turn=${(at) => to({ start: at || null })} />`}`;
 }
 
 function Rows({ run, lines }) {

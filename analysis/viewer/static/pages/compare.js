@@ -5,8 +5,7 @@ import { count, percent, plain, points, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { Chart } from '../parts/charts.js';
 import { sideBySide } from '../parts/counterparts.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { SortableHeader } from '../parts/tableheads.js';
+import { Breadcrumbs, Loading, Paging, SortableHeader } from '../parts/page.js';
 import { DifferenceTiles } from '../parts/tiles.js';
 import { changed, go, link } from '../route.js';
 import { choices, runOf } from '../runs.js';
@@ -14,7 +13,6 @@ import { Name, escapeInvisible } from '../text.js';
 
 const PAGE_LENGTH = 25;
 
-/** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Compare({ route, overview }) {
   const [, first, second] = route.path;
   const { query } = route;
@@ -22,18 +20,16 @@ export function Compare({ route, overview }) {
   const request = new URLSearchParams({ first, second, sort: query.get('sort') || 'change', start: String(start), limit: String(PAGE_LENGTH) });
   const { value, error, stale } = useData(`compare?${request}`);
   const names = [first, second].map((run) => runOf(overview, run).name);
-  const turnPage = (by) => {
-    const target = start + by * PAGE_LENGTH;
+  const turnTo = (target) => {
     if (value && target >= 0 && target < value.total) go(link(route.path, changed(query, { start: target || null })));
   };
-  useKeys({ n: () => turnPage(1), p: () => turnPage(-1) });
+  useKeys({ n: () => turnTo(start + PAGE_LENGTH), p: () => turnTo(start - PAGE_LENGTH) });
   return html`
     <${Breadcrumbs} name="Compare" title="Two runs, task by task" steps=${[['Overview', link([])]]}>
       <div class="row"><${RunSelect} label="First" runs=${choices(overview)} at=${first} choose=${(run) => go(link(['compare', run, second]))} />
         <${RunSelect} label="Second" runs=${choices(overview)} at=${second} choose=${(run) => go(link(['compare', first, run]))} /></div>
     <//>
-    ${error && html`<${Notice} error=${error} />`}
-    ${!value && !error && html`<${Notice} busy="Comparing …" />`}
+    <${Loading} value=${value} error=${error} busy="Comparing …" />
     ${value && html`<div class=${stale ? 'stale' : ''}>
       ${value.difference
         ? html`<${DifferenceTiles} difference=${value.difference} names=${names} />`
@@ -41,11 +37,7 @@ export function Compare({ route, overview }) {
       <h2 class="hidden">Charts</h2>
       <div class="charts">${value.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}</div>
       <${Pairs} value=${value} query=${query} path=${route.path} names=${names} />
-      ${value.total > PAGE_LENGTH && html`<nav class="paging" aria-label="Pages of tasks">
-        <button onClick=${() => turnPage(-1)} disabled=${start === 0}>Previous</button>
-        <span class="number small">${count(start + 1)}–${count(start + value.tasks.length)} of ${count(value.total)}</span>
-        <button onClick=${() => turnPage(1)} disabled=${start + value.tasks.length >= value.total}>Next</button>
-      </nav>`}
+      <${Paging} label="Pages of tasks" start=${start} length=${PAGE_LENGTH} shown=${value.tasks.length} total=${value.total} turn=${turnTo} />
     </div>`}`;
 }
 

@@ -2,7 +2,7 @@
 import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
 import { count, percent, interval, plain } from '../formatting.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { Breadcrumbs, Loading, Notice, Paging } from '../parts/page.js';
 import { Outcome } from '../parts/verdict.js';
 import { link, changed, attemptLink, attemptsLink, go } from '../route.js';
 import { runOf } from '../runs.js';
@@ -11,7 +11,6 @@ import { Name } from '../text.js';
 const POLL_MS = 1000;
 const CAUTION = 'Observations that deserve a look, most important first: by the share of the run’s reward that they concern. Only rewarded rollouts are reported as exploits.';
 
-/** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Findings({ route, overview }) {
   const run = runOf(overview, route.path[1]);
   if (route.path[3] !== undefined) return html`<${FindingRollouts} run=${run} kind=${route.path[3]} query=${route.query} />`;
@@ -45,7 +44,6 @@ function Ranked({ run, runs }) {
     </div>`}`;
 }
 
-/** @param {{run: number, rank: number, finding: any}} props */
 function FindingCard({ run, rank, finding }) {
   const { share, mean_reward: inside, mean_reward_others: outside } = finding;
   return html`<article class="finding ${finding.category}" aria-label=${finding.title}>
@@ -84,7 +82,6 @@ function allOf(run, finding) {
 const PAGE_LENGTH = 100;
 const RETRY_MS = 1000;
 
-/** @param {{run: any, kind: string, query: URLSearchParams}} props */
 function FindingRollouts({ run, kind, query }) {
   const wanted = Number(query.get('start') || 0);
   // The file may not have been examined yet, so that a missing finding is asked for again.
@@ -96,17 +93,12 @@ function FindingRollouts({ run, kind, query }) {
   const turnPage = (to) => go(link(['runs', run.run, 'findings', kind], changed(query, { start: to || null })));
   return html`
     <${Breadcrumbs} name=${`${title}: ${run.name}`} steps=${steps} title=${title} />
-    ${error && html`<${Notice} error=${error} />`}
-    ${!value && !error && html`<${Notice} busy="Looking for rollouts …" />`}
+    <${Loading} value=${value} error=${error} busy="Looking for rollouts …" />
     ${value && html`
       <p><${Name} value=${value.finding.sentence} /></p>
       <p class="soft small" role="status">${count(value.page.total)} rollouts</p>
       <${Rows} run=${run.run} lines=${value.page.lines} />
-      ${value.page.total > PAGE_LENGTH && html`<nav class="paging" aria-label="Pages of the list">
-        <button onClick=${() => turnPage(start - PAGE_LENGTH)} disabled=${start === 0}>Previous</button>
-        <span class="number small">${count(start + 1)}–${count(start + value.page.lines.length)} of ${count(value.page.total)}</span>
-        <button onClick=${() => turnPage(start + PAGE_LENGTH)} disabled=${start + PAGE_LENGTH >= value.page.total}>Next</button>
-      </nav>`}`}`;
+      <${Paging} label="Pages of the list" start=${start} length=${PAGE_LENGTH} shown=${value.page.lines.length} total=${value.page.total} turn=${turnPage} />`}`;
 }
 
 function Rows({ run, lines }) {
@@ -124,8 +116,7 @@ function Rows({ run, lines }) {
 
 const HEIGHT = 10;
 
-/** @param {{share: {mean: number, low: number | null, high: number | null}}} props */
-export function ShareBar({ share }) {
+function ShareBar({ share }) {
   const hasInterval = share.low !== null && share.high !== null;
   const label = `${percent(share.mean)} ${interval(share, percent)}`;
   return html`<svg class="sharebar" role="img" aria-label=${label} viewBox=${`0 0 100 ${HEIGHT}`} preserveAspectRatio="none">

@@ -7,7 +7,7 @@ import { Annotator, useAnnotator } from '../parts/annotator.js';
 import { Filters, FilterFold } from '../parts/filters.js';
 import { ListTools } from '../parts/listtools.js';
 import { useNotes, nextUnlabelled } from '../parts/notestore.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { Breadcrumbs, Loading, Paging } from '../parts/page.js';
 import { nextShown } from '../parts/rolloutnotes.js';
 import { RolloutTable } from '../parts/rollouttable.js';
 import { StepLinks } from '../parts/steplinks.js';
@@ -26,7 +26,6 @@ function pathOf(run, query) {
   return `runs/${run}/rollouts?${request}`;
 }
 
-/** @param {{route: import('../route.js').Route, overview: any}} props */
 export function List({ route, overview }) {
   const run = runOf(overview, route.path[1]);
   const { query } = route;
@@ -49,10 +48,10 @@ export function List({ route, overview }) {
     setUnfolded(true);
     requestAnimationFrame(() => field.current.focus());
   };
-  const turnPage = (by) => {
-    const target = start + by * PAGE_LENGTH;
+  const turnTo = (target) => {
     if (target >= 0 && page && target < page.total) go(link(['runs', run.run], changed(query, { start: target || null })));
   };
+  const turnPage = (by) => turnTo(start + by * PAGE_LENGTH);
   const moveFocus = (by) => {
     const links = [...list.current.querySelectorAll('tbody th a')];
     const at = links.indexOf(document.activeElement);
@@ -100,12 +99,11 @@ export function List({ route, overview }) {
       <${Filters} query=${query} page=${page} search=${search} change=${filter} />
       ${!IS_EXPORT && html`<${ListTools} run=${run} query=${query} change=${filter} expression=${expression} />`}
     <//>
-    ${error && html`<${Notice} error=${error} />`}
-    ${!page && !error && html`<${Notice} busy="Reading …" />`}
+    <${Loading} value=${page} error=${error} busy="Reading …" />
     ${page && html`<div ref=${list} class=${stale ? 'stale' : ''}>
       <${Summary} page=${page} run=${run} />
       <${RolloutTable} run=${run.run} page=${page} query=${query} notes=${notes.notes} />
-      <${Paging} page=${page} start=${start} turnPage=${turnPage} />
+      <${Paging} label="Pages of the list" start=${start} length=${PAGE_LENGTH} shown=${page.lines.length} total=${page.total} turn=${turnTo} />
     </div>`}
     <${Annotator} annotator=${annotator} />`;
 }
@@ -133,11 +131,3 @@ function Summary({ page, run }) {
   </p>`;
 }
 
-function Paging({ page, start, turnPage }) {
-  const end = start + page.lines.length;
-  return page.total > PAGE_LENGTH && html`<nav class="paging" aria-label="Pages of the list">
-    <button onClick=${() => turnPage(-1)} disabled=${start === 0}>Previous</button>
-    <span class="number small">${count(start + 1)}–${count(end)} of ${count(page.total)}</span>
-    <button onClick=${() => turnPage(1)} disabled=${end >= page.total}>Next</button>
-  </nav>`;
-}

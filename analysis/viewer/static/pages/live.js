@@ -3,16 +3,13 @@ import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { pluralize, count, seconds } from '../formatting.js';
 import { SeriesChart, Chart } from '../parts/charts.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { Progress } from '../parts/progress.js';
-import { TableHead } from '../parts/tableheads.js';
+import { Breadcrumbs, Loading, Notice, Progress, TableHead } from '../parts/page.js';
 import { link, attemptLink, runOfOutput } from '../route.js';
 import { Name, escapeInvisible } from '../text.js';
 
 const POLL_MS = 1000;
 const IDLE_MS = 5000;
 
-/** @param {{overview: any}} props */
 export function Live({ overview }) {
   const { value: live, error } = useData('live', (found) => (found?.run_id ? POLL_MS : IDLE_MS));
   const { value: history } = useData('live/charts', () => (live?.run_id ? POLL_MS : IDLE_MS));
@@ -20,8 +17,7 @@ export function Live({ overview }) {
   const pace = charts.filter((chart) => chart.name !== 'waiting');
   return html`
     <${Breadcrumbs} name="Live" title="Live" steps=${[['Overview', link([])]]} />
-    ${error && html`<${Notice} error=${error} />`}
-    ${!live && !error && html`<${Notice} busy="Looking for a run …" />`}
+    <${Loading} value=${live} error=${error} busy="Looking for a run …" />
     ${live?.note && html`<p class="message"><${Name} value=${live.note} /></p>`}
     ${live && !live.run_id && !live.note && html`<${Notice} text="No run is active." />`}
     ${live?.run_id && html`
@@ -50,7 +46,6 @@ function SilentAgents({ servers }) {
 
 const OLDEST = 50;
 
-/** @param {{waiting: any, episodes: any[], total: number}} props `waiting` is the chart by stage */
 function ActiveEpisodes({ waiting, episodes, total }) {
   if (!total) return null;
   return html`<section class="block" aria-label="Active rollouts"><h2>Active rollouts</h2>
@@ -70,7 +65,6 @@ function ActiveEpisodes({ waiting, episodes, total }) {
 
 const COLUMNS = ['name', 'state', 'requests/s', 'requests', 'in flight', 'sessions', 'restarts', 'up'];
 
-/** @param {{servers: any[]}} props */
 function Servers({ servers }) {
   return html`<section class="block" aria-label="Servers"><h2>Servers</h2>
     <div class="table" tabindex="0" role="region" aria-label="Servers"><table class="wide">
@@ -90,7 +84,6 @@ function Servers({ servers }) {
 
 const SHOWN = 50;
 
-/** @param {{collections: any[], overview: any}} props */
 function RecentFailures({ collections, overview }) {
   const rows = collections.flatMap(({ output, failures }) => failures.map((row) => ({ row, run: runOfOutput(overview, output) })));
   const latest = rows.sort((a, b) => b.row.time - a.row.time).slice(0, SHOWN);

@@ -4,14 +4,12 @@ import { useData } from '../data.js';
 import { count, percent, plain, pluralize, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { Chart } from '../parts/charts.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { classOf } from '../parts/tokens.js';
+import { Breadcrumbs, Loading, Notice } from '../parts/page.js';
+import { InContext } from '../parts/tokens.js';
 import { go, link } from '../route.js';
-import { visible } from '../text.js';
 
 const READING_MS = 1000;
 
-/** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Mismatch({ route, overview }) {
   const step = route.query.get('step');
   const { value, error, stale } = useData(`training/mismatch${step ? `?step=${encodeURIComponent(step)}` : ''}`, (found) => (found?.pending ? READING_MS : 0));
@@ -26,8 +24,7 @@ export function Mismatch({ route, overview }) {
           ${steps.map((one) => html`<option value=${one} selected=${one === value.step}>${count(one)}</option>`)}</select></label>
         <button disabled=${at + 1 >= steps.length} title="Next step (])" onClick=${() => show(at + 1)}>Next</button></div>`}
     <//>
-    ${error && html`<${Notice} error=${error} />`}
-    ${!value && !error && html`<${Notice} busy="Reading …" />`}
+    <${Loading} value=${value} error=${error} busy="Reading …" />
     ${value && value.step === null && html`<p class="message">No step of ${overview.training?.name ?? 'this run'} has recorded pairs; ng_train records them in token_pairs/.</p>`}
     ${value?.problem && html`<${Notice} error=${new Error(value.problem)} />`}
     ${value && value.step !== null && !value.problem && html`<div class=${stale ? 'stale' : ''}>
@@ -47,17 +44,11 @@ function Largest({ value }) {
     <div class="table" tabindex="0" role="region" aria-label="Table of the largest differences"><table>
       <thead><tr><th scope="col">token in context</th><th scope="col">engine</th><th scope="col">trainer</th><th scope="col">difference</th>
         <th scope="col">ratio</th><th scope="col">entropy</th><th scope="col">clipped</th><th scope="col" class="words">rollout</th></tr></thead>
-      <tbody>${value.largest.map((one) => html`<tr><th scope="row"><${InContext} one=${one} /></th>
+      <tbody>${value.largest.map((one) => html`<tr><th scope="row"><${InContext} one=${one} logProb=${one.engine} kind="mono context" /></th>
         <td>${plain(one.engine)}</td><td>${plain(one.trainer)}</td><td>${signed(one.trainer - one.engine)}</td>
         <td>${plain(Math.exp(one.trainer - one.engine))}</td><td>${plain(one.entropy)}</td><td>${one.clipped ? 'yes' : 'no'}</td>
         <td class="words"><${RolloutLink} one=${one} /></td></tr>`)}</tbody>
     </table></div></section>`;
-}
-
-function InContext({ one }) {
-  const marked = (text) => visible(text.replaceAll('\n', '↵'));
-  if (!one.text) return html`<span class=${`token ${classOf(one.engine)}`}>id ${one.id}</span>`;
-  return html`<bdi class="mono context"><span class="soft">${marked(one.before)}</span><span class=${`token ${classOf(one.engine)}`}>${marked(one.text)}</span><span class="soft">${marked(one.after)}</span></bdi>`;
 }
 
 function RolloutLink({ one }) {

@@ -3,7 +3,7 @@ import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
 import { count, pluralize } from '../formatting.js';
 import { useNotes } from '../parts/notestore.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { Breadcrumbs, Notice } from '../parts/page.js';
 import { link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name } from '../text.js';
@@ -11,7 +11,6 @@ import { Name } from '../text.js';
 const NONE = 'No rollout has a label, a verdict or a note.';
 const EMPTY = 'No rollout has a label, a verdict or a note yet. On a rollout or a row of the list: l adds a label, c is correct, x is wrong, w writes a note.';
 
-/** @param {{route: import('../route.js').Route, overview: any}} props */
 export function NotesPage({ route, overview }) {
   const run = runOf(overview, route.path[1]);
   const store = useNotes(run.run);

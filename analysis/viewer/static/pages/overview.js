@@ -3,13 +3,11 @@ import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
 import { bytes, count, percent, compact, pluralize } from '../formatting.js';
 import { Chart } from '../parts/charts.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { Progress } from '../parts/progress.js';
+import { Breadcrumbs, Loading, Notice, Progress } from '../parts/page.js';
 import { RunTiles } from '../parts/tiles.js';
 import { attemptsLink, link } from '../route.js';
 import { Name } from '../text.js';
 
-/** @param {{overview: any}} props */
 export function Overview({ overview }) {
   const { runs } = overview;
   const single = runs.length === 1;
@@ -33,8 +31,7 @@ function Run({ run, single }) {
       <progress max="1" value=${run.indexed / run.size} aria-label="Reading the file"></progress>
       ${` reading: ${percent(run.indexed / run.size, 0)} of ${bytes(run.size)}; numbers cover the part read so far`}</p>`}
     ${run.status && html`<${Progress} status=${run.status} />`}
-    ${error && html`<${Notice} error=${error} />`}
-    ${!value && !error && html`<${Notice} busy="Computing metrics …" />`}
+    <${Loading} value=${value} error=${error} busy="Computing metrics …" />
     ${value && html`<div class=${stale ? 'stale' : ''}>
       <${RunTiles} profile=${value.profile} run=${run} />
       <p class="row"><a class="button" href=${link(['runs', run.run])}>${all}</a>
@@ -56,7 +53,6 @@ function Notes({ notes }) {
 
 const COLUMNS = { mean: 'mean', median: 'median', p95: 'p95', max: 'max', total: 'total' };
 
-/** @param {{tokens: any, drift: any}} props */
 function TokenTable({ tokens, drift }) {
   const kinds = ['input', 'output', 'reasoning'].filter((kind) => tokens[kind]);
   if (!kinds.length && !drift) return null;

@@ -1,18 +1,18 @@
 /** One rollout: its conversation, board, rewards, tokens, failed attempts and other fields. */
-import { html, useCallback, useEffect, useMemo, useRef, useState } from '../vendor/htm-preact.js';
+import { html, useEffect, useMemo, useRef, useState } from '../vendor/htm-preact.js';
 import { useData, IS_EXPORT } from '../data.js';
 import { count, plain, seconds, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { PAGE_LENGTH } from './list.js';
 import { Annotator, useAnnotator } from '../parts/annotator.js';
 import { Attempts } from '../parts/attempts.js';
-import { usePlayback, BoardPlayer, Rewards, stepsOf } from '../parts/board.js';
-import { Conversation, useSetting } from '../parts/conversation.js';
+import { useEpisode } from '../parts/board.js';
+import { Conversation, RenderedButton, useSetting } from '../parts/conversation.js';
 import { Counterparts } from '../parts/counterparts.js';
 import { outlineOf, countedNames } from '../parts/episodeoutline.js';
 import { FindBar } from '../parts/findbar.js';
 import { useNotes, nextUnlabelled } from '../parts/notestore.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { Breadcrumbs, Loading } from '../parts/page.js';
 import { Facts, Raw } from '../parts/raw.js';
 import { NONE, NUMBERED, keyOf, ownLabel, verdictText } from '../parts/rolloutnotes.js';
 import { parseToken, placeOf, piecesOfConversation } from '../parts/tokenpieces.js';
@@ -22,7 +22,6 @@ import { changed, go, link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name, Text } from '../text.js';
 
-/** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Rollout({ route, overview }) {
   const [, run, , task, repeat] = route.path;
   const { value: rollout, error, stale } = useData(`runs/${run}/rollouts/${task}/${repeat}`);
@@ -42,8 +41,7 @@ export function Rollout({ route, overview }) {
       steps=${[['Overview', link([])], [file, neighbours.list], [`Task ${task}`, link(['runs', run], { task })]]}>
       <${NeighbourLinks} neighbours=${neighbours} />
     <//>
-    ${error && html`<${Notice} error=${error} />`}
-    ${!rollout && !error && html`<${Notice} busy="Reading …" />`}
+    <${Loading} value=${rollout} error=${error} busy="Reading …" />
     ${rollout && html`<div class=${stale ? 'stale' : ''}>
       <${RolloutDetails} key=${`${rollout.run}/${rollout.line.task}/${rollout.line.repeat}`} rollout=${rollout}
         query=${route.query.get('q') ?? ''} match=${eventNumber(route.query.get('match'))} token=${route.query.get('token')} annotator=${annotator} />
@@ -69,15 +67,9 @@ function NeighbourLinks({ neighbours }) {
  * `token` the token in the address, which is shown.
  */
 function RolloutDetails({ rollout, query, match, token, annotator }) {
-  const { replay, events, line } = rollout;
-  const steps = useMemo(() => stepsOf(rollout), [rollout]);
-  const player = usePlayback(steps.length);
+  const { events, line } = rollout;
   const conversation = useRef(null);
-  const current = steps[player.at]?.event ?? null;
-  const show = useCallback((call) => {
-    const found = steps.findLastIndex((step) => step.event === call);
-    if (found >= 0) player.go(found);
-  }, [rollout]);
+  const { aside, current, show, keys } = useEpisode(rollout, conversation);
   const [swapped, setSwapped] = useSetting('swapped', false);
   const [probabilities, setProbabilities] = useSetting('probabilities', false);
   const [find, setFind] = useState(query);
@@ -116,10 +108,6 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
     const between = by < 0 && here >= 0 && at > starts[here];
     goToEvent(starts[Math.max(0, Math.min(starts.length - 1, between ? here : here + by))]);
   };
-  const showStep = (step) => {
-    player.go(step);
-    conversation.current.querySelector(`[data-call="${Number(steps[step].event ?? NaN)}"]`)?.scrollIntoView({ block: 'nearest' });
-  };
   const moveFocus = (by) => {
     const all = [...conversation.current.querySelectorAll('article')];
     const at = all.indexOf(document.activeElement);
@@ -130,9 +118,8 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
   useKeys({
     j: () => moveFocus(1), k: () => moveFocus(-1), J: () => moveTurn(1), K: () => moveTurn(-1),
     m: () => setSwapped(!swapped), p: () => (hasTexts ? showProbabilities(!reading.probabilities) : false),
-    ...(steps.length > 0 ? player.keys : {}),
+    ...keys,
   });
-  const hasAside = replay || steps.length > 0;
   return html`
     <dl class="headfacts">
       <div><dt>Outcome</dt><dd><${Outcome} line=${line} /></dd></div>
@@ -147,14 +134,11 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
     <${Verdict} verdict=${rollout.verdict} label="Verdict" />
     <${NotesPanel} annotator=${annotator} line=${line} />
     <${Counterparts} run=${rollout.run} line=${line} />
-    <div class=${hasAside ? 'beside' : ''}>
-      ${hasAside && html`<aside class="stage" aria-label="Board and rewards">
-        ${replay && html`<${BoardPlayer} replay=${replay} player=${player} />`}
-        ${steps.length > 1 && html`<${Rewards} steps=${steps} at=${player.at} pick=${showStep} />`}
-      </aside>`}
+    <div class=${aside ? 'beside' : ''}>
+      ${aside}
       <section class="conversation" aria-label="Conversation">
         <div class="reading row">
-          <button aria-pressed=${swapped} title="What is rendered as Markdown; the rest is plain text (m)" onClick=${() => setSwapped(!swapped)}>Rendered: ${swapped ? 'prompts' : 'answers'}</button>
+          <${RenderedButton} swapped=${swapped} setSwapped=${setSwapped} />
           ${hasTexts && html`<button aria-pressed=${reading.probabilities} title="Probabilities of tokens (p)"
             onClick=${() => showProbabilities(!reading.probabilities)}>Probabilities</button>`}
           <${FindBar} conversation=${conversation} find=${find} setFind=${setFind} first=${match} />
@@ -162,7 +146,7 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
         <div class="outlined">
           <${Outline} events=${events} conversation=${conversation} go=${goToEvent} />
           <div class="messages" ref=${conversation}>
-            <${Conversation} events=${events} current=${current} show=${steps.length > 0 ? show : null} reading=${reading} wanted=${wanted} />
+            <${Conversation} events=${events} current=${current} show=${show} reading=${reading} wanted=${wanted} />
           </div>
         </div>
       </section>
@@ -179,7 +163,6 @@ const MAX_ENTRIES = 1000;
 /** The part of the window above which the current turn begins. */
 const READING_LINE = 0.35;
 
-/** @param {{events: any[], conversation: any, go: (index: number) => void}} props `conversation` is a ref */
 function Outline({ events, conversation, go }) {
   const entries = useMemo(() => outlineOf(events), [events]);
   const current = useCurrentEvent(conversation);
@@ -219,7 +202,6 @@ function useCurrentEvent(conversation) {
   return current;
 }
 
-/** @param {{annotator: any, line: {task: number, repeat: number}}} props */
 function NotesPanel({ annotator, line }) {
   const { store } = annotator;
   const notes = store.notes.get(keyOf(line)) ?? NONE;
@@ -296,7 +278,6 @@ function useNeighbours(route, rollout) {
   return { list: link(['runs', run], query), previous: to(rollout?.previous), next: to(rollout?.next), place: '' };
 }
 
-/** @param {{href: string | null, label: string, title: string}} props */
 function NeighbourLink({ href, label, title }) {
   return href ? html`<a class="button" href=${href} title=${title}>${label}</a>` : html`<button disabled>${label}</button>`;
 }

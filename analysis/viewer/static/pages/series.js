@@ -3,7 +3,7 @@ import { html, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { bytes, count, percent, seconds, plain, points, signed, SHADES, nextCell, shadeOf } from '../formatting.js';
 import { Chart } from '../parts/charts.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { Breadcrumbs, Loading, Notice, Paging } from '../parts/page.js';
 import { changed, go, link } from '../route.js';
 import { Name } from '../text.js';
 
@@ -12,7 +12,6 @@ const GROWING_MS = 10_000;
 const RESULTS = 1; // groups of charts above the tasks
 const NAMES = { files: 'Files', evaluations: 'Evaluations', rollouts: 'Training rollouts' };
 
-/** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Series({ route, overview }) {
   const { query } = route;
   const of = query.get('of') || '';
@@ -25,8 +24,7 @@ export function Series({ route, overview }) {
       ${value?.choices.length > 1 && html`<div class="row" role="group" aria-label="Series">${value.choices.map(({ name, steps }) => html`
         <button aria-pressed=${name === value.of} onClick=${() => go(link(route.path, { of: name }))}>${NAMES[name]} (${count(steps)})</button>`)}</div>`}
     <//>
-    ${error && html`<${Notice} error=${error} />`}
-    ${!value && !error && html`<${Notice} busy="Reading …" />`}
+    <${Loading} value=${value} error=${error} busy="Reading …" />
     ${value && html`
       ${!overview.training && !overview.series && html`<p class="message">The steps of these files are unknown, so that they are numbered in the order given. State them with --steps 0,25,50.</p>`}
       ${value.read < value.total && html`<p role="status" class="small soft"><progress max="1" value=${value.read / value.total} aria-label="Reading the files"></progress>
@@ -67,7 +65,6 @@ const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRi
 const VALUES = { solve_rate: 'solve rate', reward: 'mean reward' };
 const PAIRED = { content: 'content (_ng_task_key)', prompt: 'prompt and tools', index: 'index, because all manifests state the same input' };
 
-/** @param {{query: URLSearchParams, path: string[], of: string, range: [number, number], version: number}} props `version` changes with the data */
 function TaskMap({ query, path, of, range, version }) {
   const start = Number(query.get('start') || 0);
   const sort = query.get('sort') || '-change';
@@ -78,7 +75,6 @@ function TaskMap({ query, path, of, range, version }) {
   if (error) return html`<${Notice} error=${error} />`;
   if (!map) return html`<${Notice} busy="Pairing tasks …" />`;
   if (map.why_not) return html`<p class="message">Tasks cannot be paired: ${map.why_not}.</p>`;
-  const end = start + map.rows.length;
   return html`<div class=${stale ? 'stale' : ''}>
     <div class="row small map-tools">
       <label class="soft">Cells <select onChange=${(event) => set({ value: event.target.value })}>${map.values.map((value) => html`
@@ -90,11 +86,7 @@ function TaskMap({ query, path, of, range, version }) {
     <p class="small soft">${count(map.total)} tasks, paired by ${PAIRED[map.by]}${map.columns.length < map.steps ? `; ${map.columns.length} of ${count(map.steps)} steps are shown` : ''}.
       ${' '}<i>Learned</i> is the first step from which a task is solved in at least half of its rollouts until the end. Arrow keys move between cells.</p>
     <${Cells} map=${map} />
-    ${map.total > PAGE_LENGTH && html`<nav class="paging" aria-label="Pages of tasks">
-      <button onClick=${() => set({ start: Math.max(0, start - PAGE_LENGTH) || null })} disabled=${start === 0}>Previous</button>
-      <span class="number small">${count(start + 1)}–${count(end)} of ${count(map.total)}</span>
-      <button onClick=${() => set({ start: start + PAGE_LENGTH })} disabled=${end >= map.total}>Next</button>
-    </nav>`}
+    <${Paging} label="Pages of tasks" start=${start} length=${PAGE_LENGTH} shown=${map.rows.length} total=${map.total} turn=${(to) => set({ start: to || null })} />
   </div>`;
 }
 

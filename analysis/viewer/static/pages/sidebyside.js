@@ -6,14 +6,13 @@ import { useKeys } from '../keys.js';
 import { align, divergences, divergenceText, samePrompt, turnsOf, KINDS, resultsByCall, callsByRow, frameAfter } from '../parts/alignment.js';
 import { usePlayback, Board, Buttons } from '../parts/board.js';
 import { ChooseAny } from '../parts/counterparts.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { Breadcrumbs, Notice } from '../parts/page.js';
 import { Outcome } from '../parts/verdict.js';
 import { readable, wordDiff } from '../parts/worddiff.js';
 import { go, link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name, visible } from '../text.js';
 
-/** @param {{route: import('../route.js').Route, overview: any}} props */
 export function SideBySide({ route, overview }) {
   const keys = [route.path.slice(1, 4), route.path.slice(4, 7)];
   const responses = keys.map(([run, task, repeat]) => useData(`runs/${run}/rollouts/${task}/${repeat}`));
@@ -177,7 +176,6 @@ function ComparedMessage({ event, other = null, side = 'first' }) {
 
 const MAX_CHARACTERS = 3000;
 
-/** @param {{text: string, other: string | null, side: string, mono: boolean}} props  `other`: null if there is nothing to compare with */
 function DiffText({ text, other, side, mono }) {
   const [expanded, setExpanded] = useState(false);
   const pieces = useMemo(() => {
@@ -205,7 +203,6 @@ function cut(pieces) {
   return kept;
 }
 
-/** @param {{rollouts: any[], rows: any[], player: any}} props */
 function PairOfBoards({ rollouts, rows, player }) {
   const calls = callsByRow(rows);
   const position = player.at === 0 ? 'start' : `after turn ${player.at} of ${rows.length}`;

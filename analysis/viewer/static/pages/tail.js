@@ -4,7 +4,7 @@ import { fetchText, useData } from '../data.js';
 import { seconds } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { EpisodeView } from '../parts/attempts.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { Breadcrumbs, Loading } from '../parts/page.js';
 import { decoded, go, link, attemptLink, runOfOutput } from '../route.js';
 import { Name } from '../text.js';
 
@@ -74,7 +74,6 @@ function useEndKept(events) {
 
 const WAITING = { seed: 'starting the session', model: 'the model writes', tool: 'a tool runs', verify: 'the verdict is computed', close: 'closing the session' };
 
-/** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Tail({ route, overview }) {
   const [, agent, episode] = route.path.map(decoded);
   return html`<${Followed} key=${`${agent}/${episode}`} agent=${agent} episode=${episode} query=${route.query} overview=${overview} />`;
@@ -91,15 +90,13 @@ function Followed({ agent, episode, query, overview }) {
   const title = known ? `Task ${tail.task}, repeat ${tail.repeat ?? '–'}` : 'Episode';
   return html`
     <${Breadcrumbs} name=${`${title}, live`} title=${html`${title} <span class="soft">live</span>`} steps=${[['Overview', link([])], ['Live', link(['live'])]]} />
-    ${error && html`<${Notice} error=${error} />`}
-    ${!tail && !error && html`<${Notice} busy="Looking for the episode …" />`}
+    <${Loading} value=${tail} error=${error} busy="Looking for the episode …" />
     ${tail && html`
       <${State} tail=${tail} toEnd=${toEnd} />
       ${tail.state !== 'playing' && known && html`<${Sequel} tail=${tail} overview=${overview} />`}
       ${tail.events.length > 0 && html`<${EpisodeView} events=${tail.events} replay=${tail.replay} label="Conversation so far" alone />`}`}`;
 }
 
-/** @param {URLSearchParams} query @param {string} name */
 function wholeNumber(query, name) {
   const text = query.get(name);
   return text !== null && /^\d+$/.test(text) ? Number(text) : null;
@@ -125,7 +122,6 @@ function State({ tail, toEnd }) {
 
 const SEQUEL_POLL_MS = 1000;
 
-/** @param {{tail: any, overview: any}} props */
 function Sequel({ tail, overview }) {
   const { value: live } = useData('live', () => SEQUEL_POLL_MS);
   const outputs = (live?.collections ?? []).map((one) => one.output);

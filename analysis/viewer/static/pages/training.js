@@ -3,8 +3,7 @@ import { html, useState } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { count, pluralize, seconds } from '../formatting.js';
 import { SeriesChart } from '../parts/charts.js';
-import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { Progress } from '../parts/progress.js';
+import { Breadcrumbs, Notice, Paging, Progress } from '../parts/page.js';
 import { go, link } from '../route.js';
 import { rolloutsOf } from '../runs.js';
 import { Name } from '../text.js';
@@ -12,7 +11,6 @@ import { Name } from '../text.js';
 const RETRY_MS = 1000;
 const HINT = 'Point at a curve for its values, drag to zoom in, click to open the rollouts of a step. Bold lines are moving averages.';
 
-/** @param {{overview: any}} props */
 export function Training({ overview }) {
   const { training } = overview;
   // Charts are drawn at a limited rate, so that those of the latest revision may have to be asked for again.
@@ -69,7 +67,6 @@ function StepTable({ version }) {
   const { value: page, error } = useData(`training/steps?start=${start}&limit=${PAGE_LENGTH}&version=${version}`);
   if (error) return html`<${Notice} error=${error} />`;
   if (!page) return html`<${Notice} busy="Reading …" />`;
-  const end = start + page.lines.length;
   return html`
     <div class="table" tabindex="0" role="region" aria-label="Table of steps"><table>
       <caption class="hidden">Steps, the last one first</caption>
@@ -77,11 +74,8 @@ function StepTable({ version }) {
         ${page.columns.map((name) => html`<th scope="col"><${Name} value=${name} /></th>`)}</tr></thead>
       <tbody>${page.lines.map((line) => html`<${Step} key=${line.step} line=${line} />`)}</tbody>
     </table></div>
-    ${page.total > PAGE_LENGTH && html`<nav class="paging" aria-label="Pages of the table">
-      <button onClick=${() => setStart(Math.max(0, start - PAGE_LENGTH))} disabled=${start === 0}>Later steps</button>
-      <span class="number small">${count(start + 1)}–${count(end)} of ${count(page.total)}</span>
-      <button onClick=${() => setStart(start + PAGE_LENGTH)} disabled=${end >= page.total}>Earlier steps</button>
-    </nav>`}`;
+    <${Paging} label="Pages of the table" start=${start} length=${PAGE_LENGTH} shown=${page.lines.length} total=${page.total} turn=${setStart}
+      names=${['Later steps', 'Earlier steps']} />`;
 }
 
 function Step({ line }) {

@@ -112,7 +112,6 @@ export function Annotator({ annotator }) {
   <p class="notemessage" role="status">${message && html`<${Name} value=${message} />`}</p>`;
 }
 
-/** @param {{labels: {label: string, rollouts: number}[], choose: (label: string) => void}} props */
 function LabelField({ labels, choose }) {
   const [text, setText] = useState('');
   const [at, setAt] = useState(-1);
@@ -143,7 +142,6 @@ function LabelField({ labels, choose }) {
   </form>`;
 }
 
-/** @param {{draft?: any, save: (record: any) => void}} props  `draft`: a note that could not be saved */
 function NoteForm({ draft, save }) {
   const [text, setText] = useState(draft?.text ?? '');
   const submit = (event) => {
@@ -158,7 +156,6 @@ function NoteForm({ draft, save }) {
   </form>`;
 }
 
-/** @param {{own: any, save: (record: any) => void}} props  `own`: the author's present verdict, or null */
 function VerdictForm({ own, save }) {
   const [text, setText] = useState(own ? String(own.verdict) : '');
   const [reason, setReason] = useState(own?.reason ?? '');

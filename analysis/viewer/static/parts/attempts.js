@@ -1,23 +1,20 @@
 /** The failed attempts of this rollout; each opens to what was said until it failed. */
-import { html, useState, useCallback, useMemo, useRef } from '../vendor/htm-preact.js';
+import { html, useState, useMemo, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { seconds } from '../formatting.js';
 import { useKeys } from '../keys.js';
-import { usePlayback, BoardPlayer, Rewards, stepsOf } from './board.js';
-import { useSetting, Conversation } from './conversation.js';
-import { Notice } from './notice.js';
+import { useEpisode } from './board.js';
+import { useSetting, Conversation, RenderedButton } from './conversation.js';
+import { Notice, TableHead } from './page.js';
 import { Facts } from './raw.js';
-import { TableHead } from './tableheads.js';
 import { TokenTurns } from './tokens.js';
 import { attemptLink } from '../route.js';
 import { Name, Text } from '../text.js';
 
-/** @param {number} unixSeconds */
 function formatTime(unixSeconds) {
   return new Date(unixSeconds * 1000).toLocaleString('en-GB');
 }
 
-/** @param {{run: number, task: number, repeat: number, attempts: any[]}} props */
 export function Attempts({ run, task, repeat, attempts }) {
   return attempts.length > 0 && html`<section class="block" aria-label="Failed attempts"><h2>Failed attempts</h2>
     <ol class="attempts">${attempts.map((one, at) => html`<li>
@@ -46,7 +43,6 @@ function LoadedAttempt({ run, task, repeat, at }) {
   return value ? html`<${AttemptBody} attempt=${value} alone=${false} />` : html`<${Notice} busy="Reading …" />`;
 }
 
-/** @param {{attempt: any, alone: boolean}} props */
 export function AttemptBody({ attempt, alone }) {
   return html`
     ${attempt.note && html`<p class="message small" role="note">${attempt.note}</p>`}
@@ -68,30 +64,16 @@ function TurnTimes({ turns }) {
 
 /** `alone`: nothing else on the page reacts to the keys of a rollout. @param {{events: any[], replay: any, label: string, alone: boolean}} props */
 export function EpisodeView({ events, replay, label, alone }) {
-  const steps = useMemo(() => stepsOf({ events, replay }), [events, replay]);
-  const player = usePlayback(steps.length);
   const conversation = useRef(null);
+  const { aside, current, show, keys } = useEpisode({ events, replay }, conversation);
   const [swapped, setSwapped] = useSetting('swapped', false);
   const reading = useMemo(() => ({ swapped, probabilities: false, find: '' }), [swapped]);
-  const show = useCallback((call) => {
-    const found = steps.findLastIndex((step) => step.event === call);
-    if (found >= 0) player.go(found);
-  }, [steps]);
-  const showStep = (step) => {
-    player.go(step);
-    conversation.current.querySelector(`[data-call="${Number(steps[step].event ?? NaN)}"]`)?.scrollIntoView({ block: 'nearest' });
-  };
-  useKeys(alone ? { m: () => setSwapped(!swapped), ...(steps.length > 0 ? player.keys : {}) } : {});
-  const hasAside = replay || steps.length > 0;
-  return html`<div class=${hasAside ? 'beside' : ''}>
-    ${hasAside && html`<aside class="stage" aria-label="Board and rewards">
-      ${replay && html`<${BoardPlayer} replay=${replay} player=${player} />`}
-      ${steps.length > 1 && html`<${Rewards} steps=${steps} at=${player.at} pick=${showStep} />`}
-    </aside>`}
+  useKeys(alone ? { m: () => setSwapped(!swapped), ...keys } : {});
+  return html`<div class=${aside ? 'beside' : ''}>
+    ${aside}
     <section class="conversation" aria-label=${label} ref=${conversation}>
-      <div class="reading row"><button aria-pressed=${swapped} title="What is rendered as Markdown; the rest is plain text (m)" onClick=${() => setSwapped(!swapped)}>Rendered: ${swapped ? 'prompts' : 'answers'}</button></div>
-      <${Conversation} events=${events} current=${steps[player.at]?.event ?? null} show=${steps.length > 0 ? show : null}
-        reading=${reading} wanted=${-1} />
+      <div class="reading row"><${RenderedButton} swapped=${swapped} setSwapped=${setSwapped} /></div>
+      <${Conversation} events=${events} current=${current} show=${show} reading=${reading} wanted=${-1} />
     </section>
   </div>`;
 }

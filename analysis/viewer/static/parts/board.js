@@ -1,5 +1,5 @@
 /** Playback of the episode's board and of an optimal solution, each with its controls. */
-import { html, useCallback, useEffect, useState } from '../vendor/htm-preact.js';
+import { html, useCallback, useEffect, useMemo, useState } from '../vendor/htm-preact.js';
 import { plain, signed, pluralize } from '../formatting.js';
 import { Name, escapeInvisible } from '../text.js';
 
@@ -8,8 +8,7 @@ const ICONS = {
   ahead: 'M2 1V9L8 5z', end: 'M9 1H7.5V9H9zM1 1V9L7 5z',
 };
 
-/** @param {{replay: any, player: ReturnType<typeof usePlayback>}} props */
-export function BoardPlayer({ replay, player }) {
+function BoardPlayer({ replay, player }) {
   const optimal = replay.optimal ?? [];
   const best = usePlayback(optimal.length);
   return html`<div class="boards">
@@ -37,7 +36,6 @@ function Screen({ title, frames, cells, player }) {
   </section>`;
 }
 
-/** @param {{player: ReturnType<typeof usePlayback>, title: string, position: string}} props */
 export function Buttons({ player, title, position }) {
   const { at, last } = player;
   const button = (label, icon, action, disabled) => html`<button aria-label=${label} title=${label} disabled=${disabled} onClick=${action}>
@@ -84,7 +82,6 @@ function Person() {
     <path class="smile" d="M3.6 6.2Q5 7.4 6.4 6.2" />`;
 }
 
-/** @param {{board: string, cells: {symbol: string, name: string, looks: string}[], label: string}} props */
 export function Board({ board, cells, label }) {
   const rows = board.split('\n').filter((row, i, all) => row || i < all.length - 1).map((row) => [...row]);
   const width = Math.max(1, ...rows.map((row) => row.length));
@@ -112,7 +109,7 @@ const WIDTH = 400;
  * @param {any} rollout
  * @returns {{reward: number | null, event: number | null, name: string}[]}
  */
-export function stepsOf(rollout) {
+function stepsOf(rollout) {
   if (rollout.replay) return rollout.replay.frames.map((frame, i) => ({ reward: frame.reward, event: frame.event, name: `move ${i}` }));
   const order = new Map(rollout.events.filter((event) => event.speaker === 'call').map((event, i) => [event.call, i]));
   const results = rollout.events.filter((event) => event.speaker === 'result');
@@ -120,8 +117,7 @@ export function stepsOf(rollout) {
   return results.map((event, i) => ({ reward: event.reward, event: order.get(event.call) ?? null, name: `call ${i + 1}` }));
 }
 
-/** @param {{steps: ReturnType<typeof stepsOf>, at: number, pick: (step: number) => void}} props */
-export function Rewards({ steps, at, pick }) {
+function Rewards({ steps, at, pick }) {
   const rewards = steps.map((step) => step.reward ?? 0);
   const largest = Math.max(...rewards.map(Math.abs)) || 1;
   const width = WIDTH / steps.length;
@@ -144,6 +140,29 @@ export function Rewards({ steps, at, pick }) {
         <title>${`${steps[i].name}: ${signed(value)}`}</title></rect>`)}
     </svg>
   </section>`;
+}
+
+/**
+ * The steps of an episode and their player. `current` is the call that the board shows, and `show` goes to the board of a
+ * call; both are null without steps. `conversation` is a ref.
+ */
+export function useEpisode({ events, replay }, conversation) {
+  const steps = useMemo(() => stepsOf({ events, replay }), [events, replay]);
+  const player = usePlayback(steps.length);
+  const show = useCallback((call) => {
+    const found = steps.findLastIndex((step) => step.event === call);
+    if (found >= 0) player.go(found);
+  }, [steps]);
+  const pick = (step) => {
+    player.go(step);
+    conversation.current.querySelector(`[data-call="${Number(steps[step].event ?? NaN)}"]`)?.scrollIntoView({ block: 'nearest' });
+  };
+  const hasSteps = steps.length > 0;
+  const aside = (replay || hasSteps) && html`<aside class="stage" aria-label="Board and rewards">
+    ${replay && html`<${BoardPlayer} replay=${replay} player=${player} />`}
+    ${steps.length > 1 && html`<${Rewards} steps=${steps} at=${player.at} pick=${pick} />`}
+  </aside>`;
+  return { aside, current: steps[player.at]?.event ?? null, show: hasSteps ? show : null, keys: hasSteps ? player.keys : {} };
 }
 
 const SPEEDS = [1, 2, 4, 8];

@@ -2,7 +2,6 @@
 import { html, useMemo, h, useState } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
 
-/** @param {{chart: any, children?: any}} props `children` is shown instead of the plain drawing */
 export function Chart({ chart, children }) {
   const { title, svg, caption, links, numbers } = chart;
   const drawn = useMemo(() => nodes(parseSvg(svg)), [svg]);
@@ -30,7 +29,6 @@ function NumberRow({ row }) {
 const ALL = [0, 1];
 const CLICK = 0.01; // a drag over less of the width is a click
 
-/** @param {PointerEvent} event */
 function placeOf(event) {
   const area = event.currentTarget.querySelector('.area').getBoundingClientRect();
   return Math.max(0, Math.min(1, (event.clientX - area.left) / area.width));

@@ -4,10 +4,11 @@ import { pluralize, signed } from '../formatting.js';
 import { fewShotRange } from './episodeoutline.js';
 import { highlighted } from './highlight.js';
 import { openFence, parse, textOf } from './markdown.js';
-import { Notice } from './notice.js';
+import { Notice } from './page.js';
 import { Parsed, isInFields, parseObject } from './parsed.js';
 import { piecesOfConversation } from './tokenpieces.js';
 import { TokenLegend, TokenText } from './tokens.js';
+import { keep, kept } from '../storage.js';
 import { Name, Text, visible } from '../text.js';
 import { matchPositions, lastMatch } from '../textmatches.js';
 
@@ -169,31 +170,18 @@ function scope(child) {
   return typeof child === 'string' ? visible(child) : html`<span class=${`code-${child.scope}`}>${child.children.map(scope)}</span>`;
 }
 
-/**
- * A choice and its setter. Without storage, as in some pages opened from a file, it lasts until the page is closed.
- * @param {string} name
- * @param {boolean} initial
- * @returns {[boolean, (value: boolean) => void]}
- */
+/** A choice and its setter. @param {string} name @param {boolean} initial @returns {[boolean, (value: boolean) => void]} */
 export function useSetting(name, initial) {
   const key = `rollyard-${name}`;
-  const [value, set] = useState(() => stored(key) ?? initial);
+  const [value, set] = useState(() => (kept(key) === null ? initial : kept(key) === 'true'));
   return [value, (next) => {
     set(next);
-    try {
-      localStorage.setItem(key, String(next));
-    } catch {
-      // the choice cannot be kept
-    }
+    keep(key, String(next));
   }];
 }
 
-/** @param {string} key @returns {boolean | null} */
-function stored(key) {
-  try {
-    const found = localStorage.getItem(key);
-    return found === null ? null : found === 'true';
-  } catch {
-    return null;
-  }
+/** Chooses what is rendered as Markdown; the rest is plain text. */
+export function RenderedButton({ swapped, setSwapped }) {
+  return html`<button aria-pressed=${swapped} title="What is rendered as Markdown; the rest is plain text (m)" onClick=${() => setSwapped(!swapped)}>
+    Rendered: ${swapped ? 'prompts' : 'answers'}</button>`;
 }

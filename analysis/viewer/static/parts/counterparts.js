@@ -11,7 +11,6 @@ function outcome({ success, reward }) {
   return success === null ? (reward === null ? 'failed' : `reward ${plain(reward)}`) : success ? 'solved' : 'not solved';
 }
 
-/** @param {{run: number, line: any}} props */
 export function Counterparts({ run, line }) {
   const { value } = useData(IS_EXPORT ? null : `runs/${run}/rollouts/${line.task}/${line.repeat}/counterparts`);
   const found = value?.counterparts ?? [];

@@ -42,7 +42,6 @@ function Range({ label, name, query, change, step }) {
   return html`<fieldset><legend>${label}</legend><div class="pair">${field('min', 'from')}–${field('max', 'to')}</div></fieldset>`;
 }
 
-/** @param {{query: URLSearchParams, page: any, search: any, change: (changes: Record<string, string | null>) => void}} props */
 export function Filters({ query, page, search, change }) {
   const current = (name) => query.get(name) || '';
   const set = (name) => (value) => change({ [name]: value });
@@ -65,7 +64,6 @@ export function Filters({ query, page, search, change }) {
   </div>`;
 }
 
-/** @param {{query: URLSearchParams, open: boolean, setOpen: (open: boolean) => void, children: any}} props */
 export function FilterFold({ query, open, setOpen, children }) {
   const active = activeFilters(query);
   return html`<div class=${`filter-fold ${open ? 'open' : ''}`}>

@@ -121,7 +121,6 @@ function reveal(range) {
   if (top < innerHeight * 0.15 || bottom > innerHeight * 0.85) scrollBy(0, top - innerHeight / 3);
 }
 
-/** @param {Element} root @param {string} find @returns {Range[]} */
 function rangesOf(root, find) {
   const found = [];
   for (const nodes of textBlocks(root)) {

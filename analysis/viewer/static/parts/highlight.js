@@ -38,7 +38,6 @@ export function highlighted(text, language) {
   return tree && textOf(tree) === text ? tree : null;
 }
 
-/** @param {Part | string} part @returns {string} */
 function textOf(part) {
   return typeof part === 'string' ? part : part.children.map(textOf).join('');
 }

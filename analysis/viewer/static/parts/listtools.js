@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
 import { formatColumns, joined, parseColumns, completions, barCondition, valueText, DEFAULT_COLUMNS } from '../columns.js';
 import { useData } from '../data.js';
 import { count, percent, plain, pluralize } from '../formatting.js';
-import { Notice } from './notice.js';
+import { Notice } from './page.js';
 import { go, link, changed } from '../route.js';
 import { defaultView, saveView, savedViews, setDefaultView, viewOf } from '../savedviews.js';
 import { escapeInvisible, Name } from '../text.js';
@@ -13,7 +13,6 @@ function fieldNames(keys) {
   return keys ? [...keys.computed, ...keys.keys.map((key) => key.path)] : [];
 }
 
-/** @param {{run: any, query: URLSearchParams, change: (changes: Record<string, string | null>) => void, expression: any}} props */
 export function ListTools({ run, query, change, expression }) {
   const { value: keys } = useData(`runs/${run.run}/keys`);
   const names = fieldNames(keys);
@@ -34,7 +33,6 @@ export function ListTools({ run, query, change, expression }) {
 
 const CHECK_AFTER_MS = 200;
 
-/** @param {{run: number, value: string, keys: string[], inputRef: any, change: (text: string) => void}} props */
 function ExpressionField({ run, value, keys, inputRef, change }) {
   const [draft, setDraft] = useState(value);
   const [checked, setChecked] = useState(value);
@@ -72,7 +70,6 @@ function ExpressionField({ run, value, keys, inputRef, change }) {
 
 const POLL_MS = 400;
 
-/** @param {{run: number, name: string, query: URLSearchParams, select: (where: string) => void, close: () => void}} props */
 function FacetPanel({ run, name, query, select, close }) {
   const request = changed(query, { facet: null, start: null, sort: null, columns: null, key: name });
   const { value: facet, error } = useData(`runs/${run}/facet?${request}`, (loaded) => (loaded && loaded.searched < 1 ? POLL_MS : 0));
@@ -103,7 +100,6 @@ const MAX_SHOWN = 60;
 /** Keys are untrusted: a row may have one that is called `constructor`. */
 const nameOf = (key) => NAMES.get(key) ?? key;
 
-/** @param {{names: string[], keys: string[], change: (names: string[]) => void}} props */
 function ColumnChooser({ names, keys, change }) {
   const [text, setText] = useState('');
   const all = [...new Set([...DEFAULT_COLUMNS, ...names, ...keys])].filter((key) => key !== 'task');
@@ -121,7 +117,6 @@ function ColumnChooser({ names, keys, change }) {
   </details>`;
 }
 
-/** @param {{query: URLSearchParams, file: string, open: (query: string) => void}} props */
 function ViewMenu({ query, file, open }) {
   const [name, setName] = useState('');
   const [note, setNote] = useState('');

@@ -20,7 +20,6 @@ const MAX_DEPTH = 8;
 /** Columns of a table are not aligned beyond this width, which is that of a long text in one cell. */
 const MAX_COLUMN = 40;
 
-/** @param {string} text @param {string} fence the fence of the code in which the text begins; '' for none @returns {(Part | string)[]} */
 export function parse(text, fence = '') {
   return segments(text, fence).flatMap((segment, i) => (i ? ['\n', partsOf(segment)] : [partsOf(segment)])).flat();
 }
@@ -178,7 +177,6 @@ function emphasisPairs(text, marks, verbatim) {
   return found;
 }
 
-/** @param {string | undefined} letter */
 function isBlack(letter) {
   return letter !== undefined && letter.trim() !== '';
 }

@@ -3,20 +3,12 @@ import { useEffect, useState } from '../vendor/htm-preact.js';
 import { IS_EXPORT, loadJson, postJson } from '../data.js';
 import { merged } from './rolloutnotes.js';
 import { changed } from '../route.js';
+import { keep, kept } from '../storage.js';
 
 const POLL_MS = 4000;
 const AUTHOR = 'rollyard-author';
 
 const stores = new Map();
-
-/** The name that this browser writes under; '' for that of the user who started the viewer. */
-function storedAuthor() {
-  try {
-    return localStorage.getItem(AUTHOR) ?? '';
-  } catch {
-    return '';
-  }
-}
 
 class NoteStore {
   constructor(run) {
@@ -24,7 +16,8 @@ class NoteStore {
     this.notes = new Map();
     this.view = null;
     this.error = null;
-    this.own = storedAuthor();
+    /** The name that this browser writes under; '' for that of the user who started the viewer. */
+    this.own = kept(AUTHOR) ?? '';
     this.written = [];
     this.listeners = new Set();
     this.timer = 0;
@@ -110,11 +103,7 @@ class NoteStore {
 
   rename(author) {
     this.own = author.trim();
-    try {
-      localStorage.setItem(AUTHOR, this.own);
-    } catch {
-      // the name is kept until the page is closed
-    }
+    keep(AUTHOR, this.own);
     this.changed();
   }
 }

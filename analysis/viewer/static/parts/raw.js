@@ -2,10 +2,9 @@
 import { html, useState } from '../vendor/htm-preact.js';
 import { IS_EXPORT, fetchText } from '../data.js';
 import { bytes, pluralize } from '../formatting.js';
-import { Notice } from './notice.js';
+import { Notice } from './page.js';
 import { Name, Text } from '../text.js';
 
-/** @param {{path: string, name: string}} props */
 export function Raw({ path, name }) {
   const [state, set] = useState({ text: null, value: null, error: null, copied: '' });
   if (IS_EXPORT) return null;
@@ -38,7 +37,6 @@ export function Raw({ path, name }) {
 
 const PAGE_SIZE = 100;
 
-/** @param {{name?: string, value: unknown, open?: number}} props */
 function JsonTree({ name, value, open = 0 }) {
   const label = name !== undefined && html`<span class="key"><${Name} value=${name} /></span>`;
   if (typeof value !== 'object' || value === null) return html`<div class="leaf">${label}<${Leaf} value=${value} /></div>`;
@@ -81,7 +79,6 @@ function flat(value, path, depth) {
   return entries.flatMap(([key, one]) => flat(one, path ? `${path}.${key}` : key, depth + 1));
 }
 
-/** @param {{facts: Record<string, unknown>}} props */
 export function Facts({ facts }) {
   const all = flat(facts, '', 0).filter(([path]) => path);
   if (!all.length) return null;

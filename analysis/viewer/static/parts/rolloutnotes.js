@@ -4,7 +4,6 @@ export const NUMBERED = 9;
 /** What applies to a rollout without notes. */
 export const NONE = { labels: [], verdicts: [], texts: [] };
 
-/** @param {{task: number, repeat: number}} line */
 export function keyOf(line) {
   return `${line.task}/${line.repeat}`;
 }
@@ -59,7 +58,6 @@ export function toggled(notes, label, author) {
   return { kind: ownLabel(notes, label, author) ? 'unlabel' : 'label', label };
 }
 
-/** @param {'correct' | 'wrong' | number} verdict */
 export function verdictText(verdict) {
   return typeof verdict === 'number' ? `reward ${verdict}` : verdict;
 }

@@ -3,7 +3,7 @@ import { html } from '../vendor/htm-preact.js';
 import { parseColumns, shownColumns, valueText } from '../columns.js';
 import { count, exact, plain, seconds } from '../formatting.js';
 import { keyOf, labelsOf, overrideOf, verdictText } from './rolloutnotes.js';
-import { SortableHeader } from './tableheads.js';
+import { SortableHeader } from './page.js';
 import { Outcome } from './verdict.js';
 import { changed, go, link } from '../route.js';
 import { Name, escapeInvisible } from '../text.js';
@@ -39,7 +39,6 @@ function hasNumbers(cells, at) {
   return values.length > 0 && values.every((value) => typeof value === 'number');
 }
 
-/** @param {{run: number, page: any, query: URLSearchParams, notes?: Map<string, any>}} props  `notes`: what applies, by `keyOf` */
 export function RolloutTable({ run, page, query, notes }) {
   const emptyText = page.searched < 1 ? 'No matches yet.' : 'No rollout matches these filters.';
   if (!page.lines.length) return html`<p class="message">${emptyText}</p>`;
@@ -81,7 +80,6 @@ function open(event, href) {
   else go(href);
 }
 
-/** @param {{notes: any}} props  `notes`: what applies to the rollout, or undefined */
 function NoteMarks({ notes }) {
   if (!notes) return null;
   const override = overrideOf(notes);
@@ -94,7 +92,6 @@ function NoteMarks({ notes }) {
   </span>`;
 }
 
-/** @param {{snippet: any, span: number, href: (changes: Record<string, string | number | null>) => string}} props */
 function SnippetRow({ snippet, span, href }) {
   const { event, before, match, after } = snippet;
   return html`<tr class="snippet"><td colspan=${span}><div>

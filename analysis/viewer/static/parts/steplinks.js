@@ -27,7 +27,6 @@ export function stepKeys(training) {
   return { '[': show('before'), ']': show('after') };
 }
 
-/** @param {{training: any, run: number}} props */
 export function StepLinks({ training, run }) {
   const { isEvaluation, step, href, before, after } = neighbours(training, run);
   const other = isEvaluation ? training.rollouts.includes(step) : training.evaluations.includes(step);

@@ -3,14 +3,12 @@ import { html } from '../vendor/htm-preact.js';
 import { count, interval, percent, plain, pluralize, points, signed } from '../formatting.js';
 import { Name } from '../text.js';
 
-/** @param {{label: string, large: any, lines?: any[]}} props */
 function Tile({ label, large, lines = [] }) {
   return html`<div class="tile">
     <dt>${label}</dt><dd class="large">${large}</dd>${lines.filter(Boolean).map((line) => html`<dd>${line}</dd>`)}
   </div>`;
 }
 
-/** @param {{profile: any, run: any}} props */
 export function RunTiles({ profile, run }) {
   const { coverage, solved, rewards, tasks, tool_calls: calls, tokens, failures } = profile;
   const last = tasks?.pass_at?.at(-1);
@@ -47,7 +45,6 @@ function bounds(found, coverage, format) {
   return `${format(found.lowest)} to ${format(found.highest)} including missing rollouts`;
 }
 
-/** @param {{difference: any, names: string[]}} props */
 export function DifferenceTiles({ difference, names }) {
   const { solve_rate: rate, reward, better, worse, equal, sign_test_p: p } = difference;
   const bare = (share) => signed(Number((share * 100).toFixed(2)));

@@ -31,7 +31,6 @@ function turnsOf(events) {
   });
 }
 
-/** @param {{events: any[], chart: any}} props `chart` shows the log-probabilities */
 export function TokenTurns({ events, chart }) {
   const turns = useMemo(() => turnsOf(events), [events]);
   if (!turns.length) return null;
@@ -98,7 +97,6 @@ function Turn({ turn, first }) {
 const MAX_PROMPT = 24;
 const MAX_GENERATED = 600;
 
-/** @param {{prompt: number[], seen: number, generated: number[], logProbs: number[], texts: string[], trained: boolean}} props `texts` may be empty */
 function TokenStrip({ prompt, seen, generated, logProbs, texts, trained }) {
   const [expanded, setExpanded] = useState(false);
   const from = expanded ? 0 : Math.max(seen, prompt.length - MAX_PROMPT);
@@ -211,7 +209,6 @@ function useSelectedToken({ first, last, start = -1 }) {
 const FEW = 10;
 const MANY = 100;
 
-/** @param {{events: any[], go: (call: number, position: number) => void}} props */
 export function WorstTokens({ events, go }) {
   const [most, setMost] = useState(FEW);
   const all = useMemo(() => leastLikely(events, MANY), [events]);
@@ -233,10 +230,11 @@ export function WorstTokens({ events, go }) {
   </section>`;
 }
 
-function InContext({ one }) {
+/** A token with the text around it. */
+export function InContext({ one, logProb = one.logProb, kind = 'mono' }) {
   const marked = (text) => visible(text.replaceAll('\n', '↵'));
-  if (!one.text) return html`<span class=${`token ${classOf(one.logProb)}`}>id ${one.id}</span>`;
-  return html`<bdi class="mono"><span class="soft">${marked(one.before)}</span><span class=${`token ${classOf(one.logProb)}`}>${marked(one.text)}</span><span class="soft">${marked(one.after)}</span></bdi>`;
+  if (!one.text) return html`<span class=${`token ${classOf(logProb)}`}>id ${one.id}</span>`;
+  return html`<bdi class=${kind}><span class="soft">${marked(one.before)}</span><span class=${`token ${classOf(logProb)}`}>${marked(one.text)}</span><span class="soft">${marked(one.after)}</span></bdi>`;
 }
 
 function Alternatives({ one }) {
@@ -253,8 +251,7 @@ const CLASSES = [
   { name: 'rare', from: -Infinity, label: 'under 1%' },
 ];
 
-/** @param {number | undefined} logProb */
-export function classOf(logProb) {
+function classOf(logProb) {
   if (typeof logProb !== 'number' || Number.isNaN(logProb)) return 'unknown';
   return CLASSES.find((one) => logProb >= one.from).name;
 }

@@ -47,7 +47,6 @@ export function Verdict({ verdict, lines = 6, label }) {
   </section>`;
 }
 
-/** @param {{line: {outcome: string, success: boolean | null}}} props */
 export function Outcome({ line }) {
   if (line.outcome === 'failed') return html`<span class="outcome bad"><span aria-hidden="true">! </span>failed</span>`;
   if (line.success === null) return html`<span class="outcome soft">measured</span>`;

@@ -58,7 +58,6 @@ function merged(pieces) {
   return found;
 }
 
-/** @param {string} text */
 export function readable(text) {
   const fields = parseObject(text);
   if (!fields) return text;

@@ -9,9 +9,9 @@ import httpx
 import orjson
 from fastapi import APIRouter
 
-from rollyard.analysis.viewer.access_middleware import AccessMiddleware
 from rollyard.analysis.viewer.app import viewer_app
 from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.responses import AccessMiddleware
 from rollyard.records.replay import Replay
 from rollyard.records.types import Json
 from rollyard.services.http.access import Access, KnownHosts

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rollyard.analysis.viewer.api_records import Event
 from rollyard.analysis.viewer.conversation import events_of
-from rollyard.analysis.viewer.rollout_view import rollout_view
+from rollyard.analysis.viewer.run_file import rollout_view
 from rollyard.analysis.viewer.untrusted_values import as_row, row_facts
 from rollyard.records.types import Json
 from tests.support.rollout_files import row, write

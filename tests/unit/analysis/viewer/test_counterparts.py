@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.analysis.viewer.counterparts import MAX_FILES, counterpart_router
+from rollyard.analysis.viewer.comparison import MAX_FILES, counterpart_router
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.records.types import Json
 from tests.support.rollout_files import row, solved, write

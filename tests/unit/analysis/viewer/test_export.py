@@ -11,8 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
-from rollyard.analysis.viewer.export import ExportView, chosen, export
-from rollyard.analysis.viewer.single_file_page import STATIC, single_page
+from rollyard.analysis.viewer.export import STATIC, ExportView, chosen, export, single_page
 from rollyard.records.errors import OperatorError
 from tests.support.rollout_files import random_rows, row, solved, write
 from tests.unit.analysis.viewer.opened_runs import no_replay, open_index
@@ -118,7 +117,7 @@ def test_an_export_has_the_rollouts_columns_and_order_of_a_view(tmp_path: Path) 
 
 @pytest.mark.parametrize("text", ["where=task + 1 > 3&sort=task", "#/runs/0?where=task+%2B+1+%3E+3&sort=task"])
 def test_a_view_is_typed_by_hand_or_copied_from_the_address(text: str) -> None:
-    assert ExportView.of(text).query.where == "task + 1 > 3"
+    assert ExportView.of(text).where == "task + 1 > 3"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.analysis.viewer import failed_attempts
-from rollyard.analysis.viewer.failed_attempts import AttemptFile
+from rollyard.analysis.viewer import growing_index
+from rollyard.analysis.viewer.growing_index import AttemptFile
 
 ROW = {
     "_ng_task_index": 3,
@@ -47,7 +47,7 @@ def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
 
 
 def test_a_long_file_is_read_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failed_attempts, "_STEP", 300)
+    monkeypatch.setattr(growing_index, "_STEP", 300)
     path = tmp_path / "x_failures.jsonl"
     append(path, *[orjson.dumps(ROW) + b"\n"] * 20)
     file, steps = AttemptFile(path), 1

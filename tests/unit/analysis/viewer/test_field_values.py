@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -66,47 +65,6 @@ def test_a_field_that_is_asked_for_later_does_not_read_the_others_again(tmp_path
     scan.progress([A, B], size, LONG_S)
     scan.progress([A], size, LONG_S)
     assert CountedPath.opened == 1
-
-
-class HeldScan(FieldScan):
-    """Holds its first thread after it has ended its pass, and the second one before it reads."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.ended, self.first_may_go, self.second_may_read = (threading.Event() for _ in range(3))
-        self.threads: list[threading.Thread] = []
-
-    def _scan(self) -> None:
-        self.threads.append(threading.current_thread())
-        super()._scan()
-
-    def _next(self) -> Any:
-        step = super()._next()
-        if step is None and len(self.threads) == 1:
-            self.ended.set()
-            self.first_may_go.wait(LONG_S)
-        return step
-
-    def _read(self, step: Any) -> bool:
-        if len(self.threads) > 1:
-            self.second_may_read.wait(LONG_S)
-        return super()._read(step)
-
-
-def test_a_thread_that_ends_late_does_not_let_two_others_read_the_same_rows(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", ROWS)
-    size = path.stat().st_size
-    scan = HeldScan(path)
-    scan.progress([A], size)
-    scan.ended.wait(LONG_S)
-    scan.progress([B], size)
-    scan.first_may_go.set()
-    scan.threads[0].join(LONG_S)
-    scan.progress([B], size)
-    scan.second_may_read.set()
-    assert scan.progress([B], size, LONG_S) == size
-    assert scan.column(B, offsets_of(path))[0].objects() == [row["b"]["c"] for row in ROWS]
-    assert len(scan.threads) == 2
 
 
 @pytest.mark.parametrize("step", [1, 40, 1 << 20])

@@ -117,12 +117,12 @@ def test_values_of_rows_that_are_appended_later_are_read_as_well(tmp_path: Path)
     path = write(tmp_path / "x.jsonl", ROWS[:4])
     index = open_index(path)
     run = index.runs[0]
-    before, _ = run.fields.column(run.listing.columns, run.listed, "tag")
+    before, _ = run.fields.values.named(run.listing.columns, run.listed, "tag")
     with path.open("ab") as file:
         file.write(write(tmp_path / "more.jsonl", ROWS[4:]).read_bytes())
     while len(run.table) < len(ROWS):
         index.read_through()
-    after, share = run.fields.column(run.listing.columns, run.listed, "tag")
+    after, share = run.fields.values.named(run.listing.columns, run.listed, "tag")
     assert (len(before), share) == (4, 1.0)
     assert after.objects() == [each["tag"] for each in ROWS]
 

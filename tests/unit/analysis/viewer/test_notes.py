@@ -227,18 +227,3 @@ async def test_the_next_rollout_is_the_first_that_the_author_has_not_labelled(pa
     assert others["next"] == {"task": 0, "repeat": 1, "at": 1}
     assert around["next"] == {"task": 0, "repeat": 0, "at": 0}
     assert gone["next"] == {"task": 1, "repeat": 0, "at": 1}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"kind": "label", "label": "two\nlines"}, "label: "),
-        ({"kind": "override", "verdict": "WRONG"}, "verdict: "),
-        ({"kind": "override", "verdict": 1e300}, "verdict: "),
-    ],
-)
-async def test_the_message_about_an_invalid_value_says_what_is_expected(
-    path: Path, fields: dict[str, Any], message: str
-) -> None:
-    async with client_of(open_index(path)) as client:
-        assert (await post(client, 422, **fields))["detail"].startswith(message)

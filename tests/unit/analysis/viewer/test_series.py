@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from rollyard.analysis.viewer.library import FileIndex
-from rollyard.analysis.viewer.series import series_router
-from rollyard.analysis.viewer.step_reader import SeriesSource, StepReader, files_as_series, training_series
+from rollyard.analysis.viewer.series import SeriesSource, StepReader, files_as_series, series_router, training_series
 from rollyard.analysis.viewer.training import TrainingIndex
 from tests.support.reading_pools import read_in_threads
 from tests.support.rollout_files import write

@@ -233,7 +233,7 @@ def test_the_default_evaluation_commands_are_valid_for_ng_eval(tmp_path: Path) -
     for command, once in ((settings.watch_command, False), (settings.final_eval_command, True)):
         words = [word.replace("{config}", "e.yaml").replace("{checkpoints}", "/c") for word in command[1:]]
         given = read_arguments(words, tmp_path)
-        assert (given.watch, given.options.once) == ("/c", once)
+        assert (given.options.watch, given.options.once) == ("/c", once)
 
 
 def test_an_image_for_jobs_runs_as_root_who_owns_their_folders(tmp_path: Path) -> None:

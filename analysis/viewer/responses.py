@@ -1,20 +1,25 @@
-"""Restricts access to the viewer and adds security headers to every response."""
+"""What the viewer's responses have in common: JSON that browsers do not store, problem documents (RFC 9457), security
+headers, and the check of a request's origin and token.
+"""
 
 from __future__ import annotations
 
 import hmac
 import secrets
+from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from typing import Protocol
 from urllib.parse import parse_qsl, urlencode
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollyard.analysis.viewer.json_responses import problem
 from rollyard.records.errors import Failure
+from rollyard.records.types import Problem, Record
 
+NO_STORE = {"cache-control": "no-store"}
 COOKIE = "rollyard_viewer"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -30,8 +35,22 @@ HEADERS = {
 }
 
 
+async def json_response(make: Callable[[], Record]) -> Response:
+    """Call `make` in a thread, because it may read files, and return its record."""
+    return json_body(await run_in_threadpool(lambda: make().model_dump_json()))
+
+
+def json_body(body: str | bytes) -> Response:
+    return Response(body, media_type="application/json", headers=NO_STORE)
+
+
+def problem(status: int, title: str, detail: str, instance: str = "") -> Response:
+    found = Problem(status=status, title=title, detail=detail, instance=instance, server="ng_viewer")
+    return Response(found.model_dump_json(exclude_none=True), status, media_type="application/problem+json")
+
+
 class Access(Protocol):
-    """Decides whether a request is allowed, as all servers of Rollyard do."""
+    """Decides whether a request is allowed, as all servers of Rollyard do (services/http/access.py)."""
 
     def refusal(self, scope: Scope) -> Failure | None:
         """Return the reason for refusing the request, or None if it is allowed."""
@@ -57,9 +76,7 @@ class AccessMiddleware:
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         rejection = self._rejection(scope) or self._redirect_with_cookie(scope)
@@ -69,14 +86,13 @@ class AccessMiddleware:
         if failure := self._access.refusal(scope):
             found = failure.problem
             return problem(found.status, found.title, found.detail, str(scope["path"]))
-        if self._token is None or self._is_authorized(scope, Headers(scope=scope)):
+        if self._token is None or self._is_authorized(scope, Headers(scope=scope), self._token):
             return None
         return problem(401, "unauthorized", "Open the URL printed by ng_viewer, including its ?token=...")
 
-    def _is_authorized(self, scope: Scope, headers: Headers) -> bool:
-        token = self._token or ""
+    def _is_authorized(self, scope: Scope, headers: Headers, token: str) -> bool:
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        query_token = dict(_query(scope)).get("token")
+        query_token = dict(_query(scope)).get("token", "")
         return _same(_cookie(headers, self._name), self._cookie) or _same(bearer, token) or _same(query_token, token)
 
     def _redirect_with_cookie(self, scope: Scope) -> Response | None:
@@ -104,5 +120,5 @@ def _cookie(headers: Headers, name: str) -> str:
     return found.value if found else ""
 
 
-def _same(given: str | None, expected: str) -> bool:
-    return given is not None and hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+def _same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
