@@ -18,15 +18,13 @@ from pydantic import SecretStr
 
 from rollyard.records.errors import Failure
 from rollyard.records.types import TOKEN_FIELDS, Json
-from rollyard.responses_api_models.convert import conversion
-from rollyard.responses_api_models.convert.conversion import Dialect
+from rollyard.responses_api_models import conversion
+from rollyard.responses_api_models.conversion import Dialect, mark_unreadable_tool_call
 from rollyard.responses_api_models.request_validation import check_responses_request
-from rollyard.responses_api_models.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import encode_request, json_object, response_bytes
 from rollyard.responses_api_models.upstream.settings import CallSettings
-from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, PolicyEndpoint, unsealed
 from rollyard.services.responses.response_validity import malformed

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from rollyard.responses_api_models import conversion, streaming
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
@@ -22,13 +23,10 @@ from rollyard.responses_api_models.chat_engine.token_backends import Completions
 from rollyard.responses_api_models.chat_engine.token_diagnostics import TokenDiagnostics
 from rollyard.responses_api_models.chat_engine.token_history import TokenTurns, without_traces
 from rollyard.responses_api_models.chat_engine.training_routes import TrainerApi
-from rollyard.responses_api_models.convert import conversion
+from rollyard.responses_api_models.conversion import mark_unreadable_tool_call
 from rollyard.responses_api_models.request_validation import check_limits
-from rollyard.responses_api_models.streaming import stream_proxy
-from rollyard.responses_api_models.streaming.events import ResponseEvents
-from rollyard.responses_api_models.unreadable_tool_calls import mark_unreadable_tool_call
+from rollyard.responses_api_models.streaming import ResponseEvents
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import (
     choices_of,
     completion_reader,
@@ -36,7 +34,7 @@ from rollyard.responses_api_models.upstream.response_parsing import (
     json_object,
 )
 from rollyard.responses_api_models.upstream.sse import ChatStreamStart
-from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
@@ -176,7 +174,7 @@ class ChatEngineModel(ModelServer[S]):
         chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
         events = ResponseEvents(request, self._dialect, mark_unreadable_tool_call)
         return self._stream(
-            stream_proxy.converted(chunks, events, stream_proxy.event_reporter(self.name, call)), request_context
+            streaming.converted(chunks, events, streaming.event_reporter(self.name, call)), request_context
         )
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
@@ -187,7 +185,7 @@ class ChatEngineModel(ModelServer[S]):
         body, _ = await self._special_tokens.treated(await self._chat_body(request), request_context)
         chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
         return self._stream(
-            stream_proxy.chat(chunks, stream_proxy.event_reporter(self.name, call), choices_of(body)), request_context
+            streaming.chat(chunks, streaming.event_reporter(self.name, call), choices_of(body)), request_context
         )
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.conversion import Dialect
+from rollyard.responses_api_models.conversion import Dialect
 from rollyard.responses_api_models.upstream.settings import CallSettings
 
 

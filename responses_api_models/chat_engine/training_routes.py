@@ -15,18 +15,16 @@ from fastapi.responses import Response
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json
+from rollyard.responses_api_models import streaming
+from rollyard.responses_api_models.chat_engine.engine_group import EngineGroup, JobQueue
+from rollyard.responses_api_models.chat_engine.engine_log_probs import EngineLogProbs
+from rollyard.responses_api_models.chat_engine.policy_versions import Gate, PolicyVersions, checked_version
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
-from rollyard.responses_api_models.chat_engine.weights.call_gate import Gate
-from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup, JobQueue
-from rollyard.responses_api_models.chat_engine.weights.engine_log_probs import EngineLogProbs
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions, checked_version
-from rollyard.responses_api_models.chat_engine.weights.vllm_control import GETS, POSTS, VllmControl, answer
-from rollyard.responses_api_models.chat_engine.weights.weight_loader import CpuLimits, WeightLoader
-from rollyard.responses_api_models.chat_engine.weights.weight_update import JoiningEngines, WeightUpdates
-from rollyard.responses_api_models.streaming import stream_proxy
-from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.chat_engine.vllm_control import GETS, POSTS, VllmControl, answer
+from rollyard.responses_api_models.chat_engine.weight_loader import CpuLimits, WeightLoader
+from rollyard.responses_api_models.chat_engine.weight_update import JoiningEngines, WeightUpdates
 from rollyard.responses_api_models.upstream.response_parsing import json_bytes
-from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.policy_endpoint import POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
@@ -220,7 +218,7 @@ class TrainerApi:
             request_context = RequestContext.of(call)
             if path in _SAMPLE and body.get("stream"):
                 chunks = await self._upstream.stream(target, orjson.dumps(body), request_context)
-                events = stream_proxy.chat(chunks, stream_proxy.event_reporter(self._name, call))
+                events = streaming.chat(chunks, streaming.event_reporter(self._name, call))
                 return RawResponse(
                     stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *request_context.answer_headers)
                 )

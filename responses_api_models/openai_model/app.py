@@ -10,13 +10,11 @@ from collections.abc import AsyncIterator
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from rollyard.responses_api_models import streaming
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.responses_api_models.convert.conversion import apply_metadata
+from rollyard.responses_api_models.conversion import apply_metadata
 from rollyard.responses_api_models.request_validation import check_limits
-from rollyard.responses_api_models.streaming import stream_proxy
-from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import (
     choices_of,
     completion_reader,
@@ -24,9 +22,9 @@ from rollyard.responses_api_models.upstream.response_parsing import (
     json_object,
     response_bytes,
 )
-from rollyard.responses_api_models.upstream.settings import EndpointSettings
+from rollyard.responses_api_models.upstream.settings import EndpointSettings, endpoint_advice
 from rollyard.responses_api_models.upstream.sse import ChatStreamStart, ResponseStreamStart
-from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
@@ -70,7 +68,7 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         events = await self._upstream.stream(
             "/responses", self._complete_body(request), request_context, ResponseStreamStart
         )
-        return _stream(stream_proxy.responses(events, stream_proxy.event_reporter(self.name, call)), request_context)
+        return _stream(streaming.responses(events, streaming.event_reporter(self.name, call)), request_context)
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
         """Forward the endpoint's chunks as they arrive."""
@@ -79,7 +77,7 @@ class OpenaiModel(ModelServer[EndpointSettings]):
             "/chat/completions", self._complete_body(request), request_context, ChatStreamStart
         )
         return _stream(
-            stream_proxy.chat(events, stream_proxy.event_reporter(self.name, call), choices_of(request)),
+            streaming.chat(events, streaming.event_reporter(self.name, call), choices_of(request)),
             request_context,
         )
 

@@ -9,8 +9,7 @@ import pytest
 
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.anthropic import StopSequences, response_to_message
-from rollyard.responses_api_models.streaming.anthropic_events import MessageEvents
+from rollyard.responses_api_models.anthropic_api import MessageEvents, StopSequences, response_to_message
 from rollyard.responses_api_models.upstream.sse import data_of
 from rollyard.services.responses import stream_events
 

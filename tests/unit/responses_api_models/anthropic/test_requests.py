@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.anthropic import StopSequences, messages_to_responses, response_to_message
+from rollyard.responses_api_models.anthropic_api import StopSequences, messages_to_responses, response_to_message
 
 HELLO: Json = {"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
 IMAGE: Json = {"type": "image", "source": {"type": "url", "url": "https://example.com/cat.png"}}

@@ -18,7 +18,7 @@ from rollyard import Environment, Verdict, Verification, tool
 from rollyard.records.types import Json
 from rollyard.resources_servers.tools import tools_of
 from rollyard.responses_api_models.builtin_model.app import callable_tools, random_turn
-from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
+from rollyard.responses_api_models.builtin_model.policy import RandomDraws
 from rollyard.testing import calls
 from tests.support.builtin_environment import (
     EASY,

@@ -13,7 +13,7 @@ from openai.types.responses import Response
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import FinishReason, Json
-from rollyard.responses_api_models.unreadable_tool_calls import mark_unreadable_tool_call
+from rollyard.responses_api_models.conversion import mark_unreadable_tool_call
 from rollyard.responses_api_models.vllm_model import app
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from tests.support.scripted_engine import Step, completion, engine, model_server, post_json

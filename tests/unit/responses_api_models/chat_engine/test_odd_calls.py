@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletion
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.conversion import chat_to_response, response_to_chat
+from rollyard.responses_api_models.conversion import chat_to_response, response_to_chat
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.responses.tool_calls import sendable_arguments, sendable_name

@@ -23,7 +23,7 @@ from rollyard.responses_api_models.chat_engine.token_history import (
     last_turn,
     token_texts,
 )
-from rollyard.responses_api_models.convert.conversion import Dialect, chat_to_response, request_to_chat
+from rollyard.responses_api_models.conversion import Dialect, chat_to_response, request_to_chat
 from tests.support import toy_tokenizer
 from tests.support.token_clients import (
     CALL_TURN,

@@ -12,7 +12,7 @@ from openai.types.responses import Response
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert import conversion
+from rollyard.responses_api_models import conversion
 from tests.support.scripted_engine import completion
 
 ONE_REASONING = conversion.Dialect(reasoning_fields=("reasoning_content",))

@@ -10,8 +10,12 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.responses_api_models.local_vllm_model.app import gpu_assignments
-from rollyard.responses_api_models.local_vllm_model.serve_command import engine_environment, serve_arguments, shown
-from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
+from rollyard.responses_api_models.local_vllm_model.settings import (
+    LocalVllmModelSettings,
+    engine_environment,
+    serve_arguments,
+    shown,
+)
 from rollyard.services.server.settings import parse_settings
 
 FOLDER = Path("/tmp/rollyard-engine-x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.responses_api_models.local_vllm_model.startup import kind, phase_after
+from rollyard.responses_api_models.local_vllm_model.engine import kind, phase_after
 from rollyard.responses_api_models.local_vllm_model.startup_errors import PORT_TAKEN, cause_of, error_of
 
 LOG = [

@@ -18,7 +18,7 @@ from openai import AsyncOpenAI, InternalServerError
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.responses_api_models.convert.conversion import chat_to_response
+from rollyard.responses_api_models.conversion import chat_to_response
 from rollyard.responses_api_models.upstream.sse import chat_chunks, data_of, error_in, is_event, split_events
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.stream_events import whole

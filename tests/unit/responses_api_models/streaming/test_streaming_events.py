@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.conversion import Dialect, chat_to_response
-from rollyard.responses_api_models.streaming.events import ResponseEvents
+from rollyard.responses_api_models.conversion import Dialect, chat_to_response
+from rollyard.responses_api_models.streaming import ResponseEvents
 from rollyard.responses_api_models.upstream.sse import data_of
 from rollyard.services.http.problem import to_problem
 from tests.support.scripted_engine import chunks, completion

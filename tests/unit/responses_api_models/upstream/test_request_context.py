@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rollyard.responses_api_models.upstream.replicas import Affinity
-from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.upstream import RequestContext
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpResponse, LocalTransport

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from rollyard.responses_api_models.chat_engine.weights import weight_loader, weight_update
+from rollyard.responses_api_models.chat_engine import weight_loader, weight_update
 from tests.support.adapter_engine import AdapterEngine, write_adapter
 from tests.support.checkpoints import write_checkpoint
 from tests.support.waiting import until

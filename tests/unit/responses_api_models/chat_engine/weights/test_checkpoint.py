@@ -12,13 +12,8 @@ import orjson
 import pytest
 
 from rollyard.records.errors import Failure
-from rollyard.responses_api_models.chat_engine.weights import checkpoint
-from rollyard.responses_api_models.chat_engine.weights.checkpoint import (
-    ModelSignature,
-    check,
-    difference,
-    start_checkpoint,
-)
+from rollyard.responses_api_models.chat_engine import checkpoint
+from rollyard.responses_api_models.chat_engine.checkpoint import ModelSignature, check, difference, start_checkpoint
 from tests.support.checkpoints import (
     EMBEDDINGS,
     HEAD,

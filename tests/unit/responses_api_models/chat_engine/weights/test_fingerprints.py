@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine.weights import weight_update
+from rollyard.responses_api_models.chat_engine import weight_update
 from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
 from tests.support.checkpoints import EMBEDDINGS, write_checkpoint
 from tests.support.waiting import until

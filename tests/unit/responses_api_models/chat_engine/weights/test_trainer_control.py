@@ -9,7 +9,7 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine.weights import weight_update
+from rollyard.responses_api_models.chat_engine import weight_update
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.server.settings import parse_settings
 from tests.support.checkpoint_run import active_urls

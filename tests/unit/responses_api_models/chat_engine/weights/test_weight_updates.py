@@ -11,7 +11,7 @@ import pytest
 
 from rollyard.records.errors import Failure, OperatorError
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
+from rollyard.responses_api_models.chat_engine.policy_versions import PolicyVersions
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
 from tests.support.checkpoints import (

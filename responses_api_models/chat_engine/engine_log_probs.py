@@ -16,10 +16,9 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine.weights.call_gate import Gate
-from rollyard.responses_api_models.chat_engine.weights.engine_group import QUERY_S, EngineGroup, EngineReply
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
-from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
+from rollyard.responses_api_models.chat_engine.checkpoint import bad_request
+from rollyard.responses_api_models.chat_engine.engine_group import QUERY_S, EngineGroup, EngineReply
+from rollyard.responses_api_models.chat_engine.policy_versions import Gate, PolicyVersions
 
 MAX_TOKENS = 65_536
 """Limit of a request, because vLLM computes the logits of all tokens of a prompt together."""

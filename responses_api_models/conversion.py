@@ -20,18 +20,41 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.token_types import TokenHistory
 from rollyard.records.types import TOKEN_FIELDS, Json
-from rollyard.responses_api_models.convert.messages import Dialect, to_items, to_messages, unconvertible
-from rollyard.responses_api_models.convert.think_tags import split_thinking
 from rollyard.services.responses.response_validity import calls_of, check_completion, check_response, malformed
 from rollyard.services.responses.tool_calls import call_function, read_arguments, read_id, read_name
 
-__all__ = ["Dialect", "apply_metadata", "chat_request_to_responses", "request_to_chat"]
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The variant of Chat Completions that an engine expects. The defaults suit vLLM."""
+
+    developer_as_system: bool = True
+    """Send developer messages with the system role: most chat templates have no developer role, and many silently drop
+    messages with it."""
+    reasoning_fields: tuple[str, ...] = ("reasoning_content", "reasoning")
+    """Fields in which the reasoning of earlier assistant messages is sent. Older vLLM versions read the first field and
+    newer versions the second; each ignores the other, so both are sent."""
+    think_tags: bool = False
+    """Whether the reasoning is `<think>...</think>` at the start of the content, because the engine has no reasoning
+    parser."""
+    max_tokens_field: str = "max_tokens"
+    """Name of the field for the output token limit."""
+    send_token_ids: bool = False
+    """Send the token ids of earlier turns as fields of their assistant messages."""
+
+
+def unconvertible(where: str, found: str) -> Failure:
+    """Return the failure for a part of a request that cannot be converted."""
+    return Failure(FailureKind.BAD_REQUEST, f"{where}: {found}")
+
 
 STATEFUL = ("previous_response_id", "conversation", "prompt", "background")
 """Fields of a Responses create request that refer to something that the server would have to store."""
@@ -72,7 +95,7 @@ def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
     if (limit := request.get("max_output_tokens")) is not None:
         body[dialect.max_tokens_field] = limit
     if text := request.get("text"):
-        _add_text(body, text)
+        _add_text_options(body, text)
     if (reasoning := request.get("reasoning")) and (effort := reasoning.get("effort")):
         body["reasoning_effort"] = effort
     if wants_logprobs(request):
@@ -174,7 +197,7 @@ def _allowed(choice: Json) -> list[Json]:
     return tools
 
 
-def _add_text(body: Json, text: Json) -> None:
+def _add_text_options(body: Json, text: Json) -> None:
     text_format = text.get("format") or {}
     if text_format.get("type") == "json_schema":
         schema = {key: value for key, value in text_format.items() if key != "type" and value is not None}
@@ -239,11 +262,10 @@ _ECHOED = (
 )  # fmt: skip
 """Request fields that are copied to the Response."""
 _ANSWER_KEYS = {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"}
-_MESSAGE_KEYS = frozenset(
+_ANSWER_MESSAGE_KEYS = frozenset(
     {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", "annotations"}
     | {"function_call", *TOKEN_FIELDS}
 )
-_CALL_KEYS = frozenset({"id", "type", "function", "index"})
 _ITEM_KEYS = frozenset(
     {"id", "type", "status", "role", "content", "phase", "call_id", "name", "arguments", *TOKEN_FIELDS}
 )
@@ -274,7 +296,7 @@ def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
     """Mark a turn's last item as incomplete if the turn was truncated, and add the message's extra fields to it."""
     if finish_reason in _INCOMPLETE:
         item["status"] = "incomplete"
-    if extra := message.keys() - _MESSAGE_KEYS:  # e.g. OpenRouter's reasoning_details, which must be sent back
+    if extra := message.keys() - _ANSWER_MESSAGE_KEYS:  # e.g. OpenRouter's reasoning_details, which must be sent back
         item.update({key: message[key] for key in extra if message[key] and key not in item})
 
 
@@ -360,7 +382,7 @@ def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
         "arguments": read_arguments(function.get("arguments")),
         "status": "completed",
     }
-    if extra := call.keys() - _CALL_KEYS - item.keys():
+    if extra := call.keys() - _CHAT_CALL_KEYS - item.keys():
         item.update({key: call[key] for key in extra if call[key] is not None})
     return item
 
@@ -444,7 +466,7 @@ def response_to_chat(response: Json) -> Json:
         "choices": [choice],
     }
     for item in response.get("output") or ():
-        _add_item(message, choice, item)
+        _add_output_item(message, choice, item)
         if "generation_token_ids" in item:
             message.update({key: item[key] for key in TOKEN_FIELDS if key in item})
     reason = (response.get("incomplete_details") or {}).get("reason")
@@ -463,7 +485,7 @@ def response_to_chat(response: Json) -> Json:
     return completion
 
 
-def _add_item(message: Json, choice: Json, item: Json) -> None:
+def _add_output_item(message: Json, choice: Json, item: Json) -> None:
     kind = item.get("type")
     if kind == "message":
         for part in item["content"]:
@@ -499,3 +521,319 @@ def _chat_annotation(entry: Json) -> Json:
     if kind != "url_citation" or kind in entry:
         return entry
     return {"type": kind, kind: {key: value for key, value in entry.items() if key != "type"}}
+
+
+_MESSAGE_ITEM_KEYS = frozenset({"type", "id", "status", "role", "content", "phase", *TOKEN_FIELDS})
+_CALL_ITEM_KEYS = frozenset({"type", "id", "status", "call_id", "name", "arguments", *TOKEN_FIELDS})
+_CHAT_CALL_KEYS = frozenset({"id", "type", "function", "index"})
+_CHAT_MESSAGE_KEYS = frozenset(
+    {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", *TOKEN_FIELDS}
+)
+_TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+_CHAT_PARTS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
+
+
+def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
+    """Convert input items to chat messages. Consecutive items from the model become one assistant message."""
+    messages: list[Json] = []
+    turn: Json | None = None
+    for index, item in enumerate(items):
+        try:
+            turn = _add_input_item(messages, turn, item, index, dialect)
+        except (KeyError, TypeError, AttributeError) as error:
+            reason = f"{type(error).__name__} {error}"
+            raise unconvertible(
+                f"input[{index}]", f"found {str(item)[:200]}, which is not an input item ({reason})"
+            ) from error
+    for message in messages:
+        if message["content"] is None and "tool_calls" not in message:
+            message["content"] = ""
+    return messages
+
+
+def _add_input_item(messages: list[Json], turn: Json | None, item: Json, index: int, dialect: Dialect) -> Json | None:
+    """Append one item. Return the assistant message that the next items from the model belong to, if any."""
+    kind, role = item.get("type") or "message", item.get("role")
+    if kind == "function_call_output":
+        output = item["output"]
+        if not isinstance(output, str):
+            output = _chat_content(output, f"input[{index}].output")
+        messages.append({"role": "tool", "tool_call_id": _required_text(item, "call_id", index), "content": output})
+        return None
+    if kind == "message" and role != "assistant":
+        messages.append(_chat_message(item, role, index, dialect))
+        return None
+    if turn is None:
+        turn = {"role": "assistant", "content": None}
+        messages.append(turn)
+    if kind == "function_call":
+        turn.setdefault("tool_calls", []).append(_chat_call(item, index))
+    elif kind == "message":
+        _add_content(turn, item, index)
+    elif kind == "reasoning":
+        _add_reasoning(turn, item, dialect)
+    else:
+        raise unconvertible(
+            f"input[{index}]", f"found an item of type {kind!r}, which Chat Completions does not support"
+        )
+    if dialect.send_token_ids and "generation_token_ids" in item:
+        turn.update({key: item[key] for key in TOKEN_FIELDS if key in item})
+    return turn
+
+
+def _chat_message(item: Json, role: Any, index: int, dialect: Dialect) -> Json:
+    if role == "developer" and dialect.developer_as_system:
+        role = "system"
+    elif role not in ("user", "system", "developer", "tool"):
+        raise unconvertible(f"input[{index}]", f"found a message with role {role!r}")
+    content = item["content"]
+    if not isinstance(content, str):
+        content = _chat_content(content, f"input[{index}].content")
+    message = {"role": role, "content": content}
+    if extra := item.keys() - _MESSAGE_ITEM_KEYS:
+        message.update({key: item[key] for key in extra})
+    return message
+
+
+def _required_text(item: Json, key: str, index: int) -> str:
+    value = item.get(key)
+    if not isinstance(value, str) or not value:
+        raise unconvertible(f"input[{index}]", f"found a {item.get('type')} whose {key} is {value!r}")
+    return value
+
+
+def _chat_call(item: Json, index: int) -> Json:
+    function = {"name": _required_text(item, "name", index), "arguments": read_arguments(item.get("arguments", ""))}
+    call = {"id": _required_text(item, "call_id", index), "type": "function", "function": function}
+    if extra := item.keys() - _CALL_ITEM_KEYS:  # e.g. Gemini's thought signatures, which must be sent back
+        call.update({key: item[key] for key in extra if item[key] is not None})
+    return call
+
+
+def _add_content(turn: Json, item: Json, index: int) -> None:
+    content = item.get("content")
+    if not isinstance(content, str):
+        text = []
+        for part in content or ():
+            kind = part.get("type")
+            if kind == "refusal":
+                turn["refusal"] = turn.get("refusal", "") + part["refusal"]
+            elif kind in _TEXT_PARTS:
+                text.append(part["text"])
+            else:
+                raise unconvertible(f"input[{index}].content", f"found a part of type {kind!r} in an assistant message")
+        content = "".join(text) if text or "refusal" not in turn else None
+    if content is not None:
+        turn["content"] = (turn["content"] or "") + content
+    if extra := item.keys() - _MESSAGE_ITEM_KEYS:
+        turn.update({key: item[key] for key in extra})
+
+
+def _add_reasoning(turn: Json, item: Json, dialect: Dialect) -> None:
+    text = "\n".join([part["text"] for part in item.get("content") or item.get("summary") or ()])
+    if not text:
+        return
+    if dialect.think_tags:
+        turn["content"] = (turn["content"] or "") + f"<think>{text}</think>"
+        return
+    for field in dialect.reasoning_fields:
+        turn[field] = f"{turn[field]}\n{text}" if field in turn else text
+
+
+def _chat_content(parts: Any, where: str) -> str | list[Json]:
+    """Convert content parts to the chat format. A single text part becomes a string, because many chat templates
+    support only strings.
+    """
+    if not isinstance(parts, list):
+        raise unconvertible(where, f"found {type(parts).__name__}; expected text or a list of parts")
+    converted: list[Json] = []
+    for index, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in _TEXT_PARTS:
+            converted.append({"type": "text", "text": part["text"]})
+        elif kind == "input_image" and part.get("image_url"):
+            image = {"url": part["image_url"], "detail": part.get("detail")}
+            converted.append({"type": "image_url", "image_url": {key: v for key, v in image.items() if v}})
+        elif kind == "input_file":
+            file = {key: value for key, value in part.items() if key != "type" and value is not None}
+            converted.append({"type": "file", "file": file})
+        elif kind in _CHAT_PARTS:
+            converted.append(part)
+        else:
+            raise unconvertible(
+                f"{where}[{index}]", f"found {str(part)[:100]}, which Chat Completions does not support"
+            )
+    if len(converted) == 1 and converted[0]["type"] == "text":
+        text: str = converted[0]["text"]
+        return text
+    return converted
+
+
+def to_items(messages: list[Any]) -> list[Json]:
+    """Convert chat messages to input items."""
+    items: list[Json] = []
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        try:
+            items.extend(_message_items(message, where))
+        except (KeyError, TypeError, AttributeError) as error:
+            reason = f"{type(error).__name__} {error}"
+            raise unconvertible(where, f"found {str(message)[:200]}, which is not a message ({reason})") from error
+    return items
+
+
+def _message_items(message: Json, where: str) -> list[Json]:
+    role = message["role"]
+    if role == "assistant":
+        return _turn_items(message, where)
+    content = message["content"]
+    if not isinstance(content, str):
+        content = _response_content(content, f"{where}.content")
+    if role == "tool":
+        return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": content}]
+    if role not in ("user", "system", "developer"):
+        raise unconvertible(where, f"found role {role!r}")
+    return [{**message, "type": "message", "role": role, "content": content}]
+
+
+def _turn_items(message: Json, where: str) -> list[Json]:
+    items: list[Json] = []
+    if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+        items.append({"type": "reasoning", "summary": [{"type": "summary_text", "text": reasoning}]})
+    content, refusal, calls = message.get("content"), message.get("refusal"), message.get("tool_calls")
+    if content or refusal or not (calls or items):
+        if isinstance(content, list):
+            refused = [part.get("refusal") or "" for part in content if part.get("type") == "refusal"]
+            refusal = (refusal or "") + "".join(refused)
+            content = "".join([part.get("text") or "" for part in content if part.get("type") == "text"])
+        parts: list[Json] = [{"type": "output_text", "text": content or ""}] if content or not refusal else []
+        if refusal:
+            parts.append({"type": "refusal", "refusal": refusal})
+        extra = {key: message[key] for key in message.keys() - _CHAT_MESSAGE_KEYS}
+        items.append({**extra, "type": "message", "role": "assistant", "content": parts})
+    for call in calls or ():
+        function = call.get("function")
+        if not isinstance(function, dict):
+            raise unconvertible(f"{where}.tool_calls", f"found {str(call)[:100]}; expected a function call")
+        item = {key: call[key] for key in call.keys() - _CHAT_CALL_KEYS}
+        item.update(type="function_call", call_id=call.get("id"), name=function.get("name"))
+        item["arguments"] = read_arguments(function.get("arguments", ""))
+        items.append(item)
+    if "generation_token_ids" in message:
+        items[-1].update({key: message[key] for key in TOKEN_FIELDS if key in message})
+    return items
+
+
+def _response_content(parts: Any, where: str) -> list[Json]:
+    if not isinstance(parts, list):
+        raise unconvertible(where, f"found {type(parts).__name__}; expected text or a list of parts")
+    converted: list[Json] = []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text":
+            converted.append({**part, "type": "input_text"})
+        elif kind == "image_url":
+            image = part["image_url"]
+            url, detail = (image, None) if isinstance(image, str) else (image.get("url"), image.get("detail"))
+            converted.append({"type": "input_image", "image_url": url, "detail": detail or "auto"})
+        elif kind == "file":
+            converted.append({"type": "input_file", **part["file"]})
+        elif kind in _CHAT_PARTS:
+            converted.append(part)
+        else:
+            raise unconvertible(where, f"found {str(part)[:100]}, which the Responses API does not support")
+    return converted
+
+
+OPENING, CLOSING = "<think>", "</think>"
+
+
+def split_thinking(content: str) -> tuple[str, str]:
+    """Return the text inside a leading `<think>...</think>`, and the rest of the content, both verbatim.
+
+    If the opening tag is missing, it was part of the prompt, as in the templates of pure reasoning models. If the
+    closing tag is missing, the output was truncated during the reasoning.
+    """
+    head, closing, rest = content.partition(CLOSING)
+    before, opening, reasoning = head.partition(OPENING)
+    if opening:
+        return ("", content) if before.strip() else (reasoning, rest)
+    return (head, rest) if closing else ("", content)
+
+
+class ThinkTags:
+    """Splits streamed text into reasoning and content.
+
+    Text after an opening tag is reasoning and is returned immediately. Text without an opening tag is held back until
+    the closing tag arrives, because it can still turn out to be reasoning.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._state = self._begin
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Return the reasoning and the content that can be distinguished so far."""
+        return self._state(text)
+
+    def rest(self) -> tuple[str, str]:
+        """Return the text that is still held back at the end of the stream, as reasoning and content."""
+        return (self._held, "") if self._state == self._thinking else split_thinking(self._held)
+
+    def _begin(self, text: str) -> tuple[str, str]:
+        self._held += text
+        stripped = self._held.lstrip()
+        if OPENING.startswith(stripped[: len(OPENING)]) and len(stripped) < len(OPENING):
+            return "", ""
+        held, self._held = self._held, ""
+        if stripped.startswith(OPENING):
+            self._state = self._thinking
+            return self._thinking(stripped[len(OPENING) :])
+        self._state = self._unknown
+        return self._unknown(held)
+
+    def _thinking(self, text: str) -> tuple[str, str]:
+        seen = self._held + text
+        reasoning, closing, rest = seen.partition(CLOSING)
+        if closing:
+            self._held, self._state = "", self._content
+            return reasoning, rest
+        # A suffix that may be the start of the closing tag is held back.
+        end = max(len(seen) - len(CLOSING) + 1, 0)
+        while not CLOSING.startswith(seen[end:]):
+            end += 1
+        self._held = seen[end:]
+        return seen[:end], ""
+
+    def _unknown(self, text: str) -> tuple[str, str]:
+        searched = max(len(self._held) - len(CLOSING), 0)
+        self._held += text
+        if self._held.find(CLOSING, searched) < 0:
+            return "", ""
+        held, self._held, self._state = self._held, "", self._content
+        return split_thinking(held)
+
+    def _content(self, text: str) -> tuple[str, str]:
+        return "", text
+
+
+OPENINGS = (
+    *("<tool_call>", "<|tool_call", "<tool_calls>", "<function=", "<function_call"),
+    *("[TOOL_CALLS]", "<|python_tag|>", "<｜tool▁call", "<|tool▁call", "<minimax:tool_call>", "<seed:tool_call>"),
+)
+"""The start of a call in common formats. vLLM's parsers leave calls that they cannot read in the content."""
+UNREADABLE = "unreadable_call"
+
+
+def mark_unreadable_tool_call(response: Json) -> None:
+    """Set `finish_reason: unreadable_call` on a Response that has no tool calls, but whose text contains the start of
+    one.
+    """
+    if not response.get("tools") or response.get("status") == "incomplete":
+        return  # a truncated call ends the episode with the finish reason of its limit
+    items = response["output"]
+    if any(item["type"] == "function_call" for item in items):
+        return
+    texts = [part.get("text") or "" for item in items if item["type"] == "message" for part in item["content"]]
+    if any(opening in text for text in texts for opening in OPENINGS):
+        response["finish_reason"] = UNREADABLE

@@ -21,19 +21,20 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json, Problem
-from rollyard.responses_api_models.chat_engine.weights.call_gate import ASLEEP, PAUSED, STOPPING, UPDATING, Gate
-from rollyard.responses_api_models.chat_engine.weights.checkpoint import check_announced
-from rollyard.responses_api_models.chat_engine.weights.engine_group import (
-    QUERY_S,
-    STEP_S,
-    EngineGroup,
-    EngineReply,
-    JobQueue,
+from rollyard.responses_api_models.chat_engine.checkpoint import bad_request, check_announced, conflict
+from rollyard.responses_api_models.chat_engine.engine_group import QUERY_S, STEP_S, EngineGroup, EngineReply, JobQueue
+from rollyard.responses_api_models.chat_engine.policy_versions import (
+    ASLEEP,
+    CHANGING,
+    PAUSED,
+    STOPPING,
+    UPDATING,
+    Gate,
+    PolicyVersions,
+    checked_version,
 )
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import CHANGING, PolicyVersions, checked_version
-from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request, conflict
-from rollyard.responses_api_models.chat_engine.weights.weight_loader import CpuLimits, WeightLoader
-from rollyard.responses_api_models.chat_engine.weights.weight_update import JoiningEngines
+from rollyard.responses_api_models.chat_engine.weight_loader import CpuLimits, WeightLoader
+from rollyard.responses_api_models.chat_engine.weight_update import JoiningEngines
 from rollyard.services.http.problem import PROBLEM_TYPE
 from rollyard.services.http.request import read_object
 

@@ -17,13 +17,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine.weights import checkpoint
-from rollyard.responses_api_models.chat_engine.weights.call_gate import ASLEEP, PAUSED, RESYNCING, UPDATING, Gate
-from rollyard.responses_api_models.chat_engine.weights.checkpoint import Checkpoint, Depth
-from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup, EngineUnreachable, JobQueue
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions, next_version
-from rollyard.responses_api_models.chat_engine.weights.rejections import conflict
-from rollyard.responses_api_models.chat_engine.weights.weight_loader import CpuLimits, FilesChanged, WeightLoader
+from rollyard.responses_api_models.chat_engine import checkpoint
+from rollyard.responses_api_models.chat_engine.checkpoint import Checkpoint, Depth, conflict
+from rollyard.responses_api_models.chat_engine.engine_group import EngineGroup, EngineUnreachable, JobQueue
+from rollyard.responses_api_models.chat_engine.policy_versions import (
+    ASLEEP,
+    PAUSED,
+    RESYNCING,
+    UPDATING,
+    Gate,
+    PolicyVersions,
+    next_version,
+)
+from rollyard.responses_api_models.chat_engine.weight_loader import CpuLimits, FilesChanged, WeightLoader
 
 log = logging.getLogger(__name__)
 

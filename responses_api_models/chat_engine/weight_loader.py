@@ -19,16 +19,16 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine.weights import checkpoint
-from rollyard.responses_api_models.chat_engine.weights.checkpoint import (
+from rollyard.responses_api_models.chat_engine import checkpoint
+from rollyard.responses_api_models.chat_engine.checkpoint import (
     Checkpoint,
     ModelSignature,
     adapter_name,
+    bad_request,
     version_of,
 )
-from rollyard.responses_api_models.chat_engine.weights.engine_group import QUERY_S, STEP_S, EngineGroup
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import CHANGING, STARTED, PolicyVersions
-from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
+from rollyard.responses_api_models.chat_engine.engine_group import QUERY_S, STEP_S, EngineGroup
+from rollyard.responses_api_models.chat_engine.policy_versions import CHANGING, STARTED, PolicyVersions
 
 log = logging.getLogger(__name__)
 
