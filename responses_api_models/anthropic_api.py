@@ -25,8 +25,6 @@ COUNT_TOKENS = "/v1/messages/count_tokens"
 
 
 class AnthropicApi:
-    """The two endpoints of one model server."""
-
     def __init__(
         self,
         responses: Callable[[Json, RawRequest], Awaitable[Answer]],
@@ -276,7 +274,6 @@ def _part(kind: str, block: Json, where: str) -> Json:
 
 
 def _text(content: Any, where: str) -> str:
-    """Return a text or a list of text blocks as one text."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
@@ -357,7 +354,6 @@ def response_to_message(response: Json, stop: StopSequences) -> Json:
 
 
 def empty_message(response: Json) -> Json:
-    """Return the message before its first block."""
     serial = str(response.get("id") or uuid.uuid4().hex).removeprefix("resp_")
     return {
         "id": f"msg_{serial}",
@@ -479,8 +475,6 @@ _Part = tuple[object, object]
 
 
 class MessageEvents:
-    """Converts one stream, from its first event to its last."""
-
     def __init__(self, stop: StopSequences) -> None:
         self._stop = stop
         self._content: list[Json] = []
@@ -498,7 +492,6 @@ class MessageEvents:
             raise malformed(f"has a malformed event ({type(error).__name__}: {error})", event) from error
 
     def broken_off(self, status: int, message: str) -> bytes:
-        """Return the last event of a stream that failed."""
         self.ended = True
         return _encoded(error_body(status, message))
 

@@ -194,7 +194,6 @@ class RecentRequests:
         self._bytes = 0
 
     def remember(self, call: RawRequest, request: Json) -> None:
-        """Remember a request, if it is part of an episode."""
         if (episode := call.header(_HEADER)) is None:
             return
         if (known := self._requests.get(episode)) is None:

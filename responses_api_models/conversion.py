@@ -52,7 +52,6 @@ class Dialect:
 
 
 def unconvertible(where: str, found: str) -> Failure:
-    """Return the failure for a part of a request that cannot be converted."""
     return Failure(FailureKind.BAD_REQUEST, f"{where}: {found}")
 
 
@@ -71,7 +70,6 @@ _DEFAULT = Dialect()
 
 
 def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
-    """Convert a Responses create request to a Chat Completions request."""
     refuse_state(request)
     conversation = request.get("input")
     if isinstance(conversation, str):
@@ -209,7 +207,6 @@ def _add_text_options(body: Json, text: Json) -> None:
 
 
 def chat_request_to_responses(request: Json) -> Json:
-    """Convert a Chat Completions create request to a Responses create request."""
     messages = request.get("messages")
     if not isinstance(messages, list):
         raise unconvertible("messages", f"found {type(messages).__name__}; expected a list of messages")
@@ -360,7 +357,6 @@ def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) 
 
 
 def text_of(content: Any) -> str:
-    """Return the content of a message as one string."""
     if isinstance(content, list):
         return "".join([part.get("text") or "" for part in content if isinstance(part, dict)])
     if content is not None and not isinstance(content, str):
@@ -388,7 +384,6 @@ def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
 
 
 def annotation(entry: Json) -> Json:
-    """Convert an annotation from the Chat Completions format to the Responses format."""
     kind = entry["type"]
     return {**entry[kind], "type": kind} if kind in entry else entry
 
@@ -411,7 +406,6 @@ def token_fields(answer: Json, choice: Json, message: Json) -> TokenHistory:
 
 
 def text_logprobs(choice: Json) -> list[Json]:
-    """Convert a choice's logprobs to the format of the Responses API."""
     entries = (choice.get("logprobs") or {}).get("content") or []
     return [{**entry, "bytes": entry.get("bytes") or [], "top_logprobs": _top(entry)} for entry in entries]
 
@@ -454,7 +448,6 @@ def _given(details: Json | None) -> Json:
 
 
 def response_to_chat(response: Json) -> Json:
-    """Convert a Response to a chat completion with one choice."""
     check_response(response)
     message: Json = {"role": "assistant", "content": None, "refusal": None}
     choice: Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
@@ -516,7 +509,6 @@ def _beyond(item: Json, known: frozenset[str], taken: Json) -> Json:
 
 
 def _chat_annotation(entry: Json) -> Json:
-    """Convert an annotation from the Responses format to the Chat Completions format."""
     kind = entry.get("type")
     if kind != "url_citation" or kind in entry:
         return entry
@@ -670,7 +662,6 @@ def _chat_content(parts: Any, where: str) -> str | list[Json]:
 
 
 def to_items(messages: list[Any]) -> list[Json]:
-    """Convert chat messages to input items."""
     items: list[Json] = []
     for index, message in enumerate(messages):
         where = f"messages[{index}]"

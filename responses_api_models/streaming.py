@@ -90,8 +90,6 @@ async def chat(events: AsyncIterator[bytes], report: Reporter, requested: int = 
 
 
 class _Choices:
-    """The choices of a chat stream: which of them are finished, and which call a tool."""
-
     def __init__(self, requested: int) -> None:
         self._requested = requested
         self._finished: dict[str, bool] = {}
@@ -156,7 +154,6 @@ async def responses(events: AsyncIterator[bytes], report: Reporter) -> AsyncIter
 
 
 async def converted(events: AsyncIterator[bytes], converter: ResponseEvents, report: Reporter) -> AsyncIterator[bytes]:
-    """Convert a stream of chat chunks to Responses events."""
     try:
         try:
             async with contextlib.aclosing(events):  # type: ignore[type-var]
@@ -202,8 +199,6 @@ def _nothing(response: Json) -> None:
 
 
 class ResponseEvents:
-    """Converts one stream, from its first chunk to its end."""
-
     def __init__(self, request: Json, dialect: Dialect, on_response: Callable[[Json], None] = _nothing) -> None:
         self._request = request
         self._on_response = on_response
@@ -229,7 +224,6 @@ class ResponseEvents:
 
     @property
     def finished(self) -> bool:
-        """Whether the engine has sent a finish_reason."""
         return self._finish_reason is not None
 
     def end(self) -> bytes:
@@ -239,7 +233,6 @@ class ResponseEvents:
         return self._encoded(self._finish(), self._answer)
 
     def broken_off(self, problem: Problem) -> bytes:
-        """Return the final events of an interrupted stream."""
         self._answer.pop("usage", None)  # it may be the malformed part
         unfinished = self._response() if self._answer else None
         return self._encoded(stream_events.broken_off(unfinished, problem), self._answer)
@@ -336,7 +329,6 @@ class ResponseEvents:
             yield from growing.add(read_name(function.get("name")), text)
 
     def _close(self) -> Iterator[Event]:
-        """Finish the open items."""
         for growing in self._open:
             yield from growing.end()
             self._output.append(growing.item)
@@ -392,7 +384,6 @@ class StreamedText:
 
     @property
     def kind(self) -> str:
-        """The item's type: `message` or `reasoning`."""
         return str(self.item["type"])
 
     def start(self) -> Event:
@@ -428,7 +419,6 @@ class StreamedText:
             yield stream_events.part_delta(self._where, self._parts[-1], "", logprobs)
 
     def end(self) -> Iterator[Event]:
-        """Finish the open part."""
         if self._parts:
             part = self._parts[-1]
             part[TEXT_FIELD[part["type"]]] = "".join(self._texts)
@@ -478,7 +468,6 @@ class StreamedToolCall:
             yield stream_events.arguments_delta(self._where, arguments)
 
     def end(self) -> Iterator[Event]:
-        """Complete the arguments and yield the event for it."""
         self.item["arguments"] = "".join(self._arguments)
         yield stream_events.arguments_done(self._where, self.item)
 

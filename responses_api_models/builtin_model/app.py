@@ -32,8 +32,6 @@ from rollyard.services.server.settings import ServerSettings
 
 
 class BuiltinModelSettings(ServerSettings):
-    """Settings of the built-in model."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
         "latency_s",
         "jitter_s",
@@ -70,8 +68,6 @@ class BuiltinModelSettings(ServerSettings):
 
 
 class BuiltinModel(ModelServer[BuiltinModelSettings]):
-    """Serves the Sokoban policy through both OpenAI APIs."""
-
     def __init__(self, settings: BuiltinModelSettings, context: Context) -> None:
         # Created before the base class registers its routes, because `route` wraps their handlers.
         self._faults = Faults(
@@ -146,7 +142,6 @@ MAX_DEPTH = 4
 
 
 def callable_tools(request: Json) -> list[Json]:
-    """Return the function tools that the request allows the model to call."""
     choice = request.get("tool_choice")
     named = choice.get("name") if isinstance(choice, dict) else None
     if choice == "none":
@@ -258,7 +253,6 @@ def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: 
 
 
 def input_tokens(size: int) -> int:
-    """Return the number of tokens of a conversation of `size` bytes."""
     return size // BYTES_PER_TOKEN + 1
 
 

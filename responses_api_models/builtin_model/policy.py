@@ -51,7 +51,6 @@ class ErrorRates(BaseModel):
 
     @property
     def total(self) -> float:
-        """Probability of any error at temperature 1."""
         return self.stray + self.give_up + self.mumble
 
 
@@ -152,7 +151,6 @@ def _answer(conversation: Conversation) -> Turn:
 
 
 def _moves_made(calls: list[str]) -> list[str]:
-    """Return the valid moves in the earlier calls."""
     made: list[str] = []
     for arguments in calls:
         try:
@@ -275,8 +273,6 @@ MAX_BLANKS = 3
 
 @dataclass(slots=True)
 class Conversation:
-    """The input for one policy decision."""
-
     text: bytes
     """The text of all items without their ids, so the same conversation always has the same text."""
     board: str | None = None
@@ -317,7 +313,6 @@ def read_conversation(request: Json) -> Conversation:
 
 
 def _find_last_board(conversation: Conversation, outputs: list[str], user_texts: list[str]) -> None:
-    """Find the conversation's last board in the tool outputs, or else in the user messages."""
     for output in reversed(outputs):
         shown, done = _observation(output)
         conversation.board = find_board(shown)
@@ -362,7 +357,6 @@ def find_board(text: str) -> str | None:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a message or tool output in any of the allowed formats."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -397,5 +391,4 @@ class RandomDraws:
         return (number >> 11) * (UNIT * 2048)
 
     def below(self, limit: int) -> int:
-        """Draw an integer from 0 to `limit` - 1."""
         return int(self.unit() * limit)

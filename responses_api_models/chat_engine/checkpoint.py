@@ -78,7 +78,6 @@ def start_checkpoint(folder: str) -> Checkpoint | None:
 
 
 def difference(checkpoint: Checkpoint) -> str:
-    """Return a description of how the folder has changed since it was checked; empty if it has not changed."""
     if not checkpoint.fingerprint:
         return ""
     try:
@@ -152,7 +151,6 @@ def adapter_name(version: str) -> str:
 
 
 def version_of(name: str) -> str | None:
-    """Return the version that a model name denotes; None if it is not the name of an adapter."""
     return name.removeprefix(_NAME) if name.startswith(_NAME) else None
 
 
@@ -211,7 +209,6 @@ class ModelSignature:
 
 
 def model_signature(folder: Path, tensors: Mapping[str, Tensor]) -> ModelSignature:
-    """Return the signature of a checkpoint with these tensors. Raises Failure bad_request if a file is unreadable."""
     return ModelSignature(
         config=read_json(folder / "config.json"),
         shapes={name: tensor.shape for name, tensor in tensors.items()},
@@ -547,7 +544,6 @@ def _compare_index(folder: Path, found: dict[str, Tensor]) -> None:
 
 
 def read_json(file: Path) -> Json:
-    """Read a file that contains one JSON object. Raises Failure bad_request if it does not."""
     try:
         value: Any = orjson.loads(file.read_bytes())
     except (OSError, ValueError) as error:
@@ -559,10 +555,8 @@ def read_json(file: Path) -> Json:
 
 
 def bad_request(detail: str) -> Failure:
-    """Return the failure for a request or a checkpoint that is invalid."""
     return Failure(FailureKind.BAD_REQUEST, detail)
 
 
 def conflict(detail: str) -> Failure:
-    """Return the failure for a request that conflicts with the policy's current state."""
     return Failure(FailureKind.BAD_REQUEST, detail, status=409)

@@ -47,18 +47,15 @@ class EngineReply:
 
     @property
     def value(self) -> Any:
-        """The body parsed as JSON, or as text if it is not JSON."""
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError:
             return self.body.decode("utf-8", "replace")
 
     def shown(self) -> Json:
-        """Return this reply's entry in the combined response of several engines."""
         return {"url": self.url, "status": self.status, "body": self.value}
 
     def failure(self, path: str) -> Failure:
-        """Return the failure for a response that is not `ok`."""
         detail = f"{self.url.removesuffix('/v1')}{path} returned {self.status}: {error_message(self.body)}"
         hint = f" ({DEV_MODE})" if self.status == 404 else ""
         kind = Failure if self.answered else EngineUnreachable
@@ -81,11 +78,9 @@ class EngineGroup:
 
     @property
     def urls(self) -> list[str]:
-        """URLs of the engines in the pool."""
         return self._upstream.replicas.urls
 
     def add(self, url: str) -> None:
-        """Add an engine to the pool."""
         self.lost.pop(url, None)
         self._upstream.replicas.add(url)
 

@@ -27,8 +27,6 @@ SAMPLED_TOKENS = 32
 
 
 class EngineLogProbs:
-    """Asks every engine in the pool."""
-
     def __init__(self, engines: EngineGroup, versions: PolicyVersions, gate: Gate, model: str) -> None:
         self._engines = engines
         self._versions = versions

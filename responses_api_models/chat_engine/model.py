@@ -45,8 +45,6 @@ S = TypeVar("S", bound=ChatEngineSettings)
 
 
 class ChatEngineModel(ModelServer[S]):
-    """Serves both OpenAI APIs through an engine's Chat Completions endpoint."""
-
     passes_stop = True
 
     def __init__(self, settings: S, context: Context, replicas: Replicas, api_key: SecretStr | None) -> None:
@@ -81,7 +79,6 @@ class ChatEngineModel(ModelServer[S]):
 
     @property
     def policy_version(self) -> str:
-        """Version of the policy's current weights."""
         return self.trainer.versions.now
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
@@ -124,7 +121,6 @@ class ChatEngineModel(ModelServer[S]):
         await self.trainer.stop()
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """Answer a Responses create request through the engine's chat endpoint."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._complete_body(conversion.request_to_chat(_sendable(request), self._dialect))
         if self._turns is not None:
@@ -150,7 +146,6 @@ class ChatEngineModel(ModelServer[S]):
             raise malformed(f"cannot be encoded as JSON ({error})", completion.keys()) from error
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward a chat request with the engine's model name, and return the engine's response."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._chat_body(request)
         if self._turns is not None:
@@ -232,7 +227,6 @@ class ChatEngineModel(ModelServer[S]):
         return await self._complete_body(request)
 
     async def _complete_body(self, body: Json) -> Json:
-        """Add the fields from the settings to the body and check it."""
         if self._template:
             given = body.get("chat_template_kwargs")
             body["chat_template_kwargs"] = {**self._template, **(given if isinstance(given, dict) else {})}

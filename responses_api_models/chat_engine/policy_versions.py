@@ -26,8 +26,6 @@ CHANGING = "changing"
 
 
 class PolicyVersions:
-    """The versions of one policy, in order."""
-
     def __init__(self, first: str, *, is_exclusive: bool) -> None:
         """`is_exclusive` means that only this server changes the weights, so an unknown version is an error."""
         self.first = first
@@ -48,7 +46,6 @@ class PolicyVersions:
 
     @property
     def now(self) -> str:
-        """The policy's version."""
         return self._past[-1]
 
     @property
@@ -77,7 +74,6 @@ class PolicyVersions:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint of the policy's version; None if unknown."""
         return self._checkpoints.get(self.now)
 
     def started_with(self, root: str, checkpoint: Checkpoint) -> None:
@@ -121,7 +117,6 @@ class PolicyVersions:
         self._why[url] = f" ({why})" if why else ""
 
     def held(self, url: str) -> str | None:
-        """Return the recorded version of an engine; the first version if none was recorded."""
         return self._held.get(url, self.first)
 
     def named(self, label: Any) -> str | None:
@@ -229,19 +224,16 @@ class Gate:
         self._opened.set()
 
     def shut(self, reason: str) -> None:
-        """Make model calls wait."""
         self._reasons[reason] = None
         self._opened.clear()
 
     def open(self, reason: str) -> None:
-        """Release model calls unless there is another reason to wait."""
         self._reasons.pop(reason, None)
         if not self._reasons:
             self._opened.set()
 
     @contextlib.contextmanager
     def shut_while(self, reason: str) -> Iterator[None]:
-        """Make model calls wait until the block ends."""
         self.shut(reason)
         try:
             yield
@@ -254,7 +246,6 @@ class Gate:
 
     @property
     def reasons(self) -> list[str]:
-        """Why model calls are waiting."""
         return list(self._reasons)
 
     async def updated(self) -> None:
@@ -265,8 +256,6 @@ class Gate:
             await self._opened.wait()
 
     def guarded(self, handler: Handler) -> Handler:
-        """Put the handler of a model call behind this gate."""
-
         @functools.wraps(handler)
         async def answer(call: RawRequest) -> RawResponse:
             if self._needs_check():

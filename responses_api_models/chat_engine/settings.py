@@ -12,8 +12,6 @@ from rollyard.responses_api_models.upstream.settings import CallSettings
 
 
 class ChatEngineSettings(CallSettings):
-    """Settings of a model server whose engine supports Chat Completions."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = CallSettings.NOT_IDENTITY | {"weights_check", "pause_lease_s"}
 
     return_token_id_information: bool = False

@@ -33,8 +33,6 @@ QUESTION: Json = {"role": "user", "content": "x"}
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Messages rendered and tokenized by the engine."""
-
     ids: list[int]
     request: Json = field(default_factory=dict)
     """The rest of the rendered request."""
@@ -42,8 +40,6 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What the engine generated from a prompt of token ids."""
-
     ids: list[int]
     log_probs: list[float]
     completion: Json
@@ -93,8 +89,6 @@ _OF_RENDERING = ("token_offsets", "request_id")
 
 
 class GenerateBackend:
-    """Sends token ids through vLLM's token-in endpoints."""
-
     name = "generate"
     names_versions = True
 
@@ -225,8 +219,6 @@ _CHAT_ONLY = frozenset(
 
 
 class CompletionsBackend:
-    """Sends token ids through the completions endpoint."""
-
     name = "completions"
     names_versions = False
 

@@ -50,8 +50,6 @@ def _answer(number: int) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model turn and the messages that follow it."""
-
     name: str
     message: Json
     new: list[Json]
@@ -76,8 +74,6 @@ def _cases() -> list[Case]:
 
 
 class TokenDiagnostics:
-    """Runs the checks on one engine."""
-
     def __init__(self, upstream: Upstream, backend: TokenBackend, model: str, takes_seeds: bool) -> None:
         self._upstream = upstream
         self._backend = backend

@@ -54,8 +54,6 @@ _NO_TURN = {
 
 @dataclass(frozen=True, slots=True)
 class EngineTurn:
-    """A turn as returned by an engine."""
-
     way: str
     completion: Json
     sampling: SamplingRecord
@@ -64,8 +62,6 @@ class EngineTurn:
 
 
 class TokenTurns:
-    """Makes model calls through one upstream and records their tokens."""
-
     def __init__(
         self,
         upstream: Upstream,
@@ -216,8 +212,6 @@ def _check(message: Json) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The last model turn with recorded tokens in a request."""
-
     index: int
     """Index of its assistant message."""
     ids: list[int]

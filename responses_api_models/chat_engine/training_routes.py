@@ -48,8 +48,6 @@ _SAMPLE = ("/v1/completions", "/inference/v1/generate")
 
 
 class TrainerApi:
-    """The trainer interface of one model server."""
-
     def __init__(
         self,
         upstream: Upstream,
@@ -129,7 +127,6 @@ class TrainerApi:
             self._watching = asyncio.create_task(self._joining_engines.watch())
 
     async def stop(self) -> None:
-        """Wait for running jobs."""
         if self._watching is not None:
             self._watching.cancel()
         self._protocol.lease.end()
@@ -159,7 +156,6 @@ class TrainerApi:
             await self._cpu.check_seed(body, self._engines.urls)
 
     def gone(self, url: str) -> None:
-        """Remove an engine from the pool after it has exited."""
         self._engines.forget(url)
 
     async def _policy_version(self) -> Response:

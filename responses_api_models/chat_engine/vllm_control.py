@@ -58,8 +58,6 @@ _CHANGES_WEIGHTS = frozenset({"/update_weights", "/finish_weight_update", "/coll
 
 
 class VllmControl:
-    """Forwards control calls and tracks their effect on the policy."""
-
     def __init__(
         self,
         engines: EngineGroup,
@@ -122,7 +120,6 @@ class VllmControl:
                 self.lease.start(self._lease_s)
 
     async def get(self, path: str, query: str) -> list[EngineReply]:
-        """Send a GET to every engine and return the replies."""
         return await self._engines.each("GET", f"{path}?{query}" if query else path)
 
     async def _pass_on(self, path: str, query: str, body: bytes, request: Json) -> list[EngineReply]:
@@ -386,7 +383,6 @@ class PauseLease:
         return max(0.0, self._ends - time.monotonic()) if self._timer is not None else None
 
     def start(self, length_s: float) -> None:
-        """Start a lease, replacing the current one."""
         self.end()
         self._length_s = length_s
         self._ends = time.monotonic() + length_s
@@ -406,7 +402,6 @@ class PauseLease:
             self.renew()
 
     def end(self) -> None:
-        """Cancel the lease, because the pause is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -417,7 +412,6 @@ class PauseLease:
         return self._timer is not None and time.monotonic() >= self._ends
 
     def expire(self) -> None:
-        """Record that the lease expired."""
         self.expired = {"lease_s": self._length_s, "at": round(time.time(), 3)}
         self.end()
 

@@ -68,7 +68,6 @@ class WeightLoader:
             raise reply.failure("/pause")
 
     async def abort(self, url: str) -> None:
-        """Pause the engine and abort its requests."""
         await self._engines.step(url, "/pause?mode=abort", timeout_s=STEP_S)
 
     async def bring(self, url: str, source: Checkpoint, version: str) -> None:
@@ -169,7 +168,6 @@ class WeightLoader:
             await self.started_with(root)
 
     async def started_with(self, root: str) -> None:
-        """Record the files of a folder before engines are started with it."""
         if start := await asyncio.to_thread(lambda: checkpoint.start_checkpoint(self._locate(root))):
             self._versions.started_with(root, start)
 
@@ -208,7 +206,6 @@ class WeightLoader:
         return True
 
     async def responds(self, url: str) -> bool:
-        """Return True if the engine responds."""
         return (await self._engines.request(url, "GET", "/weight_info", timeout_s=QUERY_S)).answered
 
     async def back(self, url: str) -> bool:
@@ -355,7 +352,6 @@ class CpuLimits:
         self._known.update({url: answer for url, answer in zip(new, answers, strict=True) if answer is not None})
 
     def on_cpu(self, urls: Sequence[str]) -> bool:
-        """Return True if any of these engines is known to run on a CPU."""
         return any(self._known.get(url) for url in urls)
 
     async def takes_seeds(self, urls: Sequence[str]) -> bool:

@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 
 
 class WeightUpdates:
-    """Weight updates of one policy on all its engines."""
-
     def __init__(
         self,
         engines: EngineGroup,

@@ -36,8 +36,6 @@ COUNTED = ("input", "instructions", "tools", "tool_choice", "parallel_tool_calls
 
 
 class OpenaiModel(ModelServer[EndpointSettings]):
-    """Forwards both APIs to an endpoint that supports them."""
-
     def __init__(self, settings: EndpointSettings, context: Context) -> None:
         super().__init__(settings, context)
         self._defaults = settings.extra_body or {}
@@ -49,13 +47,11 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         return await endpoint_advice(self.settings, self.context.external_transport)
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward a Responses create request."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._upstream.post("/responses", self._complete_body(request), response_bytes, request_context)
         return RawResponse(body, headers=request_context.answer_headers)
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward a Chat Completions create request."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._upstream.post(
             "/chat/completions", self._complete_body(request), completion_reader(request), request_context
@@ -63,7 +59,6 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         return RawResponse(body, headers=request_context.answer_headers)
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward the endpoint's events as they arrive."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         events = await self._upstream.stream(
             "/responses", self._complete_body(request), request_context, ResponseStreamStart
@@ -71,7 +66,6 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         return _stream(streaming.responses(events, streaming.event_reporter(self.name, call)), request_context)
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward the endpoint's chunks as they arrive."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         events = await self._upstream.stream(
             "/chat/completions", self._complete_body(request), request_context, ChatStreamStart

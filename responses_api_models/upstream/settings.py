@@ -17,8 +17,6 @@ from rollyard.services.server.settings import ServerSettings, redacted
 
 
 class CallSettings(ServerSettings):
-    """Settings for calls to a model."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
         *("default_headers", "request_timeout_s", "total_timeout_s", "max_attempts", "retry_pause_s"),
         "retry_timeouts",
@@ -50,8 +48,6 @@ class CallSettings(ServerSettings):
 
 
 class EndpointSettings(CallSettings):
-    """Settings of a model at an external endpoint."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = CallSettings.NOT_IDENTITY | {"openai_base_url"}
 
     base_url: str | list[str] = Field(validation_alias=AliasChoices("base_url", "openai_base_url"))
@@ -69,7 +65,6 @@ class EndpointSettings(CallSettings):
 
     @property
     def urls(self) -> list[str]:
-        """The URLs as a list."""
         return [self.base_url] if isinstance(self.base_url, str) else list(self.base_url)
 
 
@@ -113,7 +108,6 @@ class _Endpoint:
             self._headers["authorization"] = f"Bearer {key}"
 
     async def problem(self) -> str:
-        """Return a description of the endpoint's problem; empty if it has none."""
         try:
             answer = await self._models(self._url)
         except Failure as failure:

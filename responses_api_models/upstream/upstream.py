@@ -274,8 +274,6 @@ class UpstreamRefusal(Failure):
 
 
 class RetryingCaller:
-    """Makes calls to one pool of endpoints and retries them."""
-
     def __init__(self, replicas: Replicas, settings: CallSettings) -> None:
         self._replicas = replicas
         self._settings = settings
@@ -381,7 +379,6 @@ def joined(url: str, path: str) -> str:
 
 
 def _with_attempts(failure: Failure, attempts: int) -> Failure:
-    """Add the number of attempts to the failure."""
     if attempts == 1:
         return failure
     problem = failure.problem
@@ -420,7 +417,6 @@ class RequestContext:
 
     @property
     def url(self) -> str | None:
-        """URL of the endpoint that sent the latest response; None before the first response."""
         return self.endpoint.url if self.endpoint else None
 
     def record_response(self, answer: HttpResponse) -> None:

@@ -15,14 +15,10 @@ from rollyard.services.server.app import Context
 
 
 class VllmModelSettings(ChatEngineSettings, EndpointSettings):
-    """Settings for an engine that Rollyard did not start."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = ChatEngineSettings.NOT_IDENTITY | EndpointSettings.NOT_IDENTITY
 
 
 class VllmModel(ChatEngineModel[VllmModelSettings]):
-    """Serves an external engine."""
-
     def __init__(self, settings: VllmModelSettings, context: Context) -> None:
         super().__init__(settings, context, Replicas(settings.urls), settings.api_key)
 
