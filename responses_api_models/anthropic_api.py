@@ -13,7 +13,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.conversion import unconvertible
 from rollyard.responses_api_models.request_validation import check_responses_request
-from rollyard.responses_api_models.upstream.sse import data_of, split_events
+from rollyard.responses_api_models.upstream.sse import data_of, payload_of, split_events
 from rollyard.services.http.problem import PROBLEM_TYPE
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.response_validity import check_response, malformed
@@ -77,7 +77,7 @@ class AnthropicApi:
         try:
             async with contextlib.aclosing(split_events(source)) as pieces:
                 async for piece in pieces:
-                    if (data := data_of(piece)) and (known := events.event(_object(data))):
+                    if (data := data_of(piece)) and (known := events.event(payload_of(piece, data))):
                         yield known
                     if events.ended:
                         return
@@ -88,16 +88,6 @@ class AnthropicApi:
 
 async def _one(body: bytes) -> AsyncIterator[bytes]:
     yield body
-
-
-def _object(data: bytes) -> Json:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise malformed(f"contains an event that is not JSON ({error})", data) from error
-    if not isinstance(value, dict):
-        raise malformed("contains an event that is not an object", data)
-    return value
 
 
 def _dumped(message: Json) -> bytes:

@@ -280,6 +280,16 @@ def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -
         raise malformed(f"has an unexpected structure ({type(error).__name__}: {error})", answer) from error
 
 
+def encoded_response(answer: Json, request: Json, dialect: Dialect) -> bytes:
+    """Convert a chat completion to an encoded Response that reports a tool call left in its text."""
+    response = chat_to_response(answer, request, dialect)
+    mark_unreadable_tool_call(response)
+    try:
+        return orjson.dumps(response)
+    except TypeError as error:
+        raise malformed(f"cannot be encoded as JSON ({error})", answer.keys()) from error
+
+
 def _response(answer: Json, choice: Json, message: Json, request: Json, dialect: Dialect) -> Json:
     serial = str(answer.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
     output = _output(message, serial, dialect, text_logprobs(choice) if wants_logprobs(request) else [])

@@ -36,7 +36,6 @@ from rollyard.responses_api_models.upstream.response_parsing import (
 from rollyard.responses_api_models.upstream.sse import ChatStreamStart
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
-from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
@@ -76,10 +75,6 @@ class ChatEngineModel(ModelServer[S]):
         self._forced = settings.sampling_overrides or {}
         self.route("/token_check", self.__token_check, cancellable=True)
         self.trainer.mount(self)
-
-    @property
-    def policy_version(self) -> str:
-        return self.trainer.versions.now
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
         """Register a route. Model calls wait while weights change, and their responses report the policy version."""
@@ -122,28 +117,21 @@ class ChatEngineModel(ModelServer[S]):
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._complete_body(conversion.request_to_chat(_sendable(request), self._dialect))
+        body = await self._converted_body(request)
         if self._turns is not None:
             return self._reply(
-                self._to_response(await self._turns.make(body, request_context), request), request_context
+                conversion.encoded_response(await self._turns.make(body, request_context), request, self._dialect),
+                request_context,
             )
 
         def read(answer: bytes) -> bytes:
-            return self._to_response(json_object(answer), request)
+            return conversion.encoded_response(json_object(answer), request, self._dialect)
 
         body["messages"] = without_traces(body["messages"])
         body, _ = await self._special_tokens.treated(body, request_context)
         return self._reply(
             await self.upstream.post("/chat/completions", encode_request(body), read, request_context), request_context
         )
-
-    def _to_response(self, completion: Json, request: Json) -> bytes:
-        response = conversion.chat_to_response(completion, request, self._dialect)
-        mark_unreadable_tool_call(response)
-        try:
-            return orjson.dumps(response)
-        except TypeError as error:
-            raise malformed(f"cannot be encoded as JSON ({error})", completion.keys()) from error
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
@@ -163,7 +151,7 @@ class ChatEngineModel(ModelServer[S]):
         if self._turns is not None:
             return await super().stream_responses(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._complete_body(conversion.request_to_chat(_sendable(request), self._dialect))
+        body = await self._converted_body(request)
         body, _ = await self._special_tokens.treated(body, request_context)
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
         chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
@@ -186,7 +174,7 @@ class ChatEngineModel(ModelServer[S]):
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
         """Let the engine render and tokenize the prompt. Raises Failure (501) if it cannot."""
         request_context = RequestContext.of(call)
-        body = await self._complete_body(conversion.request_to_chat(_sendable(request), self._dialect))
+        body = await self._converted_body(request)
         body["messages"] = without_traces(body["messages"])
         body, _ = await self._special_tokens.treated(body, request_context)
         return await count_prompt_tokens(self.upstream, body, request_context)
@@ -215,6 +203,13 @@ class ChatEngineModel(ModelServer[S]):
             "sampled": await diagnostics.sampled(samples),
         }
         return orjson.dumps(report)
+
+    async def _converted_body(self, request: Json) -> Json:
+        """Convert a Responses create request, with earlier tool calls normalized so that engines accept them."""
+        items = request.get("input")
+        if isinstance(items, list):
+            request = {**request, "input": sendable_items(items, offered(request.get("tools")))}
+        return await self._complete_body(conversion.request_to_chat(request, self._dialect))
 
     async def _chat_body(self, request: Json) -> Json:
         conversion.apply_metadata(request)
@@ -248,16 +243,6 @@ class ChatEngineModel(ModelServer[S]):
 
     def _stream(self, events: AsyncIterator[bytes], request_context: RequestContext) -> RawResponse:
         return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *request_context.answer_headers))
-
-
-def _sendable(request: Json) -> Json:
-    """Return the request with all earlier tool calls normalized so that engines accept them."""
-    items = request.get("input")
-    return (
-        {**request, "input": sendable_items(items, offered(request.get("tools")))}
-        if isinstance(items, list)
-        else request
-    )
 
 
 _PROMPT = ("model", "messages", "tools", "chat_template", "chat_template_kwargs")

@@ -27,7 +27,7 @@ from rollyard.responses_api_models.chat_engine.checkpoint import (
     bad_request,
     version_of,
 )
-from rollyard.responses_api_models.chat_engine.engine_group import QUERY_S, STEP_S, EngineGroup
+from rollyard.responses_api_models.chat_engine.engine_group import QUERY_S, STEP_S, EngineGroup, EngineReply
 from rollyard.responses_api_models.chat_engine.policy_versions import CHANGING, STARTED, PolicyVersions
 
 log = logging.getLogger(__name__)
@@ -151,8 +151,10 @@ class WeightLoader:
         """Record the version that the engine reports. A new engine is assigned the name of the first version, so that a
         restart can be detected.
         """
-        label = await self._label(url)
+        reply, label = await self._weight_info(url)
         if label is None:
+            if reply.status != 404:  # 404: an engine without weight versions
+                log.warning("could not query the weight version: %s", reply.failure("/weight_info"))
             return
         version = self._versions.named(label)
         self._versions.hold(url, version)
@@ -188,10 +190,10 @@ class WeightLoader:
 
         An engine that does not respond leaves the pool.
         """
-        reply = await self._engines.request(url, "GET", "/weight_info", timeout_s=QUERY_S)
+        reply, label = await self._weight_info(url)
         if not reply.answered:
             self._engines.lose(url, str(reply.failure("/weight_info")))
-        if not reply.ok or not isinstance(reply.value, dict) or reply.value.get("weight_version") != STARTED:
+        if label != STARTED:
             return False
         self._versions.hold(url, None, "it was restarted")
         self._versions.invalid.discard(url)
@@ -199,22 +201,20 @@ class WeightLoader:
 
     async def is_new(self, url: str) -> bool:
         """Return True if the engine was restarted since its version was named; record its weights as unknown."""
-        reply = await self._engines.request(url, "GET", "/weight_info", timeout_s=QUERY_S)
-        if not reply.ok or not isinstance(reply.value, dict) or reply.value.get("weight_version") != STARTED:
+        if (await self._weight_info(url))[1] != STARTED:
             return False
         self._versions.hold(url, None, "it was restarted")
         return True
 
     async def responds(self, url: str) -> bool:
-        return (await self._engines.request(url, "GET", "/weight_info", timeout_s=QUERY_S)).answered
+        return (await self._weight_info(url))[0].answered
 
     async def back(self, url: str) -> bool:
         """Return True if a lost engine responds and can load weights; record its version."""
-        reply = await self._engines.request(url, "GET", "/weight_info", timeout_s=QUERY_S)
+        reply, label = await self._weight_info(url)
         if not reply.answered:
             return False
-        if reply.ok and isinstance(reply.value, dict):
-            label = reply.value.get("weight_version")
+        if label is not None:
             version = self._versions.named(label) if label != STARTED else None
             self._versions.hold(url, version)
             if label == STARTED:
@@ -257,13 +257,10 @@ class WeightLoader:
             log.warning("%s was paused by an earlier run of this server or by another client; resuming it", url)
             await self.resume(url)
 
-    async def _label(self, url: str) -> Any:
+    async def _weight_info(self, url: str) -> tuple[EngineReply, Any]:
+        """Return the engine's reply and the version label in it; None if there is none."""
         reply = await self._engines.request(url, "GET", "/weight_info", timeout_s=QUERY_S)
-        if reply.ok and isinstance(reply.value, dict):
-            return reply.value.get("weight_version")
-        if reply.status != 404:  # 404: an engine without weight versions
-            log.warning("could not query the weight version: %s", reply.failure("/weight_info"))
-        return None
+        return reply, reply.value.get("weight_version") if reply.ok and isinstance(reply.value, dict) else None
 
     async def _name(self, url: str, version: str) -> None:
         try:

@@ -53,9 +53,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         """Check the model folder, the Ray cluster, the vLLM command and the GPUs. Raises RunError or OperatorError if
         one is unusable.
         """
-        _check_model(self.settings.model)
-        if self.settings.ray_address:
-            await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
+        await self._check_settings()
         _check_command(self.settings.vllm_command[0])
         with reserved_port(self.settings):
             pass
@@ -63,9 +61,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
 
     async def start(self) -> None:
         """Start all engines. Raises RunError or OperatorError if one does not start."""
-        _check_model(self.settings.model)
-        if self.settings.ray_address:
-            await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
+        await self._check_settings()
         if ended := await asyncio.to_thread(end_orphans):
             log.warning("killed orphaned engine processes whose servers have died: %s", ended)
         await asyncio.to_thread(remove_folders, Path(tempfile.gettempdir()))
@@ -89,8 +85,12 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         await asyncio.gather(*(engine.start() for engine in self._engines))
         await super().start()
 
+    async def _check_settings(self) -> None:
+        _check_model(self.settings.model)
+        if self.settings.ray_address:
+            await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
+
     async def stop(self) -> None:
-        """Stop all engines."""
         await super().stop()
         await asyncio.gather(*(engine.stop() for engine in self._engines))
 

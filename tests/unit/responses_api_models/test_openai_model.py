@@ -15,16 +15,14 @@ from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.openai_model import app
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
-from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.server.app import Server
-from tests.support.fixtures import unused_url
 from tests.support.openai_client import (
     HELLO,
     MODEL_SERVERS,
     client_and_engine,
     client_of_server,
 )
-from tests.support.scripted_engine import COMPLETION, Step, engine, model_server, post_json
+from tests.support.scripted_engine import Step, engine, model_server, post_json
 
 RESPONSE: Json = {
     "id": "resp_1",
@@ -49,14 +47,6 @@ async def test_the_bytes_of_the_answer_are_returned_unchanged() -> None:
     async with engine(Step(body)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
         answer, _ = await post_json(server, "/v1/responses", {"input": "hi"})
     assert answer.body == body
-
-
-async def test_a_chat_request_goes_to_the_chat_endpoint() -> None:
-    request: Json = {"messages": [{"role": "user", "content": "hi"}]}
-    async with engine(COMPLETION) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        _, body = await post_json(server, "/v1/chat/completions", request)
-    assert fake.paths == ["/v1/chat/completions"]
-    assert body == COMPLETION
 
 
 async def test_a_rows_extra_body_is_merged_and_yields_to_the_request() -> None:
@@ -136,13 +126,6 @@ async def test_a_context_overflow_has_openais_error_code(kind: type[Server], str
     assert OVERFLOW in error.message
 
 
-async def test_an_invalid_request_is_a_bad_request_of_the_model_server() -> None:
-    async with client_and_engine() as (client, engine):
-        error = await error_of(client, previous_response_id="resp_0")
-    assert (type(error), error.code, engine.requests) == (BadRequestError, "bad_request", [])
-    assert "previous_response_id: " in error.message
-
-
 async def test_an_unknown_path_is_not_found() -> None:
     async with client_and_engine() as (client, _):
         with pytest.raises(openai.NotFoundError, match=r"/v1/embeddings .*/v1/responses"):
@@ -181,18 +164,3 @@ async def test_the_client_does_not_retry_what_the_server_has_already_retried(
     async with client_and_engine(step, retries=2, max_attempts=2) as (client, engine):
         await error_of(client, stream=stream)
     assert len(engine.requests) == attempts
-
-
-async def test_an_unreachable_endpoint_is_a_server_error_that_names_it() -> None:
-    url = unused_url() + "/v1"
-    async with client_of_server(VllmModel, base_url=url, max_attempts=1) as client:
-        error = await error_of(client)
-    assert (type(error), error.status_code, error.code) == (openai.InternalServerError, 503, "unreachable")
-    assert url in error.message
-
-
-async def test_injected_faults_look_like_those_of_an_endpoint_to_the_client() -> None:
-    faults: Json = {"rate_limit_rate": 1.0, "retry_after_s": 0}
-    async with client_of_server(BuiltinModel, faults=faults) as client:
-        error = await error_of(client.with_options(max_retries=1))
-    assert (type(error), error.code) == (RateLimitError, "rate_limit_exceeded")

@@ -236,29 +236,3 @@ async def test_a_failed_update_does_not_use_up_its_version(tmp_path: Path) -> No
     async with run.serve() as policy:
         assert (await policy.update(run.new_checkpoint(1), version="a"))[0] == 502
         assert (await policy.update(run.new_checkpoint(2), version="a"))[0] == 200
-
-
-async def test_a_folder_replaced_by_a_link_between_the_check_and_the_load_is_refused(tmp_path: Path) -> None:
-    run = CheckpointRun(tmp_path)
-    (engine,) = run.engines
-    engine.delayed["/pause"] = asyncio.Event()
-    folder, other = Path(run.new_checkpoint(1)), run.new_checkpoint(2)
-    async with run.serve() as policy:
-        updating = asyncio.create_task(policy.update(str(folder)))
-        await until(lambda: "/pause?mode=keep" in engine.paths)
-        folder.rename(tmp_path / "moved")
-        folder.symlink_to(other)
-        engine.delayed["/pause"].set()
-        status, content = await updating
-        assert (status, "nothing was changed" in content["detail"], engine.weights) == (409, True, run.base)
-        assert await policy.call_model() == (200, run.base)
-
-
-async def test_of_two_concurrent_updates_with_one_version_the_second_is_refused(tmp_path: Path) -> None:
-    run = CheckpointRun(tmp_path)
-    async with run.serve() as policy:
-        both = await asyncio.gather(
-            policy.update(run.new_checkpoint(1), version="x"), policy.update(run.new_checkpoint(2), version="x")
-        )
-        twice = await asyncio.gather(*(policy.update(run.new_checkpoint(3), version="y") for _ in range(2)))
-    assert (sorted(status for status, _ in both), [status for status, _ in twice]) == ([200, 409], [200, 200])

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import weight_update
-from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
-from rollyard.services.server.settings import parse_settings
+from rollyard.responses_api_models.vllm_model.app import VllmModel
 from tests.support.checkpoint_run import active_urls
 from tests.support.waiting import until
 from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server
@@ -89,14 +87,14 @@ async def test_a_failed_second_pause_does_not_end_the_first() -> None:
         assert await policy.call_model() == (200, STARTED)
 
 
-async def test_one_resume_ends_two_concurrent_pauses_and_a_resume_without_a_pause_succeeds() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        assert await post_all(policy, "/resume") == [200]
-        answers = await asyncio.gather(policy.post("/pause"), policy.post("/pause"))
-        assert [status for status, _ in answers] == [200, 200]
-        assert await post_all(policy, "/resume") == [200]
-        assert await policy.call_model() == (200, STARTED)
+async def test_one_resume_ends_two_concurrent_pauses_and_a_resume_without_a_pause_succeeds(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    assert await post_all(policy, "/resume") == [200]
+    answers = await asyncio.gather(policy.post("/pause"), policy.post("/pause"))
+    assert [status for status, _ in answers] == [200, 200]
+    assert await post_all(policy, "/resume") == [200]
+    assert await policy.call_model() == (200, STARTED)
 
 
 @pytest.mark.parametrize("path", ["/pause", "/resume", "/sleep", "/wake_up"])
@@ -112,17 +110,6 @@ async def test_a_dead_engine_does_not_block_model_calls_after_any_control_call(p
         assert await post_all(policy, end) == [200]
         assert [await policy.call_model() for _ in range(3)] == [(200, STARTED)] * 3
         assert active_urls(policy) == [engine_url(0)]
-
-
-async def test_a_lost_engine_that_responds_again_rejoins_with_the_policys_weights() -> None:
-    good, dying = WeightEngine(), WeightEngine()
-    async with trainer_server(good, dying) as policy:
-        dying.dead = True
-        assert (await policy.update(NEW))[0] == 200
-        assert active_urls(policy) == [engine_url(0)]
-        dying.restart()
-        await until(lambda: len(active_urls(policy)) == 2)
-        assert (dying.weights, dying.label, dying.paused) == (NEW, "1", False)
 
 
 async def test_an_engine_whose_response_to_a_pause_was_lost_rejoins_unpaused() -> None:
@@ -174,15 +161,15 @@ async def test_the_only_engine_always_stays_in_the_pool(path: str) -> None:
         assert (status, engine.weights, engine.paused) == (200, "/weights/next", False)
 
 
-async def test_calls_proceed_when_an_engine_that_missed_the_resume_is_reachable_again() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause")
-        engine.dead = True
-        assert await post_all(policy, "/resume") == [502]
-        engine.dead = False  # reachable again and still paused
-        await until(lambda: not engine.paused)
-        assert await policy.call_model() == (200, STARTED)
+async def test_calls_proceed_when_an_engine_that_missed_the_resume_is_reachable_again(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    await policy.post("/pause")
+    engine.dead = True
+    assert await post_all(policy, "/resume") == [502]
+    engine.dead = False  # reachable again and still paused
+    await until(lambda: not engine.paused)
+    assert await policy.call_model() == (200, STARTED)
 
 
 async def test_an_engine_that_fails_to_resume_leaves_the_pool_and_the_others_continue() -> None:
@@ -293,19 +280,6 @@ async def test_a_lost_engine_rejoins_when_the_trainer_sets_up_its_transfer_again
         assert (await policy.call_model(), len(active_urls(policy))) == ((200, "/weights/sent"), 2)
 
 
-async def test_counted_versions_never_decrease_under_concurrent_updates() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause")
-        work: list[tuple[str, Json]] = [("/weights/update", {"path": NEW}), ("/finish_weight_update", {})] * 4
-        await asyncio.gather(*(policy.post(path, body) for path, body in work))
-        assert await post_all(policy, "/resume") == [200]
-        labels = [body["new_version"] for path, body in engine.calls if path == "/update_weight_version"]
-        counted = [int(label) for label in labels if label.isdecimal()]
-        assert counted == sorted(counted)
-        assert (await policy.version(), engine.label) == (str(max(counted[-1], int(engine.label))), engine.label)
-
-
 SHORT = "lease_s=0.05"
 HEADER = "x-rollyard-pause-lease"
 
@@ -314,24 +288,24 @@ async def status_of(policy: TrainerClient) -> Any:
     return (await policy.get("/weights"))[1]
 
 
-async def test_a_pause_without_a_resume_expires_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        assert (await policy.post(f"/pause?mode=keep&{SHORT}"))[0] == 200
-        assert (await policy.call_model(), engine.paused) == (
-            (200, STARTED),
-            False,
-        )  # the call waited until the lease expired
-        status = await status_of(policy)
+async def test_a_pause_without_a_resume_expires_and_is_reported(
+    engine: WeightEngine, policy: TrainerClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (await policy.post(f"/pause?mode=keep&{SHORT}"))[0] == 200
+    assert (await policy.call_model(), engine.paused) == (
+        (200, STARTED),
+        False,
+    )  # the call waited until the lease expired
+    status = await status_of(policy)
     assert (status["lease"], status["lease_expired"]["lease_s"], status["waits_for"]) == (None, 0.05, [])
     assert "0.05 s" in caplog.text
 
 
-async def test_engines_do_not_see_the_lease_and_the_response_reports_it() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        answer, content = await policy.send("POST", "/pause?mode=keep&lease_s=30", {"lease_s": 40, "x": 1})
-        status = await status_of(policy)
+async def test_engines_do_not_see_the_lease_and_the_response_reports_it(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    answer, content = await policy.send("POST", "/pause?mode=keep&lease_s=30", {"lease_s": 40, "x": 1})
+    status = await status_of(policy)
     assert (engine.calls[0], content) == (("/pause?mode=keep", {"x": 1}), {"status": "paused"})
     assert (answer.headers[HEADER], status["lease"]["lease_s"]) == ("30", 30)
     assert 0 < status["lease"]["left_s"] <= 30
@@ -373,17 +347,6 @@ async def test_a_control_call_that_takes_longer_than_the_lease_keeps_it_alive() 
         assert await policy.call_model() == (200, STARTED)
 
 
-async def test_a_trainer_that_returns_after_the_lease_must_pause_again() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post(f"/pause?{SHORT}")
-        await until(lambda: not engine.paused)
-        status, content = await policy.post("/start_weight_update", {})
-        assert (status, "/pause?mode=keep" in content["detail"], engine.weights) == (409, True, STARTED)
-        assert (await policy.update("/weights/new"))[0] == 200
-        assert await policy.call_model() == (200, "/weights/new")
-
-
 async def test_a_trainer_that_dies_during_an_update_causes_a_failure_that_names_the_reason() -> None:
     invalid_urls: list[str] = []
 
@@ -408,15 +371,13 @@ async def test_a_trainer_that_dies_during_an_update_causes_a_failure_that_names_
         assert await policy.call_model() == (200, "/weights/one")
 
 
-async def test_a_sleep_has_a_lease_only_on_request() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause")
-        await policy.post("/sleep?level=1")
-        assert (await status_of(policy))["lease"] is None
-        await policy.post("/sleep?level=1&lease_s=0.05")
-        assert await policy.call_model() == (200, STARTED)
-        assert "/wake_up" in engine.paths
+async def test_a_sleep_has_a_lease_only_on_request(engine: WeightEngine, policy: TrainerClient) -> None:
+    await policy.post("/pause")
+    await policy.post("/sleep?level=1")
+    assert (await status_of(policy))["lease"] is None
+    await policy.post("/sleep?level=1&lease_s=0.05")
+    assert await policy.call_model() == (200, STARTED)
+    assert "/wake_up" in engine.paths
 
 
 async def test_a_failed_resume_is_retried() -> None:
@@ -437,48 +398,32 @@ async def test_a_failed_resume_after_an_update_is_retried() -> None:
         assert await policy.call_model() == (200, "/weights/new")
 
 
-async def test_a_lease_also_expires_while_no_engine_is_up(caplog: pytest.LogCaptureFixture) -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post(f"/pause?{SHORT}")
-        policy.server.gone(engine_url(0))
-        await until(lambda: "no control call" in caplog.text)
-        engine.restart()
-        await policy.server.register_engine(engine_url(0))
-        assert await policy.call_model() == (200, STARTED)
+async def test_a_lease_also_expires_while_no_engine_is_up(
+    engine: WeightEngine, policy: TrainerClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    await policy.post(f"/pause?{SHORT}")
+    policy.server.gone(engine_url(0))
+    await until(lambda: "no control call" in caplog.text)
+    engine.restart()
+    await policy.server.register_engine(engine_url(0))
+    assert await policy.call_model() == (200, STARTED)
 
 
-async def test_an_invalid_lease_is_refused_before_the_pause() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        for lease in ("0", "-1", "nan", "inf", "", "soon", "1e9", "true"):
-            status, content = await policy.post(f"/pause?lease_s={lease}")
-            assert (status, engine.paused, "lease_s" in content["detail"]) == (400, False, True), lease
+async def test_an_invalid_lease_is_refused_before_the_pause(engine: WeightEngine, policy: TrainerClient) -> None:
+    for lease in ("0", "-1", "nan", "inf", "", "soon", "1e9", "true"):
+        status, content = await policy.post(f"/pause?lease_s={lease}")
+        assert (status, engine.paused, "lease_s" in content["detail"]) == (400, False, True), lease
 
 
-async def test_a_lease_in_the_body_is_validated_as_strictly() -> None:
-    leases: list[Any] = [0, True, [], {}, "x"]
-    async with trainer_server(WeightEngine()) as policy:
-        for lease in leases:
-            assert (await policy.post("/pause", {"lease_s": lease}))[0] == 400, lease
-
-
-def test_a_lease_of_zero_in_the_settings_is_refused() -> None:
-    with pytest.raises(OperatorError, match="pause_lease_s"):
-        parse_settings(
-            VllmModelSettings, {"base_url": engine_url(0), "model": "tiny", "pause_lease_s": 0}, "policy_model"
-        )
-
-
-async def test_a_failing_resume_is_not_retried_in_a_tight_loop(caplog: pytest.LogCaptureFixture) -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        engine.fails.add("/resume")
-        await policy.post("/pause?lease_s=0.001")
-        await until(lambda: "retrying in" in caplog.text)
-        await asyncio.sleep(0.1)
-        assert engine.paths.count("/resume") == 1
-        assert (await status_of(policy))["lease"]["lease_s"] == 5.0
+async def test_a_failing_resume_is_not_retried_in_a_tight_loop(
+    engine: WeightEngine, policy: TrainerClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.fails.add("/resume")
+    await policy.post("/pause?lease_s=0.001")
+    await until(lambda: "retrying in" in caplog.text)
+    await asyncio.sleep(0.1)
+    assert engine.paths.count("/resume") == 1
+    assert (await status_of(policy))["lease"]["lease_s"] == 5.0
 
 
 async def test_a_lease_that_expires_during_an_update_ends_after_the_update() -> None:
@@ -495,26 +440,26 @@ async def test_a_lease_that_expires_during_an_update_ends_after_the_update() -> 
         assert not engine.paused
 
 
-async def test_of_two_trainers_the_later_pause_sets_the_lease_and_neither_aborts_the_others_update() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=60")
-        await policy.post("/pause?lease_s=0.05")
-        await until(lambda: not engine.paused)
-        status, content = await policy.post("/start_weight_update", {})
-        assert (status, "/pause?mode=keep" in content["detail"]) == (409, True)
-        both = await asyncio.gather(policy.update("/weights/a", version="x"), policy.update("/weights/b", version="x"))
-        assert sorted(status for status, _ in both) == [200, 409]
-        assert await policy.call_model() == (200, "/weights/a")
+async def test_of_two_trainers_the_later_pause_sets_the_lease_and_neither_aborts_the_others_update(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    await policy.post("/pause?lease_s=60")
+    await policy.post("/pause?lease_s=0.05")
+    await until(lambda: not engine.paused)
+    status, content = await policy.post("/start_weight_update", {})
+    assert (status, "/pause?mode=keep" in content["detail"]) == (409, True)
+    both = await asyncio.gather(policy.update("/weights/a", version="x"), policy.update("/weights/b", version="x"))
+    assert sorted(status for status, _ in both) == [200, 409]
+    assert await policy.call_model() == (200, "/weights/a")
 
 
-async def test_an_update_from_a_folder_during_another_trainers_update_is_refused_and_the_latter_completes() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=60")
-        await policy.post("/start_weight_update", {})
-        status, content = await policy.update("/weights/new")
-        assert (status, "is not finished" in content["detail"], "/collective_rpc" in engine.paths) == (502, True, False)
-        assert (await policy.post("/finish_weight_update", {"weight_version": "1"}))[0] == 200
-        await policy.post("/resume")
-        assert await policy.call_model() == (200, "/weights/sent")
+async def test_an_update_from_a_folder_during_another_trainers_update_is_refused_and_the_latter_completes(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    await policy.post("/pause?lease_s=60")
+    await policy.post("/start_weight_update", {})
+    status, content = await policy.update("/weights/new")
+    assert (status, "is not finished" in content["detail"], "/collective_rpc" in engine.paths) == (502, True, False)
+    assert (await policy.post("/finish_weight_update", {"weight_version": "1"}))[0] == 200
+    await policy.post("/resume")
+    assert await policy.call_model() == (200, "/weights/sent")

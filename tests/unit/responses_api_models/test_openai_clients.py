@@ -1,16 +1,17 @@
-"""OpenAI's official client reads streams of engines: events arrive as they are generated and every stream ends."""
+"""OpenAI's official client and the model servers understand each other's requests and responses."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
 
-import anthropic
 import orjson
 import pytest
-from openai import APIError, AsyncOpenAI, InternalServerError, OpenAI
+from openai import APIError, AsyncOpenAI, InternalServerError, NotFoundError, pydantic_function_tool
+from pydantic import BaseModel
 
 from rollyard.records.types import Json
+from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.server.app import Server
@@ -22,18 +23,147 @@ from tests.support.openai_client import (
     TOOLS,
     Move,
     client_and_engine,
+    client_of_server,
     run_sync_client,
 )
-from tests.support.scripted_engine import DONE, Step, chunks, response_events
+from tests.support.scripted_engine import DONE, Step, chunks, completion, response_events
 from tests.support.waiting import deadline_s
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "step", "arguments": '{"actions":["Up"]}'}}
+CALLS = completion(
+    {"content": "I go up", "reasoning": "hm", "tool_calls": [CALL, {**CALL, "id": "call_2"}]}, "tool_calls"
+)
+MOVE = completion({"content": '{"direction": "up", "steps": 2}'})
+
+
+class step(BaseModel):  # noqa: N801 - a tool's name
+    """Play moves."""
+
+    actions: list[str]
+
+
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
+async def test_both_official_clients_receive_the_complete_chat_completion(kind: type[Server]) -> None:
+    async with client_and_engine(CALLS, kind=kind) as (client, _):
+        one = await client.chat.completions.create(model="any", messages=HELLO, tools=CHAT_TOOLS)
+        two = await run_sync_client(
+            client, lambda c: c.chat.completions.create(model="any", messages=HELLO, tools=CHAT_TOOLS)
+        )
+    assert one.to_dict() == two.to_dict() == CALLS
+
+
+async def test_both_official_clients_receive_the_complete_response() -> None:
+    async with client_and_engine(CALLS) as (client, _):
+        one = await client.responses.create(model="any", input="hi", tools=TOOLS)
+        two = await run_sync_client(client, lambda c: c.responses.create(model="any", input="hi", tools=TOOLS))
+    assert one.output_text == two.output_text == "I go up"
+    assert [item.type for item in one.output] == ["reasoning", "message", "function_call", "function_call"]
+    assert one.usage and two.usage and one.usage.total_tokens == two.usage.total_tokens == 7
+
+
+async def test_the_items_of_a_response_can_be_sent_back_by_the_client() -> None:
+    async with client_and_engine(CALLS, completion({"content": "done"})) as (client, engine):
+        first = await client.responses.parse(model="any", input="hi", tools=[pydantic_function_tool(step)])
+        call = cast(Any, first.output[2])
+        assert call.parsed_arguments == step(actions=["Up"])
+        answers: Any = [
+            {"type": "function_call_output", "call_id": item.call_id, "output": "ok"}
+            for item in first.output
+            if item.type == "function_call"
+        ]
+        await client.responses.create(model="any", input=[*HELLO, *cast(Any, first.output), *answers])
+    messages = engine.requests[1]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
+    assert (messages[1]["content"], messages[1]["reasoning"]) == ("I go up", "hm")
+    assert messages[1]["tool_calls"] == CALLS["choices"][0]["message"]["tool_calls"]
+
+
+async def test_structured_output_is_requested_from_the_engine_and_parsed_in_both_apis() -> None:
+    async with client_and_engine(MOVE) as (client, engine):
+        response = await client.responses.parse(model="any", input="hi", text_format=Move)
+        chat = await client.chat.completions.parse(model="any", messages=HELLO, response_format=Move)
+    assert response.output_parsed == chat.choices[0].message.parsed == Move(direction="up", steps=2)
+    formats = [request["response_format"] for request in engine.requests]
+    assert formats[0]["json_schema"] == {"name": "Move", "strict": True, "schema": formats[1]["json_schema"]["schema"]}
+    assert formats[0]["type"] == formats[1]["type"] == "json_schema"
+
+
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
+async def test_unknown_fields_headers_cookies_and_the_query_reach_the_engine(kind: type[Server]) -> None:
+    answer = (
+        CALLS
+        if kind is VllmModel
+        else {
+            "id": "resp_1",
+            "object": "response",
+            "status": "completed",
+            "output": [{"type": "web_search_call", "id": "w", "status": "completed"}],
+        }
+    )
+    async with client_and_engine(answer, kind=kind) as (client, engine):
+        await client.with_options(default_headers={"x-session-id": "e1", "cookie": "sticky=7"}).responses.create(
+            model="any",
+            input="hi",
+            extra_body={"top_k": 5, "odd": {"deep": [None]}},
+            extra_query={"api-version": "2026-01-01", "api_key": "mine"},
+        )
+    assert {key: engine.requests[0][key] for key in ("top_k", "odd")} == {"top_k": 5, "odd": {"deep": [None]}}
+    assert {key: engine.headers[0][key] for key in ("x-session-id", "cookie")} == {
+        "x-session-id": "e1",
+        "cookie": "sticky=7",
+    }
+    assert engine.paths[0].partition("?")[2] == "api-version=2026-01-01"
+
+
+async def test_unknown_fields_and_headers_of_the_engines_answer_reach_the_client() -> None:
+    step = Step({**CALLS, "odd": {"deep": 1}}, headers={"x-request-id": "req-9", "set-cookie": "sticky=8; Path=/"})
+    async with client_and_engine(step) as (client, _):
+        raw = await client.chat.completions.with_raw_response.create(model="any", messages=HELLO)
+        response = await client.responses.create(model="any", input="hi")
+    assert raw.headers["set-cookie"] == "sticky=8; Path=/"
+    assert (raw.request_id, response._request_id) == ("req-9", "req-9")
+    assert cast(Any, response).odd == cast(Any, raw.parse()).odd == {"deep": 1}
+
+
+@pytest.mark.parametrize("name", ["engine-model", "Qwen/Qwen3-4B"])
+async def test_the_model_is_listed_and_found_by_its_name(name: str) -> None:
+    async with client_and_engine(model=name) as (client, _):
+        assert [model.id async for model in client.models.list()] == [name]
+        assert (await client.models.retrieve(name)).id == name
+        assert (await run_sync_client(client, lambda c: c.models.retrieve(name))).object == "model"
+
+
+async def test_an_unknown_model_is_not_found() -> None:
+    async with client_and_engine() as (client, _):
+        with pytest.raises(NotFoundError, match="has no model 'gpt-9'") as caught:
+            await client.models.retrieve("gpt-9")
+    assert caught.value.code == "model_not_found"
+
+
+async def test_the_built_in_model_works_with_both_apis_streamed_or_not() -> None:
+    board = "You are the player. Push all boxes onto the targets.\n######\n#_PXO#\n######"
+    messages: Any = [{"role": "user", "content": board}]
+    async with client_of_server(BuiltinModel, temperature=0.0) as client:
+        response = await client.responses.create(model="any", input=board, tools=TOOLS)
+        chat = await client.chat.completions.create(model="any", messages=messages, tools=CHAT_TOOLS)
+        async with client.responses.stream(model="any", input=board, tools=TOOLS) as events:
+            streamed = await events.get_final_response()
+        async with client.chat.completions.stream(model="any", messages=messages, tools=CHAT_TOOLS) as chunks:
+            chunked = await chunks.get_final_completion()
+    calls = [cast(Any, response.output[0]), cast(Any, streamed.output[0])]
+    calls += [cast(Any, answer.choices[0].message.tool_calls)[0].function for answer in (chat, chunked)]
+    assert [call.name for call in calls] == ["step"] * 4
+    assert len({call.arguments for call in calls}) == 1
+
+
+# OpenAI's official client reads streams of engines: events arrive as they are generated and every stream ends.
 
 CALL_START: Json = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "step", "arguments": ""}}
 CALL_ARGUMENTS = [{"index": 0, "function": {"arguments": piece}} for piece in ('{"actions":', '["Up"]}')]
 SECOND_CALL: Json = {"index": 1, "id": "call_2", "type": "function", "function": {"name": "step", "arguments": "{}"}}
-CALLS = [{"tool_calls": [part]} for part in (CALL_START, *CALL_ARGUMENTS, SECOND_CALL)]
-TURN = chunks({"reasoning": "hm"}, {"content": "I "}, {"content": "go"}, *CALLS, finish_reason="tool_calls")
+STREAMED_CALLS = [{"tool_calls": [part]} for part in (CALL_START, *CALL_ARGUMENTS, SECOND_CALL)]
+TURN = chunks({"reasoning": "hm"}, {"content": "I "}, {"content": "go"}, *STREAMED_CALLS, finish_reason="tool_calls")
 HELLO_EVENTS = chunks({"content": "hel"}, {"content": "lo"})
-MOVE = chunks({"content": '{"direction": "up", '}, {"content": '"steps": 2}'})
 
 
 async def chat(client: AsyncOpenAI, **more: Any) -> Any:
@@ -67,17 +197,6 @@ async def test_the_responses_accumulator_ends_with_the_complete_turn() -> None:
     assert engine.requests[0]["stream"] is True
 
 
-async def test_the_synchronous_client_reads_both_streams() -> None:
-    def use(client: OpenAI) -> tuple[str, str]:
-        with client.responses.stream(model="any", input="hi") as events:
-            text = events.get_final_response().output_text
-        stream = client.chat.completions.create(model="any", messages=HELLO, stream=True)
-        return text, "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
-
-    async with client_and_engine(Step(events=HELLO_EVENTS)) as (client, _):
-        assert await run_sync_client(client, use) == ("hello", "hello")
-
-
 @pytest.mark.parametrize("call", [chat, respond])
 async def test_events_arrive_while_the_engine_is_still_generating(call: Any) -> None:
     hold = asyncio.Event()
@@ -98,28 +217,12 @@ async def test_chunks_are_forwarded_unchanged() -> None:
     assert (engine.requests[0]["top_k"], engine.requests[0]["model"]) == (3, "engine-model")
 
 
-async def test_the_usage_of_a_chat_stream_is_requested_from_the_engine_if_the_client_requests_it() -> None:
-    async with client_and_engine(Step(events=HELLO_EVENTS)) as (client, engine):
-        *_, last = [chunk async for chunk in await chat(client, stream_options={"include_usage": True})]
-    assert engine.requests[0]["stream_options"] == {"include_usage": True}
-    assert last.usage.total_tokens == 7
-
-
 async def test_events_of_a_responses_endpoint_are_forwarded_unchanged() -> None:
     events = response_events("hello")
     async with client_and_engine(Step(events=events), kind=OpenaiModel) as (client, engine):
         received = [event.to_dict(exclude_unset=True) async for event in await respond(client)]
     assert received == [orjson.loads(event.partition(b"data: ")[2]) for event in events]
     assert engine.paths == ["/v1/responses"]
-
-
-async def test_structured_output_is_parsed_from_both_streams() -> None:
-    async with client_and_engine(Step(events=MOVE)) as (client, _):
-        async with client.responses.stream(model="any", input="hi", text_format=Move) as events:
-            response = await events.get_final_response()
-        async with client.chat.completions.stream(model="any", messages=HELLO, response_format=Move) as stream:
-            completion = await stream.get_final_completion()
-    assert response.output_parsed == completion.choices[0].message.parsed == Move(direction="up", steps=2)
 
 
 @pytest.mark.parametrize("call", [chat, respond])
@@ -242,16 +345,6 @@ async def test_a_broken_stream_never_looks_like_a_complete_answer(call: Any, cas
     async with client_and_engine(Step(events=events), max_attempts=1) as (client, _):
         with pytest.raises(APIError, match=message):
             [event async for event in await call(client)]
-
-
-@pytest.mark.parametrize("case", BROKEN)
-async def test_a_broken_stream_is_an_error_for_anthropics_client(case: str) -> None:
-    events, message = BROKEN[case]
-    request: Any = {"model": "any", "max_tokens": 9, "messages": HELLO}
-    async with anthropic_and_engine(Step(events=events), max_attempts=1) as (client, _):
-        with pytest.raises(anthropic.APIStatusError, match=message):
-            async with client.messages.stream(**request) as stream:
-                await stream.get_final_message()
 
 
 RESPONSE = response_events("hello")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -16,9 +15,17 @@ from rollyard.responses_api_models.chat_engine.training_routes import FORWARDED
 from rollyard.responses_api_models.chat_engine.vllm_control import GETS, POSTS
 from rollyard.responses_api_models.vllm_model.app import VllmModelSettings
 from rollyard.services.server.settings import parse_settings
-from tests.support.stacks import colocated, load_config
 from tests.support.waiting import deadline_s, until
-from tests.support.weight_engine import ODD_STREAM, REFUSAL, STARTED, WeightEngine, engine_url, log_prob, trainer_server
+from tests.support.weight_engine import (
+    ODD_STREAM,
+    REFUSAL,
+    STARTED,
+    TrainerClient,
+    WeightEngine,
+    engine_url,
+    log_prob,
+    trainer_server,
+)
 
 VERSION = "x-rollyard-policy-version"
 
@@ -59,42 +66,22 @@ def test_settings_with_two_model_servers_are_refused() -> None:
         parse_settings(VllmModelSettings, settings, "policy_model")
 
 
-async def test_a_run_without_a_token_is_refused_with_the_same_message(tmp_path: Path) -> None:
-    settings = {"entrypoint": "app.py", "base_url": engine_url(0), "model": "tiny", "trainer_endpoints": True}
-    config = {"policy_model": {"responses_api_models": {"vllm_model": settings}}}
-    with pytest.raises(OperatorError, match="token"):
-        async with colocated(load_config(config=config, tmp_path=tmp_path), tmp_path):
-            pass
+async def test_a_caller_without_the_token_is_refused(engine: WeightEngine, policy: TrainerClient) -> None:
+    for path in ("/tokenize", "/weights/update", "/pause"):
+        status, _ = await policy.post(path, {"path": "/x"}, authorization="Bearer another")
+        assert (status, engine.calls) == (401, []), path
 
 
-async def test_a_caller_without_the_token_is_refused() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        for path in ("/tokenize", "/weights/update", "/pause"):
-            status, _ = await policy.post(path, {"path": "/x"}, authorization="Bearer another")
-            assert (status, engine.calls) == (401, []), path
-
-
-async def test_a_forwarded_call_keeps_unknown_fields_its_query_and_the_bytes_of_the_response() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        for path in FORWARDED:
-            engine.answers[path] = (200, b' {"tokens": [1,  2], "odd": 1}\n')
-            request = {"prompt": [1, 2], "odd": {"a": 1}, "model": "other"}
-            answer, _ = await policy.send("POST", f"{path}?return=all&x=1", request, {"x-trace": "t"})
-            assert engine.calls[-1] == (f"{path}?return=all&x=1", {"prompt": [1, 2], "odd": {"a": 1}, "model": "tiny"})
-            assert (engine.headers[-1]["x-trace"], "authorization" in engine.headers[-1]) == ("t", False)
-            assert (answer.status, answer.body, answer.headers[VERSION]) == (200, engine.answers[path][1], "0")
-
-
-async def test_an_engines_refusal_is_returned_as_a_problem_with_its_message_and_status() -> None:
-    engine = WeightEngine()
-    error = b'{"error": {"message": "Token id 2000 is out of vocabulary", "code": 400}}'
-    engine.answers["/inference/v1/generate"] = (400, error)
-    async with trainer_server(engine) as policy:
-        status, content = await policy.post("/inference/v1/generate", {"token_ids": [2000]})
-    assert (status, content["upstream_status"], content["server"]) == (400, 400, "policy_model")
-    assert "Token id 2000" in content["detail"]
+async def test_a_forwarded_call_keeps_unknown_fields_its_query_and_the_bytes_of_the_response(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    for path in FORWARDED:
+        engine.answers[path] = (200, b' {"tokens": [1,  2], "odd": 1}\n')
+        request = {"prompt": [1, 2], "odd": {"a": 1}, "model": "other"}
+        answer, _ = await policy.send("POST", f"{path}?return=all&x=1", request, {"x-trace": "t"})
+        assert engine.calls[-1] == (f"{path}?return=all&x=1", {"prompt": [1, 2], "odd": {"a": 1}, "model": "tiny"})
+        assert (engine.headers[-1]["x-trace"], "authorization" in engine.headers[-1]) == ("t", False)
+        assert (answer.status, answer.body, answer.headers[VERSION]) == (200, engine.answers[path][1], "0")
 
 
 async def test_a_stream_is_forwarded_unchanged() -> None:
@@ -104,14 +91,6 @@ async def test_a_stream_is_forwarded_unchanged() -> None:
         assert answer.body == ODD_STREAM
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers[VERSION] == "0"
-
-
-async def test_calls_of_one_episode_go_to_one_engine() -> None:
-    engines = [WeightEngine() for _ in range(3)]
-    async with trainer_server(*engines) as policy:
-        for _ in range(6):
-            await policy.post("/tokenize", {"prompt": "x"}, **{"x-session-id": "episode-1"})
-    assert sorted(engine.paths.count("/tokenize") for engine in engines) == [0, 0, 6]
 
 
 async def test_a_control_call_reaches_every_engine_with_its_query_and_body() -> None:
@@ -127,13 +106,11 @@ async def test_a_control_call_reaches_every_engine_with_its_query_and_body() -> 
     assert answer.headers[VERSION] == "0"
 
 
-async def test_the_response_of_a_single_engine_is_returned_as_is() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        assert await policy.post("/pause") == (200, {"status": "paused"})
-        assert (await policy.get("/is_paused"))[1]["is_paused"] is True
-        engine.fails.add("/init_weight_transfer_engine")
-        status, content = await policy.post("/init_weight_transfer_engine", {})
+async def test_the_response_of_a_single_engine_is_returned_as_is(engine: WeightEngine, policy: TrainerClient) -> None:
+    assert await policy.post("/pause") == (200, {"status": "paused"})
+    assert (await policy.get("/is_paused"))[1]["is_paused"] is True
+    engine.fails.add("/init_weight_transfer_engine")
+    status, content = await policy.post("/init_weight_transfer_engine", {})
     assert (status, content) == (500, {"error": {"message": REFUSAL}})
 
 
@@ -146,20 +123,18 @@ async def test_when_one_of_several_engines_fails_the_problem_lists_all_responses
     assert "1 of 2 engines" in content["detail"]
 
 
-async def test_an_unreachable_engine_is_reported_as_a_problem_of_the_server() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        engine.dead = True
-        status, content = await policy.post("/reset_prefix_cache")
+async def test_an_unreachable_engine_is_reported_as_a_problem_of_the_server(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    engine.dead = True
+    status, content = await policy.post("/reset_prefix_cache")
     assert (status, content["type"], content["server"]) == (502, "urn:rollyard:connection_lost", "policy_model")
 
 
-async def test_unlisted_endpoints_are_not_forwarded() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        for path in ("/abort_requests", "/scale_elastic_ep", "/weight_checker", "/v1/embeddings"):
-            assert (await policy.post(path, {}))[0] == 404
-            assert path not in engine.paths
+async def test_unlisted_endpoints_are_not_forwarded(engine: WeightEngine, policy: TrainerClient) -> None:
+    for path in ("/abort_requests", "/scale_elastic_ep", "/weight_checker", "/v1/embeddings"):
+        assert (await policy.post(path, {}))[0] == 404
+        assert path not in engine.paths
 
 
 async def test_a_response_generated_before_a_pause_is_returned_without_waiting() -> None:
@@ -184,34 +159,14 @@ async def test_a_pause_that_lasts_too_long_causes_a_failure_that_says_how_to_end
     assert problem["type"] == "urn:rollyard:upstream_error"  # for training, a timeout would count with reward 0
 
 
-async def test_an_update_during_a_trainers_own_pause_leaves_the_engines_paused() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause?mode=keep")
-        await policy.update("/weights/new")
-        assert engine.paused
-        await policy.post("/resume")
-        assert await policy.call_model() == (200, "/weights/new")
-
-
-async def test_a_pause_that_every_engine_refuses_blocks_no_caller() -> None:
-    engine = WeightEngine()
-    engine.fails.add("/pause")
-    async with trainer_server(engine) as policy:
-        assert (await policy.post("/pause?mode=odd"))[0] == 500
-        assert await policy.call_model() == (200, STARTED)
-
-
-async def test_sleeping_engines_stay_asleep_during_an_update() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post("/sleep?level=2")
-        await policy.post("/wake_up?tags=weights")
-        await policy.post("/sleep?level=1")
-        assert (await policy.update("/weights/new"))[0] == 200
-        assert "/resume" not in engine.paths
-        await policy.post("/wake_up")
-        assert await policy.call_model() == (200, "/weights/new")
+async def test_sleeping_engines_stay_asleep_during_an_update(engine: WeightEngine, policy: TrainerClient) -> None:
+    await policy.post("/sleep?level=2")
+    await policy.post("/wake_up?tags=weights")
+    await policy.post("/sleep?level=1")
+    assert (await policy.update("/weights/new"))[0] == 200
+    assert "/resume" not in engine.paths
+    await policy.post("/wake_up")
+    assert await policy.call_model() == (200, "/weights/new")
 
 
 async def send_weights(policy: Any, **finish: Any) -> list[int]:
@@ -241,14 +196,6 @@ async def test_a_version_is_required_if_the_current_one_is_not_a_number() -> Non
         assert await send_weights(policy) == [200, 200, 200, 400, 409]
 
 
-async def test_a_weight_update_cannot_start_while_the_engine_runs() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        status, content = await policy.post("/start_weight_update")
-    assert (status, "/pause?mode=keep" in content["detail"]) == (409, True)
-    assert engine.weights == STARTED
-
-
 async def test_engines_without_weights_do_not_resume() -> None:
     for path in ["/resume", "/wake_up", "/update_weight_version"]:
         engine = WeightEngine()
@@ -262,18 +209,6 @@ async def test_engines_without_weights_do_not_resume() -> None:
             assert await policy.call_model() == (200, "/weights/sent")
 
 
-async def test_an_aborted_trainer_update_leaves_the_engine_invalid() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause?mode=keep")
-        await policy.post("/start_weight_update")
-        assert (await policy.update("/weights/new"))[0] == 502
-        engine.restart()
-        assert (await policy.update("/weights/new"))[0] == 200
-        assert (await policy.post("/resume"))[0] == 200
-        assert await policy.call_model() == (200, "/weights/new")
-
-
 async def test_an_engine_that_misses_part_of_the_weights_blocks_model_calls() -> None:
     one, two = WeightEngine(), WeightEngine()
     two.fails.add("/finish_weight_update")
@@ -285,15 +220,15 @@ async def test_an_engine_that_misses_part_of_the_weights_blocks_model_calls() ->
         assert (await policy.call_model())[0] == 200
 
 
-async def test_weights_cannot_be_loaded_without_the_version_tracking() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        body = {"method": "reload_weights", "kwargs": {"weights_path": "/x"}}
-        status, content = await policy.post("/collective_rpc", body)
-        assert (status, "POST /weights/update" in content["detail"]) == (400, True)
-        assert (await policy.post("/collective_rpc", {"method": "take_from_my_trainer"}))[0] == 200
-        assert (await policy.post("/update_weight_version", {"new_version": "7"}))[0] == 200
-        assert await policy.version() == "7"
+async def test_weights_cannot_be_loaded_without_the_version_tracking(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    body = {"method": "reload_weights", "kwargs": {"weights_path": "/x"}}
+    status, content = await policy.post("/collective_rpc", body)
+    assert (status, "POST /weights/update" in content["detail"]) == (400, True)
+    assert (await policy.post("/collective_rpc", {"method": "take_from_my_trainer"}))[0] == 200
+    assert (await policy.post("/update_weight_version", {"new_version": "7"}))[0] == 200
+    assert await policy.version() == "7"
     assert engine.weights == STARTED
 
 
@@ -308,17 +243,18 @@ async def test_model_calls_stop_when_a_new_engine_cannot_load_weights_that_a_tra
         assert (await policy.call_model())[0] == 200
 
 
-async def test_calls_wait_for_sleeping_engines_but_not_for_engines_that_discarded_their_weights() -> None:
-    async with trainer_server(WeightEngine()) as policy:
-        await policy.post("/sleep?level=1")
-        calling = asyncio.create_task(policy.call_model())
-        await asyncio.sleep(0.02)
-        assert not calling.done()
-        await policy.post("/wake_up")
-        assert await calling == (200, STARTED)
-        await policy.post("/sleep?level=2")
-        await policy.post("/wake_up")
-        assert (await policy.call_model())[0] == 503
+async def test_calls_wait_for_sleeping_engines_but_not_for_engines_that_discarded_their_weights(
+    policy: TrainerClient,
+) -> None:
+    await policy.post("/sleep?level=1")
+    calling = asyncio.create_task(policy.call_model())
+    await asyncio.sleep(0.02)
+    assert not calling.done()
+    await policy.post("/wake_up")
+    assert await calling == (200, STARTED)
+    await policy.post("/sleep?level=2")
+    await policy.post("/wake_up")
+    assert (await policy.call_model())[0] == 503
 
 
 async def test_every_model_response_carries_the_policy_version() -> None:
@@ -374,11 +310,9 @@ async def test_an_engine_that_does_not_respond_leaves_the_pool_and_the_other_ans
         assert (await policy.get("/weights"))[1]["lost"] == [engine_url(1)]
 
 
-async def test_the_only_engine_must_respond() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        engine.dead = True
-        assert (await policy.post(PATH, {"sequences": [[4, 5]]}))[0] in (502, 503)
+async def test_the_only_engine_must_respond(engine: WeightEngine, policy: TrainerClient) -> None:
+    engine.dead = True
+    assert (await policy.post(PATH, {"sequences": [[4, 5]]}))[0] in (502, 503)
 
 
 async def test_log_probabilities_are_not_read_while_weights_change() -> None:

@@ -19,7 +19,7 @@ from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from tests.support.anthropic_client import anthropic_and_engine, anthropic_client_of
 from tests.support.openai_client import STEP
-from tests.support.scripted_engine import Step, chunks, completion, response_events
+from tests.support.scripted_engine import Step, chunks, completion
 from tests.support.waiting import deadline_s
 
 HELLO: Any = [{"role": "user", "content": "hi"}]
@@ -113,13 +113,6 @@ async def test_the_openai_model_server_cuts_at_a_stop_sequence_because_its_endpo
     assert "stop" not in engine.requests[0]
 
 
-async def test_the_openai_model_server_streams() -> None:
-    async with anthropic_and_engine(Step(events=response_events("hello")), kind=OpenaiModel) as (client, _):
-        stream: Any = client.messages.stream(model="any", max_tokens=64, messages=HELLO)
-        async with stream as running:
-            assert await running.get_final_text() == "hello"
-
-
 async def test_the_builtin_model_answers_and_streams_the_same() -> None:
     async with anthropic_client_of(BuiltinModel) as client:
         message = await create(client, tools=TOOLS, extra_body=GREEDY)
@@ -143,15 +136,6 @@ async def test_an_error_of_the_engine_raises_the_clients_exception_once(
     body: Any = raised.value.body
     assert (body["type"], body["error"]["problem"]["server"]) == ("error", "policy_model")
     assert len(engine.requests) == 1
-
-
-async def test_an_engine_that_breaks_off_a_stream_raises_an_error_in_the_client() -> None:
-    events = chunks({"content": "one"})[:2]
-    async with anthropic_and_engine(Step(events=events, cut=True)) as (client, _):
-        stream: Any = client.messages.stream(model="any", max_tokens=64, messages=HELLO)
-        with pytest.raises(APIStatusError):
-            async with stream as running:
-                await running.get_final_message()
 
 
 async def test_a_client_that_leaves_a_stream_disconnects_the_engine() -> None:

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.responses_api_models.local_vllm_model.app import gpu_assignments
+from rollyard.responses_api_models.local_vllm_model.app import gpu_assignments, snapshot
+from rollyard.responses_api_models.local_vllm_model.engine import kind, phase_after
 from rollyard.responses_api_models.local_vllm_model.settings import (
     LocalVllmModelSettings,
     engine_environment,
     serve_arguments,
     shown,
 )
+from rollyard.responses_api_models.local_vllm_model.startup_errors import PORT_TAKEN, cause_of, error_of
 from rollyard.services.server.settings import parse_settings
 
 FOLDER = Path("/tmp/rollyard-engine-x")
@@ -180,3 +182,94 @@ def test_adapters_can_be_loaded_if_lora_and_the_trainer_endpoints_are_enabled() 
     assert environment(trainer_endpoints=True, extra_flags=flags)["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment(trainer_endpoints=True)
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment(extra_flags=flags)
+
+
+# A model named as on the Hugging Face hub is found in huggingface_hub's cache.
+
+
+@pytest.mark.parametrize(
+    ("variable", "subfolder"), [("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub")]
+)
+def test_a_downloaded_model_is_found_by_branch_and_by_commit(tmp_path: Path, variable: str, subfolder: str) -> None:
+    cached = tmp_path / subfolder / "models--Qwen--Qwen3-4B"
+    (cached / "snapshots" / "abc").mkdir(parents=True)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("abc")
+    environ = {variable: str(tmp_path)}
+    assert (
+        snapshot("Qwen/Qwen3-4B", "main", environ)
+        == snapshot("Qwen/Qwen3-4B", "abc", environ)
+        == cached / "snapshots/abc"
+    )
+    assert snapshot("Qwen/Qwen3-4B", "other", environ) is None
+    assert snapshot("Qwen/Qwen3-8B", "main", environ) is None
+
+
+# vLLM's log (lines of vLLM 0.32) is summarized as what it is doing and why it failed.
+
+LOG = [
+    ("W1121 19:25:08.082000 4035 torch/_library/triton.py:53] Triton not available", "importing vLLM"),
+    ("(Worker pid=3) INFO 11-21 [gpu_model_runner.py:5040] Starting to load model m...", "loading weights"),
+    ("Loading safetensors checkpoint shards:  38% Completed | 3/8 [00:10<00:17,  3.4s/it]", "loading weights 3/8"),
+    ("(Worker pid=3) INFO 11-21 [default_loader.py:501] Loading weights took 30.01 seconds", "profiling memory"),
+    ("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  51%|#####   | 26/51", "capturing CUDA graphs 26/51"),
+    ("(APIServer pid=1) INFO [entry.py:140] Starting vLLM server on http://127.0.0.1:51561", "starting the API server"),
+]
+
+
+def test_the_phase_follows_the_log() -> None:
+    phase = "importing vLLM"
+    for line, expected in LOG:
+        phase = phase_after([line], phase)
+        assert phase.startswith(expected), line
+
+
+def test_progress_within_a_phase_does_not_change_its_kind() -> None:
+    assert kind("loading weights 3/8") == kind("loading weights") == "loading weights"
+
+
+CORE = "(EngineCore pid=2) ERROR 11-21 19:26:09 [core.py:1201] "
+API = "(APIServer pid=1) "
+CAUSES = [
+    ("cannot start vllm: No such file or directory", "the command vllm cannot be started (No such file"),
+    ("vllm: error: unrecognized arguments: --enable-scale-out", "does not support --enable-scale-out: it is too old"),
+    (
+        API + "KeyError: 'invalid tool call parser: nope (chose from { hermes,mistral })'",
+        "tool_call_parser nope does not exist; available are hermes,mistral",
+    ),
+    (API + "OSError: [Errno 98] Address already in use", PORT_TAKEN),
+    (
+        CORE + "ValueError: Free memory on device cuda:0 (12.5/79.2 GiB) on startup is less than desired GPU memory "
+        "utilization (0.92, 72.86 GiB). Decrease GPU memory utilization",
+        "12.5 of 79.2 GiB are free on cuda:0, but gpu_memory_utilization=0.92 requires 72.86",
+    ),
+    (
+        CORE + "ValueError: To serve at least one request with the model's max seq len (40960), (5.62 GiB KV cache is "
+        "needed, which is larger than the available KV cache memory (2.17 GiB). Based on",
+        "max_model_len=40960 needs 5.62 GiB of KV cache, but only 2.17 GiB are available",
+    ),
+    ("requests.exceptions.HTTPError: 404 Client Error: Not Found for url", "nor the name of a hub model"),
+    ("huggingface_hub.errors.GatedRepoError: 401 Client Error.", "accept its licence"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), CAUSES, ids=lambda text: text[-40:])
+def test_common_causes_are_named(line: str, message: str) -> None:
+    noise = ["(APIServer pid=1) INFO 11-21 19:25:09 [x.py:1] all is well", "Traceback (most recent call last):"]
+    echo = "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above."
+    cause = cause_of([*noise, line, echo])
+    assert cause is not None
+    assert message in cause
+
+
+def test_a_warning_is_not_a_cause() -> None:
+    assert cause_of(["(EngineCore pid=2) WARNING 11-21 [parallel.py:746] Address already in use. Retrying"]) is None
+
+
+def test_an_unknown_cause_is_shown_as_the_original_error() -> None:
+    lines = [
+        CORE + "ValueError: the moon is in the wrong phase",
+        API + "RuntimeError: Engine core initialization failed.",
+    ]
+    assert error_of(lines) == "ValueError: the moon is in the wrong phase"
+    assert error_of(["nothing of the kind"]) is None

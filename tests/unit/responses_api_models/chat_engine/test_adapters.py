@@ -13,9 +13,14 @@ from rollyard.responses_api_models.chat_engine import weight_loader, weight_upda
 from tests.support.adapter_engine import AdapterEngine, write_adapter
 from tests.support.checkpoints import write_checkpoint
 from tests.support.waiting import until
-from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server
+from tests.support.weight_engine import STARTED, TrainerClient, engine_url, trainer_server
 
 ONE, TWO = "/adapters/one", "/adapters/two"
+
+
+@pytest.fixture
+def engine() -> AdapterEngine:
+    return AdapterEngine()
 
 
 @pytest.fixture(autouse=True)
@@ -42,28 +47,28 @@ async def test_every_engine_samples_with_the_newest_adapter_and_unloads_the_old_
         assert (status["version"], status["kind"], status["path"]) == ("v2", "adapter", TWO)
 
 
-async def test_the_prefix_cache_is_reset_after_the_load_and_before_the_engine_resumes() -> None:
-    engine = AdapterEngine()
-    async with trainer_server(engine) as policy:
-        await publish(policy, ONE, "v1")
-        names = [path.partition("?")[0] for path in engine.paths]
+async def test_the_prefix_cache_is_reset_after_the_load_and_before_the_engine_resumes(
+    engine: AdapterEngine, policy: TrainerClient
+) -> None:
+    await publish(policy, ONE, "v1")
+    names = [path.partition("?")[0] for path in engine.paths]
     order = [names.index(path) for path in ("/pause", "/v1/load_lora_adapter", "/reset_prefix_cache", "/resume")]
     assert order == sorted(order)
 
 
-async def test_requests_in_flight_end_with_the_old_adapter_before_the_new_one_is_loaded() -> None:
-    engine = AdapterEngine()
-    async with trainer_server(engine) as policy:
-        await publish(policy, ONE, "v1")
-        engine.hold_requests()
-        calling = asyncio.create_task(policy.call_model())
-        await until(lambda: engine.running == 1)
-        updating = asyncio.create_task(publish(policy, TWO, "v2"))
-        await until(lambda: "/pause?mode=wait" in engine.paths[-1:])
-        assert engine.adapters == {"adapter:v1": ONE}
-        engine._going.set()
-        assert (await calling, await updating) == ((200, ONE), 1)
-        assert await policy.call_model() == (200, TWO)
+async def test_requests_in_flight_end_with_the_old_adapter_before_the_new_one_is_loaded(
+    engine: AdapterEngine, policy: TrainerClient
+) -> None:
+    await publish(policy, ONE, "v1")
+    engine.hold_requests()
+    calling = asyncio.create_task(policy.call_model())
+    await until(lambda: engine.running == 1)
+    updating = asyncio.create_task(publish(policy, TWO, "v2"))
+    await until(lambda: "/pause?mode=wait" in engine.paths[-1:])
+    assert engine.adapters == {"adapter:v1": ONE}
+    engine._going.set()
+    assert (await calling, await updating) == ((200, ONE), 1)
+    assert await policy.call_model() == (200, TWO)
 
 
 async def test_requests_that_take_too_long_are_aborted_and_repeated_with_the_new_adapter(
@@ -80,17 +85,17 @@ async def test_requests_that_take_too_long_are_aborted_and_repeated_with_the_new
         assert await calling == (200, TWO)
 
 
-async def test_an_adapter_that_the_engine_refuses_leaves_the_previous_version() -> None:
-    engine = AdapterEngine()
-    async with trainer_server(engine) as policy:
-        engine.failing_adapter = ONE
-        status, answer = await policy.update(ONE, version="v1", kind="adapter")
-        assert (status, "max_lora_rank" in answer["detail"], "--enable-lora" in answer["detail"]) == (502, True, True)
-        assert await policy.call_model() == (200, STARTED)
-        engine.failing_adapter = TWO
-        await publish(policy, ONE, "v1b")
-        assert (await policy.update(TWO, version="v2", kind="adapter"))[0] == 502
-        assert (await policy.call_model(), await policy.version()) == ((200, ONE), "v1b")
+async def test_an_adapter_that_the_engine_refuses_leaves_the_previous_version(
+    engine: AdapterEngine, policy: TrainerClient
+) -> None:
+    engine.failing_adapter = ONE
+    status, answer = await policy.update(ONE, version="v1", kind="adapter")
+    assert (status, "max_lora_rank" in answer["detail"], "--enable-lora" in answer["detail"]) == (502, True, True)
+    assert await policy.call_model() == (200, STARTED)
+    engine.failing_adapter = TWO
+    await publish(policy, ONE, "v1b")
+    assert (await policy.update(TWO, version="v2", kind="adapter"))[0] == 502
+    assert (await policy.call_model(), await policy.version()) == ((200, ONE), "v1b")
 
 
 async def test_if_one_engine_refuses_an_adapter_the_others_return_to_the_previous_one() -> None:
@@ -103,22 +108,13 @@ async def test_if_one_engine_refuses_an_adapter_the_others_return_to_the_previou
         assert await policy.call_model() == (200, ONE)
 
 
-async def test_an_engine_without_adapters_says_how_to_enable_them() -> None:
-    async with trainer_server(WeightEngine()) as policy:
-        status, answer = await policy.update(ONE, version="v1", kind="adapter")
-        assert (status, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" in answer["detail"]) == (502, True)
-        assert await policy.call_model() == (200, STARTED)
-
-
-async def test_a_restarted_engine_gets_the_newest_adapter() -> None:
-    engine = AdapterEngine()
-    async with trainer_server(engine) as policy:
-        await publish(policy, ONE, "v1")
-        await publish(policy, TWO, "v2")
-        engine.restart()
-        assert (await policy.call_model())[1] != STARTED
-        await until(lambda: engine.adapters == {"adapter:v2": TWO})
-        assert await policy.call_model() == (200, TWO)
+async def test_a_restarted_engine_gets_the_newest_adapter(engine: AdapterEngine, policy: TrainerClient) -> None:
+    await publish(policy, ONE, "v1")
+    await publish(policy, TWO, "v2")
+    engine.restart()
+    assert (await policy.call_model())[1] != STARTED
+    await until(lambda: engine.adapters == {"adapter:v2": TWO})
+    assert await policy.call_model() == (200, TWO)
 
 
 async def test_a_restarted_server_continues_with_the_adapter_of_its_engines() -> None:
@@ -131,27 +127,24 @@ async def test_a_restarted_server_continues_with_the_adapter_of_its_engines() ->
         assert engine.adapters == {"adapter:v2": TWO}
 
 
-async def test_merged_weights_replace_an_adapter_and_an_adapter_cannot_replace_them() -> None:
-    engine = AdapterEngine()
-    async with trainer_server(engine) as policy:
-        await publish(policy, ONE, "v1")
-        assert (await policy.update("/weights/merged", version="v2"))[0] == 200
-        assert (engine.adapters, await policy.call_model()) == ({}, (200, "/weights/merged"))
-        status, answer = await policy.update(TWO, version="v3", kind="adapter")
-        assert (status, "publish merged weights" in answer["detail"]) == (409, True)
+async def test_merged_weights_replace_an_adapter_and_an_adapter_cannot_replace_them(
+    engine: AdapterEngine, policy: TrainerClient
+) -> None:
+    await publish(policy, ONE, "v1")
+    assert (await policy.update("/weights/merged", version="v2"))[0] == 200
+    assert (engine.adapters, await policy.call_model()) == ({}, (200, "/weights/merged"))
+    status, answer = await policy.update(TWO, version="v3", kind="adapter")
+    assert (status, "publish merged weights" in answer["detail"]) == (409, True)
 
 
-async def test_another_kind_is_refused() -> None:
-    async with trainer_server(AdapterEngine()) as policy:
-        status, answer = await policy.update(ONE, version="v1", kind="delta")
-        assert (status, "'weights' or 'adapter'" in answer["detail"]) == (400, True)
+async def test_another_kind_is_refused(policy: TrainerClient) -> None:
+    status, answer = await policy.update(ONE, version="v1", kind="delta")
+    assert (status, "'weights' or 'adapter'" in answer["detail"]) == (400, True)
 
 
-async def test_log_probabilities_are_those_of_the_adapter() -> None:
-    engine = AdapterEngine()
-    async with trainer_server(engine) as policy:
-        await publish(policy, ONE, "v1")
-        await policy.post("/weights/log_probs", {"sequences": [[1, 2]]})
+async def test_log_probabilities_are_those_of_the_adapter(engine: AdapterEngine, policy: TrainerClient) -> None:
+    await publish(policy, ONE, "v1")
+    await policy.post("/weights/log_probs", {"sequences": [[1, 2]]})
     (asked,) = [body for path, body in engine.calls if path == "/v1/completions"]
     assert asked["model"] == "adapter:v1" and "prompt_logprobs" not in asked
 
