@@ -1,4 +1,15 @@
-"""Serves Anthropic's Messages API through the `responses` and `stream_responses` of any model server."""
+"""Serves Anthropic's Messages API through the `responses` and `stream_responses` of any model server.
+
+    system                            ->  instructions
+    text block                        ->  message with an input_text or output_text part
+    image block                       ->  message with an input_image part, or such a part of a tool's output
+    thinking block                    ->  {"type": "reasoning", "summary": [...]}
+    tool_use block                    ->  {"type": "function_call", "call_id", "name", "arguments"}
+    tool_result block                 ->  {"type": "function_call_output", "call_id", "output"}
+
+Documents, the provider's own tools and an unfinished answer of the assistant are refused. Fields that neither API
+defines are copied unchanged.
+"""
 
 from __future__ import annotations
 
@@ -358,7 +369,6 @@ def empty_message(response: Json) -> Json:
 
 
 def ending(response: Json, content: list[Json], stop: StopSequences) -> Json:
-    """Return why the message ended, as `stop_reason` and `stop_sequence`."""
     reported = response.get(STOPPED_BY)
     matched = stop.matched or (reported if isinstance(reported, str) and reported in stop.sequences else None)
     if matched is not None:
@@ -446,7 +456,6 @@ class StopSequences:
         return text
 
     def rest(self) -> str:
-        """Return the text that was held back, because the text has ended."""
         held, self._held = self._held, ""
         return held
 
@@ -465,6 +474,16 @@ _Part = tuple[object, object]
 
 
 class MessageEvents:
+    """Converts a stream of Responses events to a stream of Anthropic's Messages API, without I/O.
+
+        message_start
+        for each block:  content_block_start, content_block_delta, content_block_stop
+        message_delta (stop_reason, usage), message_stop | error
+
+    Each part of a text or reasoning item becomes a block, and so does each tool call. A tool call is sent in one delta,
+    once it is complete, because its arguments must be valid JSON.
+    """
+
     def __init__(self, stop: StopSequences) -> None:
         self._stop = stop
         self._content: list[Json] = []

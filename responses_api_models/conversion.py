@@ -34,21 +34,13 @@ from rollyard.services.responses.tool_calls import call_function, read_arguments
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The variant of Chat Completions that an engine expects. The defaults suit vLLM."""
+    """The variant of Chat Completions that an engine expects (see ChatEngineSettings). The defaults suit vLLM."""
 
     developer_as_system: bool = True
-    """Send developer messages with the system role: most chat templates have no developer role, and many silently drop
-    messages with it."""
     reasoning_fields: tuple[str, ...] = ("reasoning_content", "reasoning")
-    """Fields in which the reasoning of earlier assistant messages is sent. Older vLLM versions read the first field and
-    newer versions the second; each ignores the other, so both are sent."""
     think_tags: bool = False
-    """Whether the reasoning is `<think>...</think>` at the start of the content, because the engine has no reasoning
-    parser."""
     max_tokens_field: str = "max_tokens"
-    """Name of the field for the output token limit."""
     send_token_ids: bool = False
-    """Send the token ids of earlier turns as fields of their assistant messages."""
 
 
 def unconvertible(where: str, found: str) -> Failure:

@@ -47,8 +47,6 @@ class _Endpoint:
 
 
 class EpisodePolicies:
-    """The endpoints that the episodes of one model server's agents use."""
-
     def __init__(self, settings: ServerSettings, context: Context, models: Callable[[], list[str]]) -> None:
         """`models` returns the server's own model names; the first is used if an episode gives none."""
         self._context = context

@@ -199,6 +199,13 @@ def _nothing(response: Json) -> None:
 
 
 class ResponseEvents:
+    """Converts a chat engine's chunks to Responses stream events, without I/O.
+
+    Together, the events form the Response that `chat_to_response` would return for the complete completion. At any
+    time, either one text item or any number of tool calls are open, and the deltas of open calls can be interleaved.
+    Text after a tool call starts a new item.
+    """
+
     def __init__(self, request: Json, dialect: Dialect, on_response: Callable[[Json], None] = _nothing) -> None:
         self._request = request
         self._on_response = on_response

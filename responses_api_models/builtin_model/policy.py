@@ -2,6 +2,9 @@
 
 Its output uses the formats that environments parse: a call to `step` with a list of moves, `<action>Up</action>` if
 there is no tool, and `<answer>Up || Left</answer>` at the end.
+
+A board is drawn with `#` wall, `_` floor, `O` target, `X` box, `√` box on target, `P` player, `S` player on target.
+Only the last board of the conversation is parsed; earlier tool outputs are only hashed.
 """
 
 from __future__ import annotations
@@ -168,7 +171,10 @@ pushed)."""
 
 
 def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
-    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution."""
+    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution.
+
+    The search is breadth-first over (player, boxes); each state is one integer.
+    """
     flat, stride = _flat(board)
     cells = [at for at, symbol in enumerate(flat) if symbol != "#"]
     number = {at: index for index, at in enumerate(cells)}

@@ -10,12 +10,11 @@ token_diagnostics.py     the checks of `ng_doctor tokens`
 
 For trainers:
 
-training_routes.py       the HTTP endpoints
+training_routes.py       the HTTP endpoints, and log-probabilities of given tokens from every engine
 policy_versions.py       the version of the policy and of each engine, and the gate in front of model calls
 checkpoint.py            checks a folder of weights before any engine loads it
 weight_update.py         loads new weights into every engine, or restores the old ones; syncs restarted engines
 weight_loader.py         the steps of a weight change on one engine, and what an engine on a CPU cannot do
 engine_group.py          sends one request to every engine, and runs one job at a time
-engine_log_probs.py      log-probabilities of given tokens, from every engine
 vllm_control.py          vLLM's control endpoints, for trainers that transfer weights themselves
 """

@@ -90,7 +90,6 @@ class PolicyVersions:
         return next((known.signature for known in self._checkpoints.values() if known.signature), None)
 
     def fingerprint(self, version: str | None) -> str:
-        """Return the fingerprint of the files of a version; empty if unknown."""
         known = self._checkpoints.get(version or "")
         return known.fingerprint if known else ""
 
@@ -198,8 +197,6 @@ def checked_version(version: Any) -> str:
     return version
 
 
-# The gate in front of every model call, which prevents a rollout from being sampled with a mixture of weights.
-
 VERSION_HEADER = b"x-rollyard-policy-version"
 START_VERSION_HEADER = b"x-rollyard-policy-version-begun"
 """Header with the version under which a call started, if it differs from the version under which it ended."""
@@ -211,7 +208,11 @@ RESYNCING = "a restarted engine is loading the policy's weights"
 
 
 class Gate:
-    """Delays or rejects the model calls of a server, and adds the policy version to the responses."""
+    """The gate in front of every model call, which prevents a rollout from being sampled with a mixture of weights.
+
+    While weights change, calls wait. While engines have different weights, calls are rejected, and so are the responses
+    to calls in flight. Every response reports the policy version.
+    """
 
     def __init__(self, versions: PolicyVersions, urls: Callable[[], list[str]], timeout_s: float) -> None:
         self._versions = versions

@@ -3,8 +3,8 @@ from token ids and parses the generated text.
 
 GenerateBackend       vLLM's own endpoints: /v1/chat/completions/render, /inference/v1/generate,
                       /v1/chat/completions/derender (all with --enable-scale-out); the engine parses the text
-CompletionsBackend    /tokenize and /v1/completions, which all vLLM versions and many other engines support; `hermes`
-                      parses the text
+CompletionsBackend    /tokenize and /v1/completions, which all vLLM versions and many other engines support; this
+                      module parses hermes tool calls from the text
 """
 
 from __future__ import annotations
@@ -350,7 +350,10 @@ _DECODER = json.JSONDecoder(strict=False)  # models write line breaks in strings
 
 
 def read_hermes(text: str) -> Json:
-    """Parse `text` into an assistant message. What cannot be parsed as a call stays in the content."""
+    """Parse hermes tool calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, into an assistant message.
+
+    It is for engines that return plain text. What cannot be parsed as a call stays in the content.
+    """
     message = read_plain(text)
     content: str = message["content"]
     before, opening, rest = content.partition(_OPENING)

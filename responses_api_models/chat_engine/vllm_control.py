@@ -14,6 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
@@ -57,34 +58,25 @@ _INTERRUPTED = (
 _CHANGES_WEIGHTS = frozenset({"/update_weights", "/finish_weight_update", "/collective_rpc"})
 
 
+@dataclass(eq=False)
 class VllmControl:
-    def __init__(
-        self,
-        engines: EngineGroup,
-        loader: WeightLoader,
-        versions: PolicyVersions,
-        gate: Gate,
-        jobs: JobQueue,
-        joining_engines: JoiningEngines,
-        cpu: CpuLimits,
-        on_invalid: Callable[[str], None],
-        lease_s: float,
-    ) -> None:
-        self._engines = engines
-        self._loader = loader
-        self._versions = versions
-        self._gate = gate
-        self._jobs = jobs
-        self._joining_engines = joining_engines
-        self._cpu = cpu
-        self._on_invalid = on_invalid
-        self._lease_s = lease_s
-        self._folder: str | None = ""
-        """The folder of the weights before the running update."""
-        self._is_updating = False
-        """Whether an update is between /start_weight_update and /finish_weight_update."""
-        self._interrupted = False
-        """Whether the lease expired during an update."""
+    _engines: EngineGroup
+    _loader: WeightLoader
+    _versions: PolicyVersions
+    _gate: Gate
+    _jobs: JobQueue
+    _joining_engines: JoiningEngines
+    _cpu: CpuLimits
+    _on_invalid: Callable[[str], None]
+    _lease_s: float
+    _folder: str | None = field(default="", init=False)
+    """The folder of the weights before the running update."""
+    _is_updating: bool = field(default=False, init=False)
+    """Whether an update is between /start_weight_update and /finish_weight_update."""
+    _interrupted: bool = field(default=False, init=False)
+    """Whether the lease expired during an update."""
+
+    def __post_init__(self) -> None:
         self.lease = PauseLease(lambda: self._jobs.run(self._expire()))
 
     async def post(self, path: str, query: str, body: bytes) -> list[EngineReply]:

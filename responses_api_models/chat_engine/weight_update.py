@@ -14,6 +14,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
@@ -34,24 +35,15 @@ from rollyard.responses_api_models.chat_engine.weight_loader import CpuLimits, F
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class WeightUpdates:
-    def __init__(
-        self,
-        engines: EngineGroup,
-        loader: WeightLoader,
-        versions: PolicyVersions,
-        gate: Gate,
-        cpu: CpuLimits,
-        on_invalid: Callable[[str], None],
-        depth: Depth,
-    ) -> None:
-        self._engines = engines
-        self._loader = loader
-        self._versions = versions
-        self._gate = gate
-        self._cpu = cpu
-        self._on_invalid = on_invalid
-        self._depth = depth
+    _engines: EngineGroup
+    _loader: WeightLoader
+    _versions: PolicyVersions
+    _gate: Gate
+    _cpu: CpuLimits
+    _on_invalid: Callable[[str], None]
+    _depth: Depth
 
     async def update(self, folder: str, version: str | None, *, adapter: bool = False) -> Json:
         """Update the weights, or their adapter, and return the response.

@@ -109,7 +109,6 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         return str(found or root)
 
     def models(self) -> list[str]:
-        """Return the name that the model is served under."""
         return self.settings.names[:1]
 
     def _log_folder(self) -> Path:

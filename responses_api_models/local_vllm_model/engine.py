@@ -57,7 +57,6 @@ class Engine:
 
     @property
     def phase(self) -> str:
-        """The startup phase; empty while the engine is up."""
         return "" if self.is_up else self._start.phase
 
     @property
@@ -65,7 +64,6 @@ class Engine:
         return self._start.url
 
     def give_up(self, why: str) -> None:
-        """Treat the engine as dead, so it is restarted."""
         self._failure_reason = why
 
     async def start(self) -> None:
@@ -77,7 +75,6 @@ class Engine:
         self._keep_task = asyncio.create_task(self._keep_running(process))
 
     async def stop(self) -> None:
-        """Stop the engine and all its processes."""
         if self._keep_task is not None:
             self._keep_task.cancel()
             await asyncio.wait([self._keep_task])
@@ -147,8 +144,6 @@ MAX_PORT_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class StartPlan:
-    """Everything needed to start and restart one engine."""
-
     title: str
     settings: LocalVllmModelSettings
     gpus: Sequence[str]
@@ -160,8 +155,6 @@ class StartPlan:
 
 
 class EngineStart:
-    """One attempt to start an engine."""
-
     def __init__(self, plan: StartPlan) -> None:
         self.phase = FIRST
         """The current startup phase."""
@@ -198,7 +191,6 @@ class EngineStart:
         raise (OperatorError if exited and not may_pass(printed) else RunError)(self._error_report(why, printed))
 
     async def end(self) -> None:
-        """Stop the engine and all its processes, if it was started."""
         if self._launching is not None:
             process = await self._launching
             await process.stop()
@@ -274,7 +266,6 @@ class EngineStart:
 
 
 def ending(status: int) -> str:
-    """Describe how vLLM exited."""
     return f"exited with status {status}" if status >= 0 else f"was killed by signal {-status}"
 
 

@@ -53,7 +53,6 @@ class EngineProcess:
 
     @classmethod
     async def start(cls, command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path) -> EngineProcess:
-        """Run `command` and append its output to `log`."""
         with open_private(log) as output, (folder / "alive").open("rb") as alive:
             fcntl.flock(alive, fcntl.LOCK_EX)  # the reaper inherits the lock, and holds it until it dies
             output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {shown(command)}\n".encode())
@@ -92,7 +91,6 @@ class EngineProcess:
         return lines
 
     def printed(self) -> list[str]:
-        """Return the last lines of the output."""
         with self._log.open("rb") as file:
             file.seek(max(self._begin, file.seek(0, os.SEEK_END) - _MAX_TAIL_LENGTH))
             return file.read().decode("utf-8", "replace").replace("\r", "\n").splitlines()
@@ -122,6 +120,9 @@ YOUNG_S = 600.0
 def end_orphans() -> list[int]:
     """Kill every process of this user whose engine has no reaper, and return their ids.
 
+    They are found by an environment variable that they inherit. The process guard kills Python processes within
+    milliseconds; this finds all others. SPT_NOENV keeps the variable readable when vLLM sets process titles.
+
     Python's resource trackers are spared; they exit after they have unlinked the shared memory of the other processes.
     """
     return [pid for pid, folder in _marked() if not has_reaper(folder) and not _is_tracker(pid) and _killed(pid)]
@@ -139,7 +140,6 @@ def remove_folders(within: Path) -> None:
 
 
 def engine_processes(folder: Path) -> list[int]:
-    """Return the ids of the engine's processes."""
     return [pid for pid, found in _marked() if found == folder]
 
 

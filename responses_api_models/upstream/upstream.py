@@ -52,8 +52,6 @@ log = logging.getLogger(__name__)
 
 
 class Upstream:
-    """Sends requests to the endpoint that a call's episode is bound to, with retries."""
-
     def __init__(
         self, replicas: Replicas, settings: CallSettings, api_key: SecretStr | None, transport: Transport
     ) -> None:
@@ -393,7 +391,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class RequestContext:
-    """The context of one call. All requests of the call go to the same engine as long as it responds."""
+    """The context of one call. All requests of the call go to the same engine as long as it responds.
+
+    Cookies, tracing headers and affinity headers are forwarded unchanged in both directions, and the query string to
+    the endpoint, so a load balancer or router in front of the engines works as if clients called it directly.
+    """
 
     def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:
         self.headers = headers

@@ -298,15 +298,6 @@ async def test_arguments_of_a_forwarded_call_are_text(kind: type[Server], given:
     assert b'"arguments":null' not in answer.body.replace(b" ", b"") and b'"arguments":{' not in answer.body
 
 
-@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
-@pytest.mark.parametrize("calls", [[], None])
-async def test_a_forwarded_answer_without_calls_has_no_list_of_calls(kind: type[Server], calls: Any) -> None:
-    answers = (completion({"content": "hello", "tool_calls": calls}),)
-    async with engine(*answers) as fake, model_server(kind, base_url=fake.url) as server:
-        _, body = await post_json(server, "/v1/chat/completions", CHAT)
-    assert body["choices"][0]["message"] == {"role": "assistant", "content": "hello"}
-
-
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 async def test_a_stream_that_ends_before_any_output_is_requested_again(path: str) -> None:
     steps = [Step(events=events) for broken in EMPTY_STREAMS.values() for events in (broken, COMPLETE_STREAM)]

@@ -118,6 +118,11 @@ async def test_the_strict_tools_setting_takes_precedence_over_the_request() -> N
     assert (await sampling("generate", {}, strict_tools=True))["constrained"] == ["strict_tools"]
 
 
+async def test_a_json_schema_of_the_responses_api_is_recorded() -> None:
+    schema = {"type": "json_schema", "name": "m", "schema": {"type": "object"}}
+    assert (await sampling("off", {"text": {"format": schema}}))["constrained"] == ["response_format"]
+
+
 async def test_a_long_constraint_is_recorded_with_its_size_and_hash() -> None:
     found = (await sampling("generate", {"allowed_token_ids": [*range(5000)]}))["constraints"]["allowed_token_ids"]
     assert found["bytes"] > 4000
