@@ -1,25 +1,33 @@
-"""Serves Anthropic's Messages API through the `responses` and `stream_responses` of any model server."""
+"""Serves Anthropic's Messages API through the `responses` and `stream_responses` of any model server.
+
+    system                            ->  instructions
+    text block                        ->  message with an input_text or output_text part
+    image block                       ->  message with an input_image part, or such a part of a tool's output
+    thinking block                    ->  {"type": "reasoning", "summary": [...]}
+    tool_use block                    ->  {"type": "function_call", "call_id", "name", "arguments"}
+    tool_result block                 ->  {"type": "function_call_output", "call_id", "output"}
+
+Documents, the provider's own tools and an unfinished answer of the assistant are refused. Fields that neither API
+defines are copied unchanged.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Any
 
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.anthropic import (
-    StopSequences,
-    messages_to_responses,
-    prompt_of,
-    response_to_message,
-)
+from rollyard.records.types import TOKEN_FIELDS, Json
+from rollyard.responses_api_models.conversion import unconvertible
 from rollyard.responses_api_models.request_validation import check_responses_request
-from rollyard.responses_api_models.streaming.anthropic_events import MessageEvents
-from rollyard.responses_api_models.upstream.sse import data_of, split_events
+from rollyard.responses_api_models.upstream.sse import data_of, payload_of, split_events
+from rollyard.services.http.problem import PROBLEM_TYPE
 from rollyard.services.http.request import RawRequest, RawResponse
-from rollyard.services.responses.response_validity import malformed
+from rollyard.services.responses.response_validity import check_response, malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 
 Answer = Json | bytes | RawResponse
@@ -28,8 +36,6 @@ COUNT_TOKENS = "/v1/messages/count_tokens"
 
 
 class AnthropicApi:
-    """The two endpoints of one model server."""
-
     def __init__(
         self,
         responses: Callable[[Json, RawRequest], Awaitable[Answer]],
@@ -82,7 +88,7 @@ class AnthropicApi:
         try:
             async with contextlib.aclosing(split_events(source)) as pieces:
                 async for piece in pieces:
-                    if (data := data_of(piece)) and (known := events.event(_object(data))):
+                    if (data := data_of(piece)) and (known := events.event(payload_of(piece, data))):
                         yield known
                     if events.ended:
                         return
@@ -95,18 +101,524 @@ async def _one(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-def _object(data: bytes) -> Json:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise malformed(f"contains an event that is not JSON ({error})", data) from error
-    if not isinstance(value, dict):
-        raise malformed("contains an event that is not an object", data)
-    return value
-
-
 def _dumped(message: Json) -> bytes:
     try:
         return orjson.dumps(message)
     except TypeError as error:
         raise malformed(f"cannot be encoded as JSON ({error})", sorted(message)) from error
+
+
+INVALID_ARGUMENTS = "invalid_arguments"
+"""Only key of a tool_use block's `input` if the model's arguments are not a JSON object; its value is their text."""
+_CONVERTED = frozenset(
+    {"messages", "system", "max_tokens", "tools", "tool_choice", "stop_sequences", "metadata", "output_config"}
+    | {"output_format"}
+)
+_WITHOUT_EFFECT = frozenset(
+    {"thinking", "cache_control", "service_tier", "inference_geo", "speed", "diagnostics", "user_profile_id"}
+    | {"workspace_id"}
+)
+"""Fields about billing, caching and routing, and `thinking`: whether the model thinks is a setting of the engine."""
+_REFUSED = ("container", "mcp_servers", "context_management", "fallbacks")
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_TEXT = "only text is supported in this place"
+_TEXT_OR_IMAGE = "only text and images are supported in this place"
+
+
+def messages_to_responses(request: Json) -> Json:
+    """Convert a create request. Raises Failure bad_request if it is invalid or cannot be converted.
+
+    The stop sequences stay in the request as `stop`.
+    """
+    for name in _REFUSED:
+        if request.get(name):
+            raise unconvertible(name, "found a feature of Anthropic's servers, which this server does not have")
+    dropped = _CONVERTED | _WITHOUT_EFFECT
+    body = {key: value for key, value in request.items() if key not in dropped and value is not None}
+    limit = request.get("max_tokens")
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise unconvertible("max_tokens", f"found {limit!r:.100}; expected an integer of at least 1")
+    return {**body, **prompt_of(request), "max_output_tokens": limit, **_options(request)}
+
+
+def prompt_of(request: Json) -> Json:
+    """Convert what becomes the prompt: `system`, `messages`, `tools` and `tool_choice`.
+
+    Raises Failure bad_request if it is invalid or cannot be converted.
+    """
+    body: Json = {"input": _items(request.get("messages"))}
+    if system := _text(request.get("system"), "system"):
+        body["instructions"] = system
+    if tools := _objects(request.get("tools"), "tools"):
+        body["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    if (choice := request.get("tool_choice")) is not None:
+        body.update(_choice(choice))
+    return body
+
+
+def _options(request: Json) -> Json:
+    body: Json = {}
+    if stop := request.get("stop_sequences"):
+        if not isinstance(stop, list) or not all(isinstance(text, str) and text for text in stop):
+            raise unconvertible("stop_sequences", f"found {stop!r:.100}; expected a list of texts that are not empty")
+        body["stop"] = stop
+    metadata = request.get("metadata")
+    if isinstance(metadata, dict):
+        rest = {key: value for key, value in metadata.items() if key != "user_id" and value is not None}
+        body |= {"metadata": rest} if rest else {}
+        body |= {"user": metadata["user_id"]} if metadata.get("user_id") else {}
+    config = request.get("output_config")
+    config = config if isinstance(config, dict) else {}
+    if effort := config.get("effort"):
+        body["reasoning"] = {"effort": effort}
+    if isinstance(wanted := config.get("format") or request.get("output_format"), dict):
+        body["text"] = {"format": {"name": "output", "strict": True, **wanted}}
+    return body
+
+
+def _items(messages: Any) -> list[Json]:
+    if not isinstance(messages, list) or not messages:
+        raise unconvertible("messages", f"found {messages!r:.100}; expected a list with at least one message")
+    items: list[Json] = []
+    for index, message in enumerate(_objects(messages, "messages")):
+        where = f"messages[{index}]"
+        role = message.get("role")
+        if role not in ("user", "assistant"):
+            raise unconvertible(f"{where}.role", f"found {role!r:.100}; expected user or assistant")
+        content = message.get("content")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if not isinstance(blocks, list):
+            raise unconvertible(f"{where}.content", f"found {content!r:.100}; expected text or a list of blocks")
+        for number, block in enumerate(_objects(blocks, f"{where}.content")):
+            convert = _user_item if role == "user" else _assistant_item
+            items.append(convert(block, f"{where}.content[{number}]"))
+    if messages[-1]["role"] == "assistant":
+        raise unconvertible(
+            f"messages[{len(messages) - 1}]",
+            "found an answer of the assistant as the last message; this server cannot continue an unfinished answer: "
+            "end with a message of the user",
+        )
+    return items
+
+
+def _user_item(block: Json, where: str) -> Json:
+    kind = block.get("type")
+    if kind == "text":
+        return {"type": "message", "role": "user", "content": [_part("input_text", block, where)]}
+    if kind == "image":
+        return {"type": "message", "role": "user", "content": [_image(block, where)]}
+    if kind == "tool_result":
+        output = _output(block, f"{where}.content")
+        call_id = _required(block, "tool_use_id", where)
+        return {"type": "function_call_output", "call_id": call_id, "output": output}
+    raise _unsupported(block, where, _TEXT_OR_IMAGE)
+
+
+def _output(block: Json, where: str) -> str | list[Json]:
+    """Return a tool's output: its text or, if it contains images, its parts in their order."""
+    content = block.get("content")
+    if isinstance(content, list) and any(part.get("type") == "image" for part in _objects(content, where)):
+        parts = [
+            _image(part, f"{where}[{index}]") if part.get("type") == "image" else _text_part(part, f"{where}[{index}]")
+            for index, part in enumerate(content)
+        ]
+        return [{"type": "input_text", "text": "error:"}, *parts] if block.get("is_error") else parts
+    text = _text(content, where)
+    return orjson.dumps({"error": text}).decode() if block.get("is_error") else text
+
+
+def _text_part(block: Json, where: str) -> Json:
+    if block.get("type") != "text":
+        raise _unsupported(block, where, _TEXT_OR_IMAGE)
+    return _part("input_text", block, where)
+
+
+def _image(block: Json, where: str) -> Json:
+    source = block.get("source")
+    source = source if isinstance(source, dict) else {}
+    if source.get("type") == "url":
+        url = _required(source, "url", f"{where}.source")
+    elif source.get("type") == "base64":
+        kind, data = (_required(source, name, f"{where}.source") for name in ("media_type", "data"))
+        url = f"data:{kind};base64,{data}"
+    else:
+        raise unconvertible(f"{where}.source", f"found {str(block.get('source'))[:100]!r}; expected base64 or url")
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+def _assistant_item(block: Json, where: str) -> Json:
+    kind = block.get("type")
+    if kind == "text":
+        return {"type": "message", "role": "assistant", "content": [_part("output_text", block, where)]}
+    if kind == "thinking":
+        return {"type": "reasoning", "summary": [{"type": "summary_text", "text": str(block.get("thinking") or "")}]}
+    if kind == "tool_use":
+        call_id, name = _required(block, "id", where), _required(block, "name", where)
+        return {"type": "function_call", "call_id": call_id, "name": name, "arguments": _arguments(block, where)}
+    raise _unsupported(block, where)
+
+
+def _arguments(block: Json, where: str) -> str:
+    given = block.get("input")
+    if not isinstance(given, dict):
+        raise unconvertible(f"{where}.input", f"found {given!r:.100}; expected an object")
+    if given.keys() == {INVALID_ARGUMENTS} and isinstance(text := given[INVALID_ARGUMENTS], str):
+        return text
+    return orjson.dumps(given).decode()
+
+
+def _part(kind: str, block: Json, where: str) -> Json:
+    text = block.get("text")
+    if not isinstance(text, str):
+        raise unconvertible(f"{where}.text", f"found {text!r:.100}; expected text")
+    return {"type": kind, "text": text}
+
+
+def _text(content: Any, where: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise unconvertible(where, f"found {content!r:.100}; expected text or a list of text blocks")
+    texts: list[str] = []
+    for index, block in enumerate(_objects(content, where)):
+        if block.get("type") != "text":
+            raise _unsupported(block, f"{where}[{index}]")
+        texts.append(_part("input_text", block, f"{where}[{index}]")["text"])
+    return "\n".join(texts)
+
+
+def _tool(tool: Json, where: str) -> Json:
+    if tool.get("type") not in (None, "custom"):
+        detail = f"found {tool['type']!r:.100}, a tool of Anthropic's servers; expected a tool with an input_schema"
+        raise unconvertible(f"{where}.type", detail)
+    schema = tool.get("input_schema")
+    if not isinstance(schema, dict):
+        raise unconvertible(f"{where}.input_schema", f"found {schema!r:.100}; expected a JSON schema")
+    converted: Json = {"type": "function", "name": _required(tool, "name", where), "parameters": schema}
+    return {**converted, **{key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}}
+
+
+def _choice(choice: Any) -> Json:
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind == "tool":
+        body: Json = {"tool_choice": {"type": "function", "name": _required(choice, "name", "tool_choice")}}
+    elif isinstance(kind, str) and kind in _CHOICES:
+        body = {"tool_choice": _CHOICES[kind]}
+    else:
+        raise unconvertible("tool_choice", f"found {choice!r:.100}; expected a type of auto, any, tool or none")
+    if choice.get("disable_parallel_tool_use"):
+        body["parallel_tool_calls"] = False
+    return body
+
+
+def _objects(values: Any, where: str) -> list[Json]:
+    if values is None:
+        return []
+    if not isinstance(values, list):
+        raise unconvertible(where, f"found {values!r:.100}; expected a list")
+    for index, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise unconvertible(f"{where}[{index}]", f"found {value!r:.100}; expected an object")
+    return values
+
+
+def _required(value: Json, key: str, where: str) -> str:
+    found = value.get(key)
+    if not isinstance(found, str) or not found:
+        raise unconvertible(f"{where}.{key}", f"found {found!r:.100}; expected text")
+    return found
+
+
+def _unsupported(block: Json, where: str, supported: str = _TEXT) -> Exception:
+    return unconvertible(where, f"found a block of type {str(block.get('type'))[:100]!r}; {supported}")
+
+
+STOPPED_BY = "stop_sequence"
+"""Field of a Response with the stop sequence that ended it, if the engine reports it."""
+
+
+def response_to_message(response: Json, stop: StopSequences) -> Json:
+    """Convert a complete Response.
+
+    `stop`: the request's stop sequences. If the engine ignored them, the message ends at the first one.
+    """
+    check_response(response)
+    try:
+        content = _content(response["output"], stop)
+        message = {**empty_message(response), "content": content}
+        message |= ending(response, content, stop)
+        message["usage"] = usage_of(response)
+        message |= {key: item[key] for item in response["output"][-1:] for key in TOKEN_FIELDS if key in item}
+        return message
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise malformed(f"has an unexpected structure ({type(error).__name__}: {error})", response) from error
+
+
+def empty_message(response: Json) -> Json:
+    serial = str(response.get("id") or uuid.uuid4().hex).removeprefix("resp_")
+    return {
+        "id": f"msg_{serial}",
+        "type": "message",
+        "role": "assistant",
+        "model": response.get("model") or "",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage_of({}),
+    }
+
+
+def ending(response: Json, content: list[Json], stop: StopSequences) -> Json:
+    reported = response.get(STOPPED_BY)
+    matched = stop.matched or (reported if isinstance(reported, str) and reported in stop.sequences else None)
+    if matched is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": matched}
+    reason = (response.get("incomplete_details") or {}).get("reason")
+    if reason == "max_output_tokens":
+        found = "max_tokens"
+    elif reason == "content_filter" or any(_is_refusal(item) for item in response["output"]):
+        found = "refusal"
+    else:
+        found = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
+    return {"stop_reason": found, "stop_sequence": None}
+
+
+def usage_of(response: Json) -> Json:
+    """Return the usage. Tokens that the engine read from its cache are not part of `input_tokens`."""
+    usage = response.get("usage") or {}
+    cached = (usage.get("input_tokens_details") or {}).get("cached_tokens") or 0
+    return {
+        "input_tokens": max((usage.get("input_tokens") or 0) - cached, 0),
+        "output_tokens": usage.get("output_tokens") or 0,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+    }
+
+
+def tool_use(item: Json) -> Json:
+    """Convert a tool call to a block. Arguments that are not a JSON object are kept as text under one key."""
+    text = item["arguments"]
+    try:
+        arguments: Any = orjson.loads(text) if text.strip() else {}
+    except orjson.JSONDecodeError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        arguments = {INVALID_ARGUMENTS: text}
+    return {"type": "tool_use", "id": item["call_id"], "name": item["name"], "input": arguments}
+
+
+def _content(output: list[Json], stop: StopSequences) -> list[Json]:
+    content: list[Json] = []
+    for item in output:
+        kind = item["type"]
+        if kind == "reasoning":
+            parts = [*(item.get("summary") or ()), *(item.get("content") or ())]
+            content += [{"type": "thinking", "thinking": part["text"], "signature": ""} for part in parts]
+        elif kind == "function_call":
+            content.append(tool_use(item))
+        elif kind == "message":
+            for part in item["content"]:
+                text = part.get("text") if part.get("text") is not None else part["refusal"]
+                text = stop.feed(text) + ("" if stop.matched else stop.rest())
+                if text or not stop.matched:
+                    content.append({"type": "text", "text": text, "citations": None})
+                if stop.matched:
+                    return content
+    return content
+
+
+def _is_refusal(item: Json) -> bool:
+    return item["type"] == "message" and any(part.get("type") == "refusal" for part in item["content"])
+
+
+class StopSequences:
+    """Returns the text up to the first stop sequence. Text that may be the start of a sequence is held back."""
+
+    def __init__(self, sequences: Sequence[str]) -> None:
+        self.sequences = sequences
+        self.matched: str | None = None
+        """The sequence that was found."""
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Return the text that certainly precedes every stop sequence."""
+        if self.matched is not None:
+            return ""
+        text, self._held = self._held + text, ""
+        found = [(at + len(one), at, one) for one in self.sequences if (at := text.find(one)) >= 0]
+        if found:
+            # The one that is complete first, so that the result does not depend on how the text is divided.
+            _, at, self.matched = min(found)
+            return text[:at]
+        keep = max((_overlap(text, one) for one in self.sequences), default=0)
+        if keep:
+            text, self._held = text[:-keep], text[-keep:]
+        return text
+
+    def rest(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, sequence: str) -> int:
+    """Return the length of the longest end of the text with which the sequence begins."""
+    return next((size for size in range(min(len(sequence) - 1, len(text)), 0, -1) if text.endswith(sequence[:size])), 0)
+
+
+_ADDED = frozenset({"response.content_part.added", "response.reasoning_summary_part.added"})
+_DONE = frozenset({"response.content_part.done", "response.reasoning_summary_part.done"})
+_ENDS = frozenset({"response.completed", "response.incomplete"})
+_THINKING = frozenset({"summary_text", "reasoning_text"})
+_Part = tuple[object, object]
+"""Index of an item in the output, and of a part in the item."""
+
+
+class MessageEvents:
+    """Converts a stream of Responses events to a stream of Anthropic's Messages API, without I/O.
+
+        message_start
+        for each block:  content_block_start, content_block_delta, content_block_stop
+        message_delta (stop_reason, usage), message_stop | error
+
+    Each part of a text or reasoning item becomes a block, and so does each tool call. A tool call is sent in one delta,
+    once it is complete, because its arguments must be valid JSON.
+    """
+
+    def __init__(self, stop: StopSequences) -> None:
+        self._stop = stop
+        self._content: list[Json] = []
+        self._open: dict[_Part, int] = {}
+        """Parts whose block is not finished -> index of the block."""
+        self.ended = False
+        """Whether the stream is complete. It can end before the Responses stream, because of a stop sequence."""
+        self._response: Json = {}
+
+    def event(self, event: Json) -> bytes:
+        """Convert an event. Raises Failure if it has an unexpected structure or if the response is invalid."""
+        try:
+            return b"".join(_encoded(one) for one in self._read(event))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise malformed(f"has a malformed event ({type(error).__name__}: {error})", event) from error
+
+    def broken_off(self, status: int, message: str) -> bytes:
+        self.ended = True
+        return _encoded(error_body(status, message))
+
+    def _read(self, event: Json) -> Iterator[Json]:
+        kind = event["type"]
+        if kind == "response.created":
+            self._response = event["response"]
+            yield {"type": "message_start", "message": empty_message(self._response)}
+        elif kind in _ADDED:
+            yield self._start(event)
+        elif kind.endswith(".delta") and (part := _part_of(event)) in self._open:
+            yield from self._delta(self._open[part], event["delta"])
+        elif kind in _DONE and (part := _part_of(event)) in self._open:
+            yield from self._end(part)
+        elif kind == "response.output_item.done" and event["item"]["type"] == "function_call":
+            yield from self._tool_use(event["item"])
+        elif kind in _ENDS:
+            yield from self._finish(event["response"])
+        elif kind == "error":
+            self.ended = True
+            yield error_body(_status_of(event), str(event.get("message") or "the response was interrupted"))
+
+    def _start(self, event: Json) -> Json:
+        thinks = event["part"]["type"] in _THINKING
+        block: Json = (
+            {"type": "thinking", "thinking": "", "signature": ""}
+            if thinks
+            else {"type": "text", "text": "", "citations": None}
+        )
+        self._open[_part_of(event)] = index = len(self._content)
+        self._content.append(block)
+        return {"type": "content_block_start", "index": index, "content_block": block}
+
+    def _delta(self, index: int, text: str) -> Iterator[Json]:
+        thinks = self._content[index]["type"] == "thinking"
+        shown = text if thinks else self._stop.feed(text)
+        if shown:
+            delta: Json = {"type": "thinking_delta", "thinking": shown} if thinks else _text_delta(shown)
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        if self._stop.matched is not None:
+            yield from self._finish({**self._response, "output": []})
+
+    def _end(self, part: _Part) -> Iterator[Json]:
+        index = self._open.pop(part)
+        if self._content[index]["type"] == "text" and (held := self._stop.rest()):
+            yield {"type": "content_block_delta", "index": index, "delta": _text_delta(held)}
+        yield {"type": "content_block_stop", "index": index}
+
+    def _tool_use(self, item: Json) -> Iterator[Json]:
+        block, index = tool_use(item), len(self._content)
+        self._content.append(block)
+        yield {"type": "content_block_start", "index": index, "content_block": {**block, "input": {}}}
+        text = orjson.dumps(block["input"]).decode()
+        delta = {"type": "input_json_delta", "partial_json": text}
+        yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+
+    def _finish(self, response: Json) -> Iterator[Json]:
+        if self._stop.matched is None:
+            check_response(response)
+        for part in list(self._open):
+            yield from self._end(part)
+        self.ended = True
+        tokens = {key: item[key] for item in response["output"][-1:] for key in TOKEN_FIELDS if key in item}
+        delta = {**ending(response, self._content, self._stop), **tokens}
+        yield {"type": "message_delta", "delta": delta, "usage": usage_of(response)}
+        yield {"type": "message_stop"}
+
+
+def _text_delta(text: str) -> Json:
+    return {"type": "text_delta", "text": text}
+
+
+def _part_of(event: Json) -> _Part:
+    number = event.get("content_index")
+    return event.get("output_index"), number if number is not None else ("summary", event.get("summary_index"))
+
+
+def _status_of(event: Json) -> int:
+    error = event.get("error")
+    status = error.get("status") if isinstance(error, dict) else None
+    return status if isinstance(status, int) else 500
+
+
+def _encoded(event: Json) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
+
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+def error_body(status: int, message: str, problem: Json | None = None) -> Json:
+    """Return the body of an error response. `problem`: Rollyard's description of the same error."""
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 and status != 499 else "api_error")
+    error: Json = {"type": kind, "message": message}
+    return {"type": "error", "error": {**error, "problem": problem} if problem else error}
+
+
+def as_anthropic_error(response: RawResponse) -> RawResponse:
+    """Return an error response in Anthropic's format, with the same status and headers."""
+    described: Json = {}
+    with contextlib.suppress(orjson.JSONDecodeError):
+        parsed = orjson.loads(response.body)
+        described = parsed if isinstance(parsed, dict) else {}
+    nested = described.get("error")
+    message = nested.get("message") if isinstance(nested, dict) else described.get("detail")
+    shown = message if isinstance(message, str) else response.body[:300].decode("utf-8", "replace")
+    problem = described if response.content_type == PROBLEM_TYPE.encode() else None
+    return RawResponse(
+        orjson.dumps(error_body(response.status, shown, problem)), response.status, headers=response.headers
+    )

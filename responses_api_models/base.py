@@ -27,9 +27,8 @@ import orjson
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import items
 from rollyard.records.types import Json
-from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, AnthropicApi
-from rollyard.responses_api_models.convert import conversion
-from rollyard.responses_api_models.convert.anthropic import as_anthropic_error
+from rollyard.responses_api_models import conversion
+from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, AnthropicApi, as_anthropic_error
 from rollyard.responses_api_models.episode_policies import EpisodePolicies
 from rollyard.responses_api_models.request_validation import check_chat_request, check_responses_request
 from rollyard.responses_api_models.upstream.sse import chat_chunks
@@ -40,59 +39,6 @@ from rollyard.services.responses.policy_endpoint import POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings, settings_argument
-
-# Remembers the last request of each episode, for the case that its agent dies in the middle of it.
-
-KEPT_BYTES = 32 << 20
-"""Total size of the requests that are kept. The episodes that were silent for the longest time are forgotten first."""
-_HEADER = EPISODE_HEADER.encode()
-
-
-@dataclass(slots=True)
-class _Remembered:
-    start: int
-    """Number of items in the episode's first request: what follows was said in the episode."""
-    turn: int
-    body: bytes
-    at: float
-
-
-class RecentRequests:
-    """The last request of each of the episodes that called this server most recently."""
-
-    def __init__(self) -> None:
-        self._requests: OrderedDict[str, _Remembered] = OrderedDict()
-        self._bytes = 0
-
-    def remember(self, call: RawRequest, request: Json) -> None:
-        """Remember a request, if it is part of an episode."""
-        if (episode := call.header(_HEADER)) is None:
-            return
-        if (known := self._requests.get(episode)) is None:
-            given = request.get("input")
-            start = len(given) if isinstance(given, list) else 1
-            self._requests[episode] = _Remembered(start, 1, call.body, time.monotonic())
-        else:
-            self._bytes -= len(known.body)
-            known.body, known.at = call.body, time.monotonic()
-            known.turn += 1
-            self._requests.move_to_end(episode)
-        self._bytes += len(call.body)
-        while self._bytes > KEPT_BYTES and len(self._requests) > 1:
-            _, oldest = self._requests.popitem(last=False)
-            self._bytes -= len(oldest.body)
-
-    async def of_episode(self, episode: str) -> Json:
-        """Return the last request of an episode: its input, its other parameters, and where the episode began."""
-        if (found := self._requests.get(episode)) is None:
-            detail = f"this server remembers no request of episode {episode[:64]!r}"
-            raise Failure(FailureKind.BAD_REQUEST, detail, status=404, code="episode_unknown")
-        params: Json = orjson.loads(found.body)
-        given: Any = params.pop("input", None)
-        conversation = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
-        age_s = round(time.monotonic() - found.at, 3)
-        return {"input": conversation, "params": params, "start": found.start, "turn": found.turn, "age_s": age_s}
-
 
 S = TypeVar("S", bound=ServerSettings)
 
@@ -224,3 +170,53 @@ def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes
         answer = orjson.loads(answer)
         assert isinstance(answer, dict)
     return RawResponse(events(answer), content_type=SSE, headers=headers)
+
+
+KEPT_BYTES = 32 << 20
+"""Total size of the requests that are kept. The episodes that were silent for the longest time are forgotten first."""
+_HEADER = EPISODE_HEADER.encode()
+
+
+@dataclass(slots=True)
+class _Remembered:
+    start: int
+    """Number of items in the episode's first request: what follows was said in the episode."""
+    turn: int
+    body: bytes
+    at: float
+
+
+class RecentRequests:
+    """The last request of each of the episodes that called this server most recently."""
+
+    def __init__(self) -> None:
+        self._requests: OrderedDict[str, _Remembered] = OrderedDict()
+        self._bytes = 0
+
+    def remember(self, call: RawRequest, request: Json) -> None:
+        if (episode := call.header(_HEADER)) is None:
+            return
+        if (known := self._requests.get(episode)) is None:
+            given = request.get("input")
+            start = len(given) if isinstance(given, list) else 1
+            self._requests[episode] = _Remembered(start, 1, call.body, time.monotonic())
+        else:
+            self._bytes -= len(known.body)
+            known.body, known.at = call.body, time.monotonic()
+            known.turn += 1
+            self._requests.move_to_end(episode)
+        self._bytes += len(call.body)
+        while self._bytes > KEPT_BYTES and len(self._requests) > 1:
+            _, oldest = self._requests.popitem(last=False)
+            self._bytes -= len(oldest.body)
+
+    async def of_episode(self, episode: str) -> Json:
+        """Return the last request of an episode: its input, its other parameters, and where the episode began."""
+        if (found := self._requests.get(episode)) is None:
+            detail = f"this server remembers no request of episode {episode[:64]!r}"
+            raise Failure(FailureKind.BAD_REQUEST, detail, status=404, code="episode_unknown")
+        params: Json = orjson.loads(found.body)
+        given: Any = params.pop("input", None)
+        conversation = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
+        age_s = round(time.monotonic() - found.at, 3)
+        return {"input": conversation, "params": params, "start": found.start, "turn": found.turn, "age_s": age_s}

@@ -13,23 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from pydantic import SecretStr
 
 from rollyard.records.errors import Failure
 from rollyard.records.types import TOKEN_FIELDS, Json
-from rollyard.responses_api_models.convert import conversion
-from rollyard.responses_api_models.convert.conversion import Dialect
+from rollyard.responses_api_models import conversion
+from rollyard.responses_api_models.conversion import Dialect
 from rollyard.responses_api_models.request_validation import check_responses_request
-from rollyard.responses_api_models.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import encode_request, json_object, response_bytes
 from rollyard.responses_api_models.upstream.settings import CallSettings
-from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, PolicyEndpoint, unsealed
-from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.tool_calls import offered, sendable_items
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import REDACTED, ServerSettings
@@ -51,8 +47,6 @@ class _Endpoint:
 
 
 class EpisodePolicies:
-    """The endpoints that the episodes of one model server's agents use."""
-
     def __init__(self, settings: ServerSettings, context: Context, models: Callable[[], list[str]]) -> None:
         """`models` returns the server's own model names; the first is used if an episode gives none."""
         self._context = context
@@ -94,12 +88,7 @@ class EpisodePolicies:
     async def _chat(self, endpoint: _Endpoint, request: Json, request_context: RequestContext) -> bytes:
         def read(answer: bytes) -> bytes:
             completion = json_object(_without_key(answer, endpoint.key))
-            response = conversion.chat_to_response(completion, request, self._dialect)
-            mark_unreadable_tool_call(response)
-            try:
-                return orjson.dumps(response)
-            except TypeError as error:
-                raise malformed(f"cannot be encoded as JSON ({error})", completion.keys()) from error
+            return conversion.encoded_response(completion, request, self._dialect)
 
         body = encode_request(conversion.request_to_chat(request, self._dialect))
         return await endpoint.upstream.post("/chat/completions", body, read, request_context)

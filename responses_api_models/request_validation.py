@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.messages import unconvertible
+from rollyard.responses_api_models.conversion import unconvertible
 
 _NAMES = {str: "text", list: "a list", dict: "an object", bool: "true or false", int: "a number"}
 _COMMON: dict[str, tuple[type, ...]] = {

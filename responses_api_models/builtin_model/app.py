@@ -1,10 +1,6 @@
 """The built-in model: a policy that plays Sokoban and needs no GPU. Like a real model, it sees only the conversation.
 
-board_parser.py     finds the board in the conversation
-planner.py          computes the shortest solution of a board
-policy.py           decides a turn, with configurable errors
-random_draws.py     random numbers that depend only on the seed and the conversation
-response.py         builds the Response object
+policy.py           finds the board in the conversation and decides a turn, with configurable errors
 fault_injection.py  simulates failures of an endpoint
 """
 
@@ -21,16 +17,119 @@ from pydantic import Field
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.responses_api_models.builtin_model import board_parser
 from rollyard.responses_api_models.builtin_model.fault_injection import Faults, FaultSettings
-from rollyard.responses_api_models.builtin_model.policy import ErrorRates, SokobanPolicy, Turn
-from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
-from rollyard.responses_api_models.convert.conversion import refuse_logprobs, refuse_state
+from rollyard.responses_api_models.builtin_model.policy import (
+    ErrorRates,
+    RandomDraws,
+    SokobanPolicy,
+    Turn,
+    read_conversation,
+)
+from rollyard.responses_api_models.conversion import refuse_logprobs, refuse_state
 from rollyard.services.http.request import Handler, RawRequest
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 
-# Calls tools that the policy has no plan for, with random arguments that match their schemas.
+
+class BuiltinModelSettings(ServerSettings):
+    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
+        "latency_s",
+        "jitter_s",
+        "plans_kept",
+        "faults",
+    }
+
+    model: str = "builtin"
+    """Name in `GET /v1/models` and in every response; the request's `model` is ignored."""
+    seed: int = 0
+    """Seeds every random stream. Servers with the same seed return the same responses to the same seeded requests."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Temperature for requests that do not set one; the default is the same as OpenAI's."""
+    slips: ErrorRates = ErrorRates()
+    """Error rates at temperatures above 0."""
+    moves_per_call: int = Field(default=1, ge=1)
+    """Number of moves per `step` call; higher if the plan would otherwise need more than `calls_planned` calls."""
+    moves_spread: int = Field(default=1, ge=0)
+    """Maximum number of additional moves per call at temperatures above 0."""
+    calls_planned: int = Field(default=9, ge=1)
+    """Number of tool calls within which a plan should finish, including the first one, which makes no moves. The
+    default is one less than the usual limit of an agent."""
+    search_limit: int = Field(default=50_000, ge=1)
+    """Number of positions to search before a board counts as unsolvable. Searching all of them takes about 20 ms; the
+    rooms of public datasets take less than 1 ms."""
+    plans_kept: int = Field(default=4096, ge=0)
+    """Number of boards whose plans are cached."""
+    faults: FaultSettings = FaultSettings()
+    """Injected failures; none by default."""
+    latency_s: float = Field(default=0.0, ge=0)
+    """Latency added to every response to simulate an engine."""
+    jitter_s: float = Field(default=0.0, ge=0)
+    """Maximum additional latency, uniformly distributed."""
+
+
+class BuiltinModel(ModelServer[BuiltinModelSettings]):
+    def __init__(self, settings: BuiltinModelSettings, context: Context) -> None:
+        # Created before the base class registers its routes, because `route` wraps their handlers.
+        self._faults = Faults(
+            settings.faults, seed=settings.seed, latency_s=settings.latency_s, jitter_s=settings.jitter_s
+        )
+        super().__init__(settings, context)
+        self._policy = SokobanPolicy(
+            settings.slips,
+            moves_per_call=settings.moves_per_call,
+            moves_spread=settings.moves_spread,
+            calls_planned=settings.calls_planned,
+            search_limit=settings.search_limit,
+            plans_kept=settings.plans_kept,
+        )
+
+    def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
+        """Register a route behind the fault injection.
+
+        Detecting disconnects costs 15 us per request, so it is enabled only if requests can wait.
+        """
+        super().route(path, self._faults.around(handler), cancellable=cancellable and self._faults.waits)
+
+    def models(self) -> list[str]:
+        return [self.settings.model]
+
+    async def count_tokens(self, request: Json, call: RawRequest) -> int:
+        """Return the number that the usage of a response reports."""
+        return input_tokens(len(read_conversation(request).text))
+
+    async def responses(self, request: Json, call: RawRequest) -> Json:
+        refuse_state(request)
+        refuse_logprobs(request, self.name)
+        temperature = temperature_of(request, self.settings.temperature)
+        seed = seed_of(request)
+        conversation = read_conversation(request)
+        draws, tag = self._draws(conversation.text, seed, temperature)
+        steps = can_step(request)
+        tools = [] if steps else callable_tools(request)
+        if tools:
+            turn = random_turn(request, tools, done=conversation.done, draws=draws)
+        else:
+            turn = self._policy.turn(conversation, steps, temperature, draws)
+        return response(
+            request,
+            turn,
+            model=self.settings.model,
+            temperature=temperature,
+            tag=tag,
+            input_bytes=len(conversation.text),
+        )
+
+    def _draws(self, text: bytes, seed: object, temperature: float) -> tuple[RandomDraws, str]:
+        """Return the random numbers and the id of this turn.
+
+        A seed determines both. Without a seed the id is random, and so are the numbers unless the temperature is 0.
+        """
+        if seed is not None:
+            draws = RandomDraws(text, f"seed/{self.settings.seed}/{seed}")
+            return draws, draws.tag
+        fresh = secrets.token_hex(16)
+        return RandomDraws(text, f"fresh/{self.settings.seed}/{fresh if temperature else ''}"), fresh
+
 
 TURNS_PER_ANSWER = 8
 """On average, one in this many turns is a text answer instead of a tool call."""
@@ -43,7 +142,6 @@ MAX_DEPTH = 4
 
 
 def callable_tools(request: Json) -> list[Json]:
-    """Return the function tools that the request allows the model to call."""
     choice = request.get("tool_choice")
     named = choice.get("name") if isinstance(choice, dict) else None
     if choice == "none":
@@ -110,8 +208,6 @@ def _number(schema: Mapping[str, Any], draws: RandomDraws, *, whole: bool) -> in
     return first + draws.below(max(1, last - first + 1))
 
 
-# Builds the OpenAI Response object for a turn, and reads the seed and temperature from a request.
-
 BYTES_PER_TOKEN = 4
 ECHOED = ("instructions", "max_output_tokens", "metadata", "reasoning", "text", "top_p", "user")
 
@@ -157,7 +253,6 @@ def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: 
 
 
 def input_tokens(size: int) -> int:
-    """Return the number of tokens of a conversation of `size` bytes."""
     return size // BYTES_PER_TOKEN + 1
 
 
@@ -198,110 +293,6 @@ def temperature_of(request: Json, default: float) -> float:
     if not isinstance(temperature, int | float) or not temperature >= 0:
         raise Failure(FailureKind.BAD_REQUEST, f"temperature is {temperature!r}; expected a number >= 0")
     return float(temperature)
-
-
-class BuiltinModelSettings(ServerSettings):
-    """Settings of the built-in model."""
-
-    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
-        "latency_s",
-        "jitter_s",
-        "plans_kept",
-        "faults",
-    }
-
-    model: str = "builtin"
-    """Name in `GET /v1/models` and in every response; the request's `model` is ignored."""
-    seed: int = 0
-    """Seeds every random stream. Servers with the same seed return the same responses to the same seeded requests."""
-    temperature: float = Field(default=1.0, ge=0)
-    """Temperature for requests that do not set one; the default is the same as OpenAI's."""
-    slips: ErrorRates = ErrorRates()
-    """Error rates at temperatures above 0."""
-    moves_per_call: int = Field(default=1, ge=1)
-    """Number of moves per `step` call; higher if the plan would otherwise need more than `calls_planned` calls."""
-    moves_spread: int = Field(default=1, ge=0)
-    """Maximum number of additional moves per call at temperatures above 0."""
-    calls_planned: int = Field(default=9, ge=1)
-    """Number of tool calls within which a plan should finish, including the first one, which makes no moves. The
-    default is one less than the usual limit of an agent."""
-    search_limit: int = Field(default=50_000, ge=1)
-    """Number of positions to search before a board counts as unsolvable. Searching all of them takes about 20 ms; the
-    rooms of public datasets take less than 1 ms."""
-    plans_kept: int = Field(default=4096, ge=0)
-    """Number of boards whose plans are cached."""
-    faults: FaultSettings = FaultSettings()
-    """Injected failures; none by default."""
-    latency_s: float = Field(default=0.0, ge=0)
-    """Latency added to every response to simulate an engine."""
-    jitter_s: float = Field(default=0.0, ge=0)
-    """Maximum additional latency, uniformly distributed."""
-
-
-class BuiltinModel(ModelServer[BuiltinModelSettings]):
-    """Serves the Sokoban policy through both OpenAI APIs."""
-
-    def __init__(self, settings: BuiltinModelSettings, context: Context) -> None:
-        # Created before the base class registers its routes, because `route` wraps their handlers.
-        self._faults = Faults(
-            settings.faults, seed=settings.seed, latency_s=settings.latency_s, jitter_s=settings.jitter_s
-        )
-        super().__init__(settings, context)
-        self._policy = SokobanPolicy(
-            settings.slips,
-            moves_per_call=settings.moves_per_call,
-            moves_spread=settings.moves_spread,
-            calls_planned=settings.calls_planned,
-            search_limit=settings.search_limit,
-            plans_kept=settings.plans_kept,
-        )
-
-    def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
-        """Register a route behind the fault injection.
-
-        Detecting disconnects costs 15 us per request, so it is enabled only if requests can wait.
-        """
-        super().route(path, self._faults.around(handler), cancellable=cancellable and self._faults.waits)
-
-    def models(self) -> list[str]:
-        return [self.settings.model]
-
-    async def count_tokens(self, request: Json, call: RawRequest) -> int:
-        """Return the number that the usage of a response reports."""
-        return input_tokens(len(board_parser.read(request).text))
-
-    async def responses(self, request: Json, call: RawRequest) -> Json:
-        refuse_state(request)
-        refuse_logprobs(request, self.name)
-        temperature = temperature_of(request, self.settings.temperature)
-        seed = seed_of(request)
-        conversation = board_parser.read(request)
-        draws, tag = self._draws(conversation.text, seed, temperature)
-        steps = can_step(request)
-        tools = [] if steps else callable_tools(request)
-        if tools:
-            turn = random_turn(request, tools, done=conversation.done, draws=draws)
-        else:
-            turn = self._policy.turn(conversation, steps, temperature, draws)
-        return response(
-            request,
-            turn,
-            model=self.settings.model,
-            temperature=temperature,
-            tag=tag,
-            input_bytes=len(conversation.text),
-        )
-
-    def _draws(self, text: bytes, seed: object, temperature: float) -> tuple[RandomDraws, str]:
-        """Return the random numbers and the id of this turn.
-
-        A seed determines both. Without a seed the id is random, and so are the numbers unless the temperature is 0.
-        """
-        if seed is not None:
-            draws = RandomDraws(text, f"seed/{self.settings.seed}/{seed}")
-            return draws, draws.tag
-        fresh = secrets.token_hex(16)
-        return RandomDraws(text, f"fresh/{self.settings.seed}/{fresh if temperature else ''}"), fresh
 
 
 server = BuiltinModel

@@ -12,7 +12,7 @@ from enum import StrEnum
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
+from rollyard.responses_api_models.builtin_model.policy import RandomDraws
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 
 TRUNCATED = b'{"id": "resp_torn", "object": "response", "status": "completed", "output": [{"type": "mess'

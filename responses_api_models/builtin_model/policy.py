@@ -2,127 +2,27 @@
 
 Its output uses the formats that environments parse: a call to `step` with a list of moves, `<action>Up</action>` if
 there is no tool, and `<answer>Up || Left</answer>` at the end.
+
+A board is drawn with `#` wall, `_` floor, `O` target, `X` box, `√` box on target, `P` player, `S` player on target.
+Only the last board of the conversation is parsed; earlier tool outputs are only hashed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
+import struct
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rollyard.responses_api_models.builtin_model.board_parser import MAX_BLANKS, Conversation
-from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
-
-# Finds the shortest Sokoban solution by breadth-first search over (player, boxes); each state is one integer.
+from rollyard.records.types import Json
 
 MOVES = ("Up", "Down", "Left", "Right")
-Exits = list[tuple[int, int, int]]
-"""Exits of a cell: the next cell, its box bit, and the bits that change if a box on it is pushed (0 if it cannot be
-pushed)."""
-
-
-def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
-    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution."""
-    flat, stride = _flat(board)
-    cells = [at for at, symbol in enumerate(flat) if symbol != "#"]
-    number = {at: index for index, at in enumerate(cells)}
-    shift = len(cells).bit_length()
-    live = _live(flat, stride)
-    exits = [_exits(at, stride, number, shift, live) for at in cells]
-    state = astray = 0
-    for index, at in enumerate(cells):
-        symbol = flat[at]
-        bit = 1 << (shift + index)
-        if symbol in "X√":
-            state |= bit
-            if at not in live:
-                return None
-        elif symbol in "PS":
-            state |= index
-        if symbol not in "O√S":
-            astray |= bit
-    if not state & astray:
-        return ()
-    came_from = _search(state, astray, exits, (1 << shift) - 1, limit)
-    if came_from is None:
-        return None
-    steps = {-stride: "Up", stride: "Down", -1: "Left", 1: "Right"}
-    path = [cells[at & ((1 << shift) - 1)] for at in came_from]
-    return tuple(steps[there - here] for here, there in pairwise(path))
-
-
-def _search(start: int, astray: int, exits: list[Exits], player: int, limit: int) -> list[int] | None:
-    """Return the states from `start` to the nearest state without a box on one of the `astray` cells; None if none is
-    found.
-    """
-    came_from = {start: start}
-    frontier = [start]
-    while frontier and len(came_from) < limit:
-        reached: list[int] = []
-        for state in frontier:
-            here = state & player
-            boxes = state ^ here
-            for cell, box, pushed in exits[here]:
-                if not boxes & box:
-                    following = boxes | cell
-                    if following not in came_from:
-                        came_from[following] = state
-                        reached.append(following)
-                elif pushed and not boxes & (pushed ^ box):
-                    following = (boxes ^ pushed) | cell
-                    if following not in came_from:
-                        came_from[following] = state
-                        if not following & astray:
-                            return _back(following, came_from)
-                        reached.append(following)
-        frontier = reached
-    return None
-
-
-def _back(state: int, came_from: dict[int, int]) -> list[int]:
-    path = [state]
-    while (before := came_from[state]) != state:
-        path.append(before)
-        state = before
-    path.reverse()
-    return path
-
-
-def _flat(board: str) -> tuple[str, int]:
-    """Return the board as one string surrounded by walls, and its row stride."""
-    rows = board.split("\n")
-    width = max(map(len, rows))
-    stride = width + 1
-    return "#" * stride + "#" + "#".join(row.ljust(width, "#") for row in rows) + "#" * (stride + 1), stride
-
-
-def _live(flat: str, stride: int) -> set[int]:
-    """Return the cells from which a single box can be pushed to a target, found by pulling boxes from the targets."""
-    todo = [at for at, symbol in enumerate(flat) if symbol in "O√S"]
-    live = set(todo)
-    while todo:
-        at = todo.pop()
-        for step in (-stride, stride, -1, 1):
-            pulled = at + step
-            if pulled not in live and flat[pulled] != "#" and flat[pulled + step] != "#":
-                live.add(pulled)
-                todo.append(pulled)
-    return live
-
-
-def _exits(at: int, stride: int, number: dict[int, int], shift: int, live: set[int]) -> Exits:
-    exits = []
-    for step in (-stride, stride, -1, 1):
-        if (cell := number.get(at + step)) is not None:
-            bit = 1 << (shift + cell)
-            behind = at + 2 * step
-            exits.append((cell, bit, bit | 1 << (shift + number[behind]) if behind in live else 0))
-    return exits
-
-
 CANONICAL = {name.lower(): name for name in MOVES} | {str(index): name for index, name in enumerate(MOVES, 1)}
 INVALID_ARGUMENTS = ('{"actions":["Upward"]}', '{"actions":["Jump"]}', '{"actions":"go on"}', '{"actions":["Up", "Le')
 INVALID_TEXTS = ("I would push the box.", "<action>Jump</action>", "<action></action>", "Let me think again.")
@@ -154,7 +54,6 @@ class ErrorRates(BaseModel):
 
     @property
     def total(self) -> float:
-        """Probability of any error at temperature 1."""
         return self.stray + self.give_up + self.mumble
 
 
@@ -255,7 +154,6 @@ def _answer(conversation: Conversation) -> Turn:
 
 
 def _moves_made(calls: list[str]) -> list[str]:
-    """Return the valid moves in the earlier calls."""
     made: list[str] = []
     for arguments in calls:
         try:
@@ -265,3 +163,238 @@ def _moves_made(calls: list[str]) -> list[str]:
         if isinstance(actions, list):
             made += [CANONICAL[name] for action in actions if (name := str(action).strip().lower()) in CANONICAL]
     return made
+
+
+Exits = list[tuple[int, int, int]]
+"""Exits of a cell: the next cell, its box bit, and the bits that change if a box on it is pushed (0 if it cannot be
+pushed)."""
+
+
+def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
+    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution.
+
+    The search is breadth-first over (player, boxes); each state is one integer.
+    """
+    flat, stride = _flat(board)
+    cells = [at for at, symbol in enumerate(flat) if symbol != "#"]
+    number = {at: index for index, at in enumerate(cells)}
+    shift = len(cells).bit_length()
+    live = _live(flat, stride)
+    exits = [_exits(at, stride, number, shift, live) for at in cells]
+    state = astray = 0
+    for index, at in enumerate(cells):
+        symbol = flat[at]
+        bit = 1 << (shift + index)
+        if symbol in "X√":
+            state |= bit
+            if at not in live:
+                return None
+        elif symbol in "PS":
+            state |= index
+        if symbol not in "O√S":
+            astray |= bit
+    if not state & astray:
+        return ()
+    came_from = _search(state, astray, exits, (1 << shift) - 1, limit)
+    if came_from is None:
+        return None
+    steps = {-stride: "Up", stride: "Down", -1: "Left", 1: "Right"}
+    path = [cells[at & ((1 << shift) - 1)] for at in came_from]
+    return tuple(steps[there - here] for here, there in pairwise(path))
+
+
+def _search(start: int, astray: int, exits: list[Exits], player: int, limit: int) -> list[int] | None:
+    """Return the states from `start` to the nearest state without a box on one of the `astray` cells; None if none is
+    found.
+    """
+    came_from = {start: start}
+    frontier = [start]
+    while frontier and len(came_from) < limit:
+        reached: list[int] = []
+        for state in frontier:
+            here = state & player
+            boxes = state ^ here
+            for cell, box, pushed in exits[here]:
+                if not boxes & box:
+                    following = boxes | cell
+                    if following not in came_from:
+                        came_from[following] = state
+                        reached.append(following)
+                elif pushed and not boxes & (pushed ^ box):
+                    following = (boxes ^ pushed) | cell
+                    if following not in came_from:
+                        came_from[following] = state
+                        if not following & astray:
+                            return _back(following, came_from)
+                        reached.append(following)
+        frontier = reached
+    return None
+
+
+def _back(state: int, came_from: dict[int, int]) -> list[int]:
+    path = [state]
+    while (before := came_from[state]) != state:
+        path.append(before)
+        state = before
+    path.reverse()
+    return path
+
+
+def _flat(board: str) -> tuple[str, int]:
+    """Return the board as one string surrounded by walls, and its row stride."""
+    rows = board.split("\n")
+    width = max(map(len, rows))
+    stride = width + 1
+    return "#" * stride + "#" + "#".join(row.ljust(width, "#") for row in rows) + "#" * (stride + 1), stride
+
+
+def _live(flat: str, stride: int) -> set[int]:
+    """Return the cells from which a single box can be pushed to a target, found by pulling boxes from the targets."""
+    todo = [at for at, symbol in enumerate(flat) if symbol in "O√S"]
+    live = set(todo)
+    while todo:
+        at = todo.pop()
+        for step in (-stride, stride, -1, 1):
+            pulled = at + step
+            if pulled not in live and flat[pulled] != "#" and flat[pulled + step] != "#":
+                live.add(pulled)
+                todo.append(pulled)
+    return live
+
+
+def _exits(at: int, stride: int, number: dict[int, int], shift: int, live: set[int]) -> Exits:
+    exits = []
+    for step in (-stride, stride, -1, 1):
+        if (cell := number.get(at + step)) is not None:
+            bit = 1 << (shift + cell)
+            behind = at + 2 * step
+            exits.append((cell, bit, bit | 1 << (shift + number[behind]) if behind in live else 0))
+    return exits
+
+
+ROWS = re.compile(r"(?:^[ \t]*[#_OX√PS](?: ?[#_OX√PS]){2,}[ \t]*\r?(?:\n|\Z)){3,}", re.MULTILINE)
+MAX_BLANKS = 3
+"""Maximum number of trailing outputs without a board that are counted; the policy treats larger numbers the same."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    text: bytes
+    """The text of all items without their ids, so the same conversation always has the same text."""
+    board: str | None = None
+    """The last board shown, one line per row."""
+    done: bool = False
+    """Whether the environment returned `done`, or every box is on a target."""
+    blanks: int = 0
+    """Number of tool outputs without a board since the last board, up to `MAX_BLANKS`."""
+    calls: list[str] = field(default_factory=list)
+    """Arguments of the tool calls made so far."""
+
+
+def read_conversation(request: Json) -> Conversation:
+    items = request.get("input")
+    texts: list[str] = []
+    calls: list[str] = []
+    outputs: list[str] = []
+    user_texts: list[str] = []
+    for item in [{"role": "user", "content": items}] if isinstance(items, str) else items or ():
+        if not isinstance(item, dict):
+            continue
+        kind = item.get("type")
+        if kind == "function_call_output":
+            text = _text(item.get("output"))
+            outputs.append(text)
+        elif kind == "function_call":
+            text = _text(item.get("arguments"))
+            calls.append(text)
+        else:
+            text = _text(item.get("content"))
+            if item.get("role") == "user":
+                user_texts.append(text)
+        texts.append(text)
+    texts.append(_text(request.get("instructions")))
+    conversation = Conversation("\x1e".join(texts).encode("utf-8", "surrogatepass"), calls=calls)
+    _find_last_board(conversation, outputs, user_texts)
+    return conversation
+
+
+def _find_last_board(conversation: Conversation, outputs: list[str], user_texts: list[str]) -> None:
+    for output in reversed(outputs):
+        shown, done = _observation(output)
+        conversation.board = find_board(shown)
+        conversation.done |= done
+        if conversation.board or conversation.done or conversation.blanks == MAX_BLANKS:
+            break
+        conversation.blanks += 1
+    else:
+        for text in reversed(user_texts):
+            if "#" in text and (board := find_board(text)):
+                conversation.board = board
+                break
+    if conversation.board and "X" not in conversation.board:
+        conversation.done = True
+
+
+def _observation(output: str) -> tuple[str, bool]:
+    """Return the observation's text, and whether the environment ended the episode."""
+    if output[:1] not in ("{", '"'):
+        return output, False
+    try:
+        value = orjson.loads(output)
+    except ValueError:
+        return output, False
+    if isinstance(value, str):
+        return value, False
+    shown = value.get("observation")
+    if not isinstance(shown, str):
+        shown = next((text for text in value.values() if isinstance(text, str) and "#" in text), "")
+    return shown, any(value.get(name) is True for name in ("done", "terminated", "truncated"))
+
+
+def find_board(text: str) -> str | None:
+    """Return the last board drawn in `text` (spaces between symbols are allowed), or None."""
+    if "#" not in text:
+        return None
+    for rows in reversed(ROWS.findall(text)):
+        board: str = "\n".join(row.replace(" ", "").replace("\t", "") for row in rows.splitlines())
+        if board.count("P") + board.count("S") == 1 and "#" in board and ("X" in board or "√" in board):
+            return board
+    return None
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return "" if content is None else str(content)
+
+
+BLOCK = struct.Struct("<16x6Q")
+UNIT = 1.0 / (1 << 64)
+
+
+class RandomDraws:
+    """A stream of uniform random numbers that depends only on `material` and `key`."""
+
+    __slots__ = ("_block", "_left", "tag")
+
+    def __init__(self, material: bytes, key: str) -> None:
+        name = key.encode()
+        if len(name) > hashlib.blake2b.MAX_KEY_SIZE:
+            name = hashlib.blake2b(name).digest()
+        self._block = hashlib.blake2b(material, key=name).digest()
+        self._left = list(BLOCK.unpack(self._block))
+        self.tag = self._block[:16].hex()
+        """32 hex digits for use in ids; no random numbers are derived from them."""
+
+    def unit(self) -> float:
+        """Draw a number in [0, 1)."""
+        if not self._left:
+            self._block = hashlib.blake2b(self._block).digest()
+            self._left = list(BLOCK.unpack(self._block))
+        number: int = self._left.pop()
+        return (number >> 11) * (UNIT * 2048)
+
+    def below(self, limit: int) -> int:
+        return int(self.unit() * limit)

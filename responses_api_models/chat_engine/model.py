@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from rollyard.responses_api_models import conversion, streaming
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
@@ -22,13 +23,10 @@ from rollyard.responses_api_models.chat_engine.token_backends import Completions
 from rollyard.responses_api_models.chat_engine.token_diagnostics import TokenDiagnostics
 from rollyard.responses_api_models.chat_engine.token_history import TokenTurns, without_traces
 from rollyard.responses_api_models.chat_engine.training_routes import TrainerApi
-from rollyard.responses_api_models.convert import conversion
+from rollyard.responses_api_models.conversion import mark_unreadable_tool_call
 from rollyard.responses_api_models.request_validation import check_limits
-from rollyard.responses_api_models.streaming import stream_proxy
-from rollyard.responses_api_models.streaming.events import ResponseEvents
-from rollyard.responses_api_models.unreadable_tool_calls import mark_unreadable_tool_call
+from rollyard.responses_api_models.streaming import ResponseEvents
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import (
     choices_of,
     completion_reader,
@@ -36,9 +34,8 @@ from rollyard.responses_api_models.upstream.response_parsing import (
     json_object,
 )
 from rollyard.responses_api_models.upstream.sse import ChatStreamStart
-from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
-from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
@@ -47,8 +44,6 @@ S = TypeVar("S", bound=ChatEngineSettings)
 
 
 class ChatEngineModel(ModelServer[S]):
-    """Serves both OpenAI APIs through an engine's Chat Completions endpoint."""
-
     passes_stop = True
 
     def __init__(self, settings: S, context: Context, replicas: Replicas, api_key: SecretStr | None) -> None:
@@ -80,11 +75,6 @@ class ChatEngineModel(ModelServer[S]):
         self._forced = settings.sampling_overrides or {}
         self.route("/token_check", self.__token_check, cancellable=True)
         self.trainer.mount(self)
-
-    @property
-    def policy_version(self) -> str:
-        """Version of the policy's current weights."""
-        return self.trainer.versions.now
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
         """Register a route. Model calls wait while weights change, and their responses report the policy version."""
@@ -126,16 +116,16 @@ class ChatEngineModel(ModelServer[S]):
         await self.trainer.stop()
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """Answer a Responses create request through the engine's chat endpoint."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._complete_body(conversion.request_to_chat(_sendable(request), self._dialect))
+        body = await self._converted_body(request)
         if self._turns is not None:
             return self._reply(
-                self._to_response(await self._turns.make(body, request_context), request), request_context
+                conversion.encoded_response(await self._turns.make(body, request_context), request, self._dialect),
+                request_context,
             )
 
         def read(answer: bytes) -> bytes:
-            return self._to_response(json_object(answer), request)
+            return conversion.encoded_response(json_object(answer), request, self._dialect)
 
         body["messages"] = without_traces(body["messages"])
         body, _ = await self._special_tokens.treated(body, request_context)
@@ -143,16 +133,7 @@ class ChatEngineModel(ModelServer[S]):
             await self.upstream.post("/chat/completions", encode_request(body), read, request_context), request_context
         )
 
-    def _to_response(self, completion: Json, request: Json) -> bytes:
-        response = conversion.chat_to_response(completion, request, self._dialect)
-        mark_unreadable_tool_call(response)
-        try:
-            return orjson.dumps(response)
-        except TypeError as error:
-            raise malformed(f"cannot be encoded as JSON ({error})", completion.keys()) from error
-
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward a chat request with the engine's model name, and return the engine's response."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._chat_body(request)
         if self._turns is not None:
@@ -170,13 +151,13 @@ class ChatEngineModel(ModelServer[S]):
         if self._turns is not None:
             return await super().stream_responses(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._complete_body(conversion.request_to_chat(_sendable(request), self._dialect))
+        body = await self._converted_body(request)
         body, _ = await self._special_tokens.treated(body, request_context)
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
         chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
         events = ResponseEvents(request, self._dialect, mark_unreadable_tool_call)
         return self._stream(
-            stream_proxy.converted(chunks, events, stream_proxy.event_reporter(self.name, call)), request_context
+            streaming.converted(chunks, events, streaming.event_reporter(self.name, call)), request_context
         )
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
@@ -187,13 +168,13 @@ class ChatEngineModel(ModelServer[S]):
         body, _ = await self._special_tokens.treated(await self._chat_body(request), request_context)
         chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
         return self._stream(
-            stream_proxy.chat(chunks, stream_proxy.event_reporter(self.name, call), choices_of(body)), request_context
+            streaming.chat(chunks, streaming.event_reporter(self.name, call), choices_of(body)), request_context
         )
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
         """Let the engine render and tokenize the prompt. Raises Failure (501) if it cannot."""
         request_context = RequestContext.of(call)
-        body = await self._complete_body(conversion.request_to_chat(_sendable(request), self._dialect))
+        body = await self._converted_body(request)
         body["messages"] = without_traces(body["messages"])
         body, _ = await self._special_tokens.treated(body, request_context)
         return await count_prompt_tokens(self.upstream, body, request_context)
@@ -223,6 +204,13 @@ class ChatEngineModel(ModelServer[S]):
         }
         return orjson.dumps(report)
 
+    async def _converted_body(self, request: Json) -> Json:
+        """Convert a Responses create request, with earlier tool calls normalized so that engines accept them."""
+        items = request.get("input")
+        if isinstance(items, list):
+            request = {**request, "input": sendable_items(items, offered(request.get("tools")))}
+        return await self._complete_body(conversion.request_to_chat(request, self._dialect))
+
     async def _chat_body(self, request: Json) -> Json:
         conversion.apply_metadata(request)
         if isinstance(messages := request.get("messages"), list):
@@ -234,7 +222,6 @@ class ChatEngineModel(ModelServer[S]):
         return await self._complete_body(request)
 
     async def _complete_body(self, body: Json) -> Json:
-        """Add the fields from the settings to the body and check it."""
         if self._template:
             given = body.get("chat_template_kwargs")
             body["chat_template_kwargs"] = {**self._template, **(given if isinstance(given, dict) else {})}
@@ -256,16 +243,6 @@ class ChatEngineModel(ModelServer[S]):
 
     def _stream(self, events: AsyncIterator[bytes], request_context: RequestContext) -> RawResponse:
         return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *request_context.answer_headers))
-
-
-def _sendable(request: Json) -> Json:
-    """Return the request with all earlier tool calls normalized so that engines accept them."""
-    items = request.get("input")
-    return (
-        {**request, "input": sendable_items(items, offered(request.get("tools")))}
-        if isinstance(items, list)
-        else request
-    )
 
 
 _PROMPT = ("model", "messages", "tools", "chat_template", "chat_template_kwargs")

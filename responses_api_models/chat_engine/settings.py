@@ -7,13 +7,11 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.conversion import Dialect
+from rollyard.responses_api_models.conversion import Dialect
 from rollyard.responses_api_models.upstream.settings import CallSettings
 
 
 class ChatEngineSettings(CallSettings):
-    """Settings of a model server whose engine supports Chat Completions."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = CallSettings.NOT_IDENTITY | {"weights_check", "pause_lease_s"}
 
     return_token_id_information: bool = False

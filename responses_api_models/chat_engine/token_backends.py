@@ -3,12 +3,15 @@ from token ids and parses the generated text.
 
 GenerateBackend       vLLM's own endpoints: /v1/chat/completions/render, /inference/v1/generate,
                       /v1/chat/completions/derender (all with --enable-scale-out); the engine parses the text
-CompletionsBackend    /tokenize and /v1/completions, which all vLLM versions and many other engines support; `hermes`
-                      parses the text
+CompletionsBackend    /tokenize and /v1/completions, which all vLLM versions and many other engines support; this
+                      module parses hermes tool calls from the text
 """
 
 from __future__ import annotations
 
+import json
+import re
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,20 +20,19 @@ import orjson
 
 from rollyard.records.token_types import SamplingRecord
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine import hermes, sampling
-from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.chat_engine import sampling
+from rollyard.responses_api_models.conversion import split_thinking
 from rollyard.responses_api_models.upstream.response_parsing import json_object
-from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.responses.response_validity import check_finish, first_choice, malformed
 
+_OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 QUESTION: Json = {"role": "user", "content": "x"}
 """The message that `check` sends to test an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Messages rendered and tokenized by the engine."""
-
     ids: list[int]
     request: Json = field(default_factory=dict)
     """The rest of the rendered request."""
@@ -38,8 +40,6 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What the engine generated from a prompt of token ids."""
-
     ids: list[int]
     log_probs: list[float]
     completion: Json
@@ -89,8 +89,6 @@ _OF_RENDERING = ("token_offsets", "request_id")
 
 
 class GenerateBackend:
-    """Sends token ids through vLLM's token-in endpoints."""
-
     name = "generate"
     names_versions = True
 
@@ -221,8 +219,6 @@ _CHAT_ONLY = frozenset(
 
 
 class CompletionsBackend:
-    """Sends token ids through the completions endpoint."""
-
     name = "completions"
     names_versions = False
 
@@ -275,7 +271,7 @@ class CompletionsBackend:
         text = choice.get("text") or ""
         chat_choice = {
             "index": 0,
-            "message": hermes.read(text) if expects_calls else hermes.plain(text),
+            "message": read_hermes(text) if expects_calls else read_plain(text),
             "logprobs": {"content": _with_texts(choice["logprobs"])} if texts else None,
             "finish_reason": choice.get("finish_reason"),
             "stop_reason": choice.get("stop_reason"),
@@ -346,3 +342,78 @@ def object_reader(key: str) -> Callable[[bytes], Json]:
         return answer
 
     return read
+
+
+_END = re.compile(r"\s*(?:<\|[^|<>]*\|>\s*)*\Z")
+"""Matches the end of a text, which may contain special tokens."""
+_DECODER = json.JSONDecoder(strict=False)  # models write line breaks in strings
+
+
+def read_hermes(text: str) -> Json:
+    """Parse hermes tool calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, into an assistant message.
+
+    It is for engines that return plain text. What cannot be parsed as a call stays in the content.
+    """
+    message = read_plain(text)
+    content: str = message["content"]
+    before, opening, rest = content.partition(_OPENING)
+    calls: list[Json] = []
+    unreadable = ""
+    while opening:
+        found, rest = _calls(rest)
+        calls += found
+        # The end of the last object may be missing, but nothing else may be between it and the closing tag.
+        inside, rest, opening = _rest_of_tag(rest)
+        if not found or inside:
+            unreadable += f"{_OPENING}{inside}{_CLOSING}"
+    if not calls:
+        return message
+    return {**message, "content": before + unreadable or None, "tool_calls": calls}  # as in vLLM's own parser
+
+
+def read_plain(text: str) -> Json:
+    """Parse `text` into an assistant message with reasoning and content, but without tool calls."""
+    reasoning, content = split_thinking(text)
+    return {"role": "assistant", "content": content, **({"reasoning_content": reasoning} if reasoning else {})}
+
+
+def _calls(text: str) -> tuple[list[Json], str]:
+    """Return the calls at the start of the text, which is after an opening tag, and the text after them."""
+    calls: list[Json] = []
+    while True:
+        start = text.lstrip(" \t\r\n,") if calls else text.lstrip()
+        try:
+            # Decoded and not searched for the closing tag, which can be part of a string.
+            value, end = _DECODER.raw_decode(start)
+        except (ValueError, RecursionError):
+            return calls, text
+        found = [_call(one) for one in (value if isinstance(value, list) else [value])]
+        readable = [call for call in found if call is not None]
+        if not readable or len(readable) < len(found):
+            return calls, text
+        calls += readable
+        text = start[end:]
+
+
+def _rest_of_tag(text: str) -> tuple[str, str, str]:
+    """Return the text up to the end of a tag, the text after the next opening tag, and that tag if there is one."""
+    inside, closing, after = text.partition(_CLOSING)
+    if _OPENING in inside or not closing:  # the closing tag is missing
+        inside, opening, after = text.partition(_OPENING)
+    else:
+        _, opening, after = after.partition(_OPENING)
+    return "" if _END.match(inside) else inside, after, opening
+
+
+def _call(call: Any) -> Json | None:
+    try:
+        name, given = call["name"], call.get("arguments", call.get("parameters"))
+        # The same spacing as in vLLM, which models also generate.
+        arguments = json.dumps({} if given is None else given, ensure_ascii=False)
+        f"{name}{arguments}".encode()  # raises for a lone surrogate, which could not be encoded later
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    if not isinstance(name, str):
+        return None
+    function = {"name": name, "arguments": arguments}
+    return {"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}

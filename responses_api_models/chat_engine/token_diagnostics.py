@@ -15,12 +15,10 @@ import orjson
 
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine import hermes
-from rollyard.responses_api_models.chat_engine.token_backends import GenerateBackend, TokenBackend
+from rollyard.responses_api_models.chat_engine.token_backends import GenerateBackend, TokenBackend, read_hermes
 from rollyard.responses_api_models.chat_engine.token_history import Continuation, Turn, first_difference
-from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import json_object
-from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.responses.response_validity import first_choice
 
 SHOWN_IDS = 12
@@ -52,8 +50,6 @@ def _answer(number: int) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model turn and the messages that follow it."""
-
     name: str
     message: Json
     new: list[Json]
@@ -78,8 +74,6 @@ def _cases() -> list[Case]:
 
 
 class TokenDiagnostics:
-    """Runs the checks on one engine."""
-
     def __init__(self, upstream: Upstream, backend: TokenBackend, model: str, takes_seeds: bool) -> None:
         self._upstream = upstream
         self._backend = backend
@@ -153,7 +147,7 @@ class TokenDiagnostics:
             answer["choices"][0].update(finish_reason="stop", logprobs=None)
             _, message = first_choice(await self._backend.read(answer, prompt, self._body, self._request_context))
         else:
-            message = hermes.read(await self._text(generated, special=False))
+            message = read_hermes(await self._text(generated, special=False))
         expected, found = _calls(original), _calls(message)
         text = str(message.get("content"))[:200]
         return "ok" if expected == found else f"expected {expected}, found {found} in {text!r}"

@@ -24,13 +24,12 @@ from rollyard.records.token_types import PolicyVersion, PrefixMismatch, Sampling
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine import sampling
 from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
+from rollyard.responses_api_models.chat_engine.policy_versions import PolicyVersions
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
 from rollyard.responses_api_models.chat_engine.token_backends import Rendered, TokenBackend
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
-from rollyard.responses_api_models.convert.conversion import token_fields
-from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.conversion import token_fields
 from rollyard.responses_api_models.upstream.response_parsing import json_object
-from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
 from rollyard.services.responses.response_validity import check_completion, malformed
 from rollyard.services.responses.tool_calls import (
@@ -55,8 +54,6 @@ _NO_TURN = {
 
 @dataclass(frozen=True, slots=True)
 class EngineTurn:
-    """A turn as returned by an engine."""
-
     way: str
     completion: Json
     sampling: SamplingRecord
@@ -65,8 +62,6 @@ class EngineTurn:
 
 
 class TokenTurns:
-    """Makes model calls through one upstream and records their tokens."""
-
     def __init__(
         self,
         upstream: Upstream,
@@ -217,8 +212,6 @@ def _check(message: Json) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The last model turn with recorded tokens in a request."""
-
     index: int
     """Index of its assistant message."""
     ids: list[int]

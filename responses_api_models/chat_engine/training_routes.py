@@ -7,7 +7,9 @@ policy of a running collection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import orjson
 from fastapi import Request
@@ -15,18 +17,16 @@ from fastapi.responses import Response
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json
+from rollyard.responses_api_models import streaming
+from rollyard.responses_api_models.chat_engine.checkpoint import bad_request
+from rollyard.responses_api_models.chat_engine.engine_group import QUERY_S, EngineGroup, EngineReply, JobQueue
+from rollyard.responses_api_models.chat_engine.policy_versions import Gate, PolicyVersions, checked_version
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
-from rollyard.responses_api_models.chat_engine.weights.call_gate import Gate
-from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup, JobQueue
-from rollyard.responses_api_models.chat_engine.weights.engine_log_probs import EngineLogProbs
-from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions, checked_version
-from rollyard.responses_api_models.chat_engine.weights.vllm_control import GETS, POSTS, VllmControl, answer
-from rollyard.responses_api_models.chat_engine.weights.weight_loader import CpuLimits, WeightLoader
-from rollyard.responses_api_models.chat_engine.weights.weight_update import JoiningEngines, WeightUpdates
-from rollyard.responses_api_models.streaming import stream_proxy
-from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.chat_engine.vllm_control import GETS, POSTS, VllmControl, answer
+from rollyard.responses_api_models.chat_engine.weight_loader import CpuLimits, WeightLoader
+from rollyard.responses_api_models.chat_engine.weight_update import JoiningEngines, WeightUpdates
 from rollyard.responses_api_models.upstream.response_parsing import json_bytes
-from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.policy_endpoint import POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
@@ -50,8 +50,6 @@ _SAMPLE = ("/v1/completions", "/inference/v1/generate")
 
 
 class TrainerApi:
-    """The trainer interface of one model server."""
-
     def __init__(
         self,
         upstream: Upstream,
@@ -131,7 +129,6 @@ class TrainerApi:
             self._watching = asyncio.create_task(self._joining_engines.watch())
 
     async def stop(self) -> None:
-        """Wait for running jobs."""
         if self._watching is not None:
             self._watching.cancel()
         self._protocol.lease.end()
@@ -161,7 +158,6 @@ class TrainerApi:
             await self._cpu.check_seed(body, self._engines.urls)
 
     def gone(self, url: str) -> None:
-        """Remove an engine from the pool after it has exited."""
         self._engines.forget(url)
 
     async def _policy_version(self) -> Response:
@@ -220,7 +216,7 @@ class TrainerApi:
             request_context = RequestContext.of(call)
             if path in _SAMPLE and body.get("stream"):
                 chunks = await self._upstream.stream(target, orjson.dumps(body), request_context)
-                events = stream_proxy.chat(chunks, stream_proxy.event_reporter(self._name, call))
+                events = streaming.chat(chunks, streaming.event_reporter(self._name, call))
                 return RawResponse(
                     stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *request_context.answer_headers)
                 )
@@ -262,3 +258,110 @@ def _closed(server: str) -> Callable[[Request], Awaitable[Response]]:
 def _response(reply: RawResponse) -> Response:
     headers = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
     return Response(reply.body, reply.status, headers, reply.content_type.decode())
+
+
+MAX_TOKENS = 65_536
+"""Limit of a request, because vLLM computes the logits of all tokens of a prompt together."""
+SAMPLED_TOKENS = 32
+"""How many tokens an engine with LoRA samples for each sequence."""
+
+
+class EngineLogProbs:
+    """Log-probabilities of given token sequences, from every engine: a trainer compares them with its own.
+
+    They are those at temperature 1, without any constraint, of prompts, which vLLM computes without its prefix cache.
+    An engine with --enable-lora samples tokens instead, because vLLM 0.32 dies on a CPU if it computes the
+    log-probabilities of a prompt together with another request (add_lora_logits in punica_cpu.py; not tried on a GPU).
+    """
+
+    def __init__(self, engines: EngineGroup, versions: PolicyVersions, gate: Gate, model: str) -> None:
+        self._engines = engines
+        self._versions = versions
+        self._gate = gate
+        self._model = model
+
+    async def read(self, request: Json) -> Json:
+        """Return the version and, for each engine, sequences with the log-probabilities of their last tokens.
+
+        An engine that does not respond while another does leaves the pool, as in an update. Raises Failure if no engine
+        responds, if one refuses the tokens, or if the weights changed in the meantime.
+        """
+        sequences = _sequences(request)
+        urls, mark = self._engines.urls, self._versions.mark
+        found: dict[str, list[Json]] = {}
+
+        async def ask(url: str) -> None:
+            one = self._sampled if await self._has_lora(url) else self._of_prompt
+            found[url] = await asyncio.gather(*(one(url, ids) for ids in sequences))
+
+        if failed := await self._engines.all(urls, ask):
+            raise next(iter(failed.values()))
+        if not found:
+            raise Failure(FailureKind.UNREACHABLE, "no engine is up")
+        self._gate.check()
+        if self._versions.mark != mark:
+            raise Failure(FailureKind.UPSTREAM_ERROR, "the weights changed during the request; repeat it", status=503)
+        engines = [{"url": url, "sequences": found[url]} for url in urls if url in found]
+        return {"version": self._versions.now, "engines": engines}
+
+    async def _has_lora(self, url: str) -> bool:
+        reply = await self._engines.request(url, "GET", "/server_info?config_format=json", timeout_s=QUERY_S)
+        try:
+            return self._versions.has_adapter or bool(reply.ok and reply.value["vllm_config"].get("lora_config"))
+        except (AttributeError, KeyError, TypeError):
+            return False
+
+    async def _of_prompt(self, url: str, ids: list[int]) -> Json:
+        """Return a sequence with the log-probability of every token but the first."""
+        reply = await self._ask(url, ids, {"max_tokens": 1, "prompt_logprobs": 0})
+        with _readable(url):
+            listed = reply.value["choices"][0]["prompt_logprobs"]
+            pairs = zip(ids[1:], listed[1:], strict=True)
+            return {"ids": ids, "log_probs": [float(entry[str(token)]["logprob"]) for token, entry in pairs]}
+
+    async def _sampled(self, url: str, ids: list[int]) -> Json:
+        """Return the first half of a sequence with tokens that the engine then samples, and their log-probabilities."""
+        start = ids[: len(ids) // 2]
+        own = {"max_tokens": SAMPLED_TOKENS, "logprobs": 0, "return_token_ids": True, "ignore_eos": True}
+        reply = await self._ask(url, start, own)
+        with _readable(url):
+            choice = reply.value["choices"][0]
+            generated = [int(token) for token in choice["token_ids"]]
+            log_probs = [float(value) for value in choice["logprobs"]["token_logprobs"]]
+            if not generated or len(generated) != len(log_probs):
+                raise ValueError(f"{len(generated)} tokens")
+            return {"ids": [*start, *generated], "log_probs": log_probs}
+
+    async def _ask(self, url: str, prompt: list[int], own: Json) -> EngineReply:
+        model = self._versions.engine_model or self._model
+        body = {"model": model, "prompt": prompt, "temperature": 1.0, **own}
+        reply = await self._engines.request(url, "POST", "/v1/completions", orjson.dumps(body))
+        if reply.answered and 400 <= reply.status < 500:
+            raise bad_request(str(reply.failure("/v1/completions").problem.detail))
+        if not reply.ok:
+            raise reply.failure("/v1/completions")
+        return reply
+
+
+@contextlib.contextmanager
+def _readable(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        detail = f"{url} returned no log-probabilities of tokens ({type(error).__name__}: {error})"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
+
+
+def _sequences(request: Json) -> list[list[int]]:
+    if unknown := request.keys() - {"sequences"}:
+        raise bad_request(f"found {', '.join(sorted(unknown))}; expected only sequences")
+    found = request.get("sequences")
+    if not isinstance(found, list) or not found or not all(map(_is_sequence, found)):
+        raise bad_request("sequences: expected a list of lists of two or more token ids")
+    if (tokens := sum(map(len, found))) > MAX_TOKENS:
+        raise bad_request(f"sequences: found {tokens} tokens; the limit is {MAX_TOKENS} per request")
+    return found
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 1 and all(type(token) is int and token >= 0 for token in value)

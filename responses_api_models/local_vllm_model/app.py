@@ -19,57 +19,14 @@ from pydantic import SecretStr
 from rollyard.records.errors import OperatorError
 from rollyard.records.gpus import visible_gpus
 from rollyard.responses_api_models.chat_engine.model import ChatEngineModel
-from rollyard.responses_api_models.local_vllm_model.engine import Engine
-from rollyard.responses_api_models.local_vllm_model.orphaned_processes import end_orphans, remove_folders
+from rollyard.responses_api_models.local_vllm_model.engine import Engine, StartPlan, reserved_port
+from rollyard.responses_api_models.local_vllm_model.engine_process import end_orphans, remove_folders
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
-from rollyard.responses_api_models.local_vllm_model.startup import StartPlan, reserved_port
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.services.http.ray_address import check_ray_address
 from rollyard.services.server.app import Context
 
-# Assigns the visible GPUs to engines.
-
-
-def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str] | None) -> list[list[str]]:
-    """Return the GPUs for each engine; empty lists if vLLM decides (on a CPU or a Ray cluster).
-
-    Raises OperatorError if there are too few GPUs.
-    """
-    count, each = settings.engine_replicas, settings.gpus_per_engine
-    gpus = [str(gpu) for gpu in settings.gpus] if settings.gpus is not None else list(visible or ())
-    if settings.ray_address or (not gpus and settings.gpus is None):
-        return [[] for _ in range(count)]
-    if len(gpus) < each:
-        raise OperatorError(
-            f"one engine needs {each} GPUs (tensor x pipeline x data parallel size), but this host has {len(gpus)} "
-            f"({', '.join(gpus) or 'gpus is empty'}): reduce the sizes, or connect hosts with Ray and set ray_address"
-        )
-    if len(gpus) < count * each:
-        raise OperatorError(
-            f"engine_replicas={count} needs {count * each} GPUs ({each} per engine), but this host has {len(gpus)} "
-            f"({', '.join(gpus)}): set engine_replicas to at most {len(gpus) // each}"
-        )
-    return [gpus[number * each : (number + 1) * each] for number in range(count)]
-
-
-# Finds downloaded models in the cache of huggingface_hub.
-
-
-def snapshot(model: str, revision: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of a revision (branch, tag or commit); None if it was not downloaded."""
-    home = environ.get("HF_HOME") or f"{environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-    cache = Path(environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
-    model_folder = cache / f"models--{model.replace('/', '--')}"
-    try:
-        commit = (model_folder / "refs" / revision).read_text().strip()
-    except OSError:
-        commit = revision
-    folder = model_folder / "snapshots" / commit
-    return folder if folder.is_dir() else None
-
-
 log = logging.getLogger(__name__)
-
 RAY_S = 5.0
 """Timeout for connecting to a Ray cluster."""
 
@@ -96,9 +53,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         """Check the model folder, the Ray cluster, the vLLM command and the GPUs. Raises RunError or OperatorError if
         one is unusable.
         """
-        _check_model(self.settings.model)
-        if self.settings.ray_address:
-            await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
+        await self._check_settings()
         _check_command(self.settings.vllm_command[0])
         with reserved_port(self.settings):
             pass
@@ -106,9 +61,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
 
     async def start(self) -> None:
         """Start all engines. Raises RunError or OperatorError if one does not start."""
-        _check_model(self.settings.model)
-        if self.settings.ray_address:
-            await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
+        await self._check_settings()
         if ended := await asyncio.to_thread(end_orphans):
             log.warning("killed orphaned engine processes whose servers have died: %s", ended)
         await asyncio.to_thread(remove_folders, Path(tempfile.gettempdir()))
@@ -132,8 +85,12 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         await asyncio.gather(*(engine.start() for engine in self._engines))
         await super().start()
 
+    async def _check_settings(self) -> None:
+        _check_model(self.settings.model)
+        if self.settings.ray_address:
+            await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
+
     async def stop(self) -> None:
-        """Stop all engines."""
         await super().stop()
         await asyncio.gather(*(engine.stop() for engine in self._engines))
 
@@ -152,7 +109,6 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         return str(found or root)
 
     def models(self) -> list[str]:
-        """Return the name that the model is served under."""
         return self.settings.names[:1]
 
     def _log_folder(self) -> Path:
@@ -160,6 +116,41 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         if given is not None and given.is_dir():
             return given
         return Path(tempfile.mkdtemp(prefix="rollyard-logs-"))  # on another host of a Ray cluster
+
+
+def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str] | None) -> list[list[str]]:
+    """Return the GPUs for each engine; empty lists if vLLM decides (on a CPU or a Ray cluster).
+
+    Raises OperatorError if there are too few GPUs.
+    """
+    count, each = settings.engine_replicas, settings.gpus_per_engine
+    gpus = [str(gpu) for gpu in settings.gpus] if settings.gpus is not None else list(visible or ())
+    if settings.ray_address or (not gpus and settings.gpus is None):
+        return [[] for _ in range(count)]
+    if len(gpus) < each:
+        raise OperatorError(
+            f"one engine needs {each} GPUs (tensor x pipeline x data parallel size), but this host has {len(gpus)} "
+            f"({', '.join(gpus) or 'gpus is empty'}): reduce the sizes, or connect hosts with Ray and set ray_address"
+        )
+    if len(gpus) < count * each:
+        raise OperatorError(
+            f"engine_replicas={count} needs {count * each} GPUs ({each} per engine), but this host has {len(gpus)} "
+            f"({', '.join(gpus)}): set engine_replicas to at most {len(gpus) // each}"
+        )
+    return [gpus[number * each : (number + 1) * each] for number in range(count)]
+
+
+def snapshot(model: str, revision: str, environ: Mapping[str, str]) -> Path | None:
+    """Return the folder of a revision (branch, tag or commit); None if it was not downloaded."""
+    home = environ.get("HF_HOME") or f"{environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    cache = Path(environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    model_folder = cache / f"models--{model.replace('/', '--')}"
+    try:
+        commit = (model_folder / "refs" / revision).read_text().strip()
+    except OSError:
+        commit = revision
+    folder = model_folder / "snapshots" / commit
+    return folder if folder.is_dir() else None
 
 
 def _check_model(model: str) -> None:

@@ -6,16 +6,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
 
-from rollyard.records.errors import Failure, RollyardError
-from rollyard.responses_api_models.local_vllm_model.engine_process import EngineProcess
-from rollyard.responses_api_models.local_vllm_model.startup import EngineStart, StartPlan, ending
+from rollyard.records.errors import Failure, OperatorError, RollyardError, RunError
+from rollyard.responses_api_models.local_vllm_model.engine_process import EngineProcess, make_folder
+from rollyard.responses_api_models.local_vllm_model.settings import (
+    LocalVllmModelSettings,
+    engine_environment,
+    serve_arguments,
+)
+from rollyard.responses_api_models.local_vllm_model.startup_errors import PORT_TAKEN, cause_of, error_of, may_pass
 from rollyard.services.backoff import Backoff
+from rollyard.services.http.transport import Transport
 
 log = logging.getLogger(__name__)
-
 HEALTH_S = 0.25
 """Interval between health checks. It is short so that calls to a dead engine are retried within a second."""
 
@@ -46,7 +57,6 @@ class Engine:
 
     @property
     def phase(self) -> str:
-        """The startup phase; empty while the engine is up."""
         return "" if self.is_up else self._start.phase
 
     @property
@@ -54,7 +64,6 @@ class Engine:
         return self._start.url
 
     def give_up(self, why: str) -> None:
-        """Treat the engine as dead, so it is restarted."""
         self._failure_reason = why
 
     async def start(self) -> None:
@@ -66,7 +75,6 @@ class Engine:
         self._keep_task = asyncio.create_task(self._keep_running(process))
 
     async def stop(self) -> None:
-        """Stop the engine and all its processes."""
         if self._keep_task is not None:
             self._keep_task.cancel()
             await asyncio.wait([self._keep_task])
@@ -122,3 +130,206 @@ class Engine:
             self.is_up = False
             self._start.phase = "cleaning up after an engine that died"
             self._down(self._start.url)
+
+
+POLL_S = 0.25
+REPORT_INTERVAL_S = 15.0
+"""Interval between progress lines in the server's log."""
+HEALTH_TIMEOUT_S = 5.0
+TAIL_LINES = 12
+"""Number of lines of the engine's log in the error message; the supervisor shows 20 lines in total."""
+MAX_PORT_ATTEMPTS = 3
+"""Maximum number of ports to try if other processes take the chosen port first."""
+
+
+@dataclass(frozen=True)
+class StartPlan:
+    title: str
+    settings: LocalVllmModelSettings
+    gpus: Sequence[str]
+    key: str
+    """API key that callers must send."""
+    environ: Mapping[str, str]
+    log_file: Path
+    transport: Transport
+
+
+class EngineStart:
+    def __init__(self, plan: StartPlan) -> None:
+        self.phase = FIRST
+        """The current startup phase."""
+        self.url = ""
+        """URL of the engine's API, including /v1."""
+        self._plan = plan
+        self._launching: asyncio.Task[EngineProcess] | None = None
+        self._started = time.monotonic()
+        self._reported_at = self._started
+        self._healthy_at = self._started
+        self._late = False
+
+    async def run(self) -> EngineProcess:
+        """Start the engine and wait until it is ready at `url`.
+
+        If it fails, raises RunError with the cause, or OperatorError if another start would fail again.
+        """
+        for attempt in range(1, MAX_PORT_ATTEMPTS + 1):
+            with reserved_port(self._plan.settings) as port:
+                self.url = _url(self._plan.settings.engine_host, port)
+                self._launching = asyncio.create_task(self._launch(port))
+                process = await asyncio.shield(self._launching)  # `end` needs the task, so it must not be cancelled
+                why = await self._until_ready(process)
+            if not why:
+                log.info("%s is up at %s after %.0f s", self._plan.title, self.url, time.monotonic() - self._started)
+                return process
+            printed = process.printed()
+            await process.stop()
+            fixed = self._plan.settings.engine_port is not None
+            if cause_of(printed) != PORT_TAKEN or fixed or attempt == MAX_PORT_ATTEMPTS:
+                break
+        # A signal or a limit that was reached says nothing about the next start.
+        exited = process.ended.result() >= 0 and not self._late
+        raise (OperatorError if exited and not may_pass(printed) else RunError)(self._error_report(why, printed))
+
+    async def end(self) -> None:
+        if self._launching is not None:
+            process = await self._launching
+            await process.stop()
+
+    async def failure_cause(self) -> str:
+        """Return why an engine that was ready has failed; empty if it is healthy or merely busy.
+
+        After its EngineCore has died, vLLM returns 503 for another five seconds, or has already closed its port.
+        """
+        status = await self._health()
+        if status >= 500:
+            return "has lost its EngineCore"
+        if status == 0 and await self._refuses():
+            return "no longer listens"
+        limit_s, silent_s = self._plan.settings.health_timeout_s, time.monotonic() - self._healthy_at
+        return f"has not answered GET /health for {silent_s:.0f} s" if limit_s and silent_s > limit_s else ""
+
+    async def _health(self) -> int:
+        """Return the status of GET /health; 0 if there is no response."""
+        try:
+            url = self.url.removesuffix("/v1") + "/health"
+            status = (await self._plan.transport.send("GET", url, b"", {}, HEALTH_TIMEOUT_S)).status
+        except Failure:
+            return 0
+        if status == 200:
+            self._healthy_at = time.monotonic()
+        return status
+
+    async def _refuses(self) -> bool:
+        """Return True if the connection is refused. A busy engine does not refuse connections."""
+        address = urlsplit(self.url)
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(address.hostname, address.port)
+            writer.close()
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            pass
+        return False
+
+    async def _launch(self, port: int) -> EngineProcess:
+        plan, folder = self._plan, make_folder()
+        environ = engine_environment(plan.settings, plan.environ, folder, plan.gpus, plan.key)
+        return await EngineProcess.start(serve_arguments(plan.settings, port), environ, folder, plan.log_file)
+
+    async def _until_ready(self, process: EngineProcess) -> str:
+        """Wait until the engine is ready; return an empty string, or what happened instead."""
+        limit_s = self._plan.settings.start_timeout_s
+        while True:
+            await asyncio.wait([process.ended], timeout=POLL_S)
+            self._report_phase(process.news())
+            if process.ended.done():
+                return ending(process.ended.result())
+            if await self._health() == 200:
+                return ""
+            if limit_s is not None and time.monotonic() - self._started > limit_s:
+                self._late = True
+                return f"was not ready within start_timeout_s={limit_s:g}"
+
+    def _report_phase(self, lines: Sequence[str]) -> None:
+        phase, now = phase_after(lines, self.phase), time.monotonic()
+        if kind(phase) != kind(self.phase) or now - self._reported_at > REPORT_INTERVAL_S:
+            log.info("%s: %s, %.0f s", self._plan.title, phase, now - self._started)
+            self._reported_at = now
+        self.phase = phase
+
+    def _error_report(self, why: str, printed: Sequence[str]) -> str:
+        tail = "\n".join(f"  | {line[:300]}" for line in printed[-TAIL_LINES:])
+        happened = f"{self._plan.title} {why} while {self.phase} ({time.monotonic() - self._started:.0f} s)"
+        cause = cause_of(printed) or error_of(printed) or "the log shows no known cause"
+        return f"the last lines of its log:\n{tail}\n{happened}: {cause}\nLog: {self._plan.log_file}"
+
+
+def ending(status: int) -> str:
+    return f"exited with status {status}" if status >= 0 else f"was killed by signal {-status}"
+
+
+def _url(host: str, port: int) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+
+
+@contextmanager
+def reserved_port(settings: LocalVllmModelSettings) -> Iterator[int]:
+    """Reserve the engine's port, or a free port that vLLM can still bind to.
+
+    Linux lets two sockets share an address while neither listens, if both set SO_REUSEADDR, as vLLM does.
+    """
+    host, port = settings.engine_host, settings.engine_port
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port or 0))
+        except OSError as error:
+            raise RunError(
+                f"engine_port: port {port or 0} of {host} cannot be used: {error.strerror}. If a model is already "
+                "served there, use it as an endpoint (policy_base_url); otherwise choose another port, or none"
+            ) from error
+        yield sock.getsockname()[1]
+
+
+# Determines the startup phase of vLLM from its log. The patterns match vLLM 0.32 and, for the most part, older
+# versions.
+
+FIRST = "importing vLLM"
+_COUNT = r"\|\s*(\d+/\d+)"
+_PHASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), phase)
+    for pattern, phase in (
+        (r"non-default args:|Resolved architecture:", "reading the config"),
+        (r"Initializing a V1 LLM engine", "starting the engine"),
+        (r"Waiting for creating a placement group", "waiting for Ray to find the GPUs"),
+        (r"Starting to load model", "loading weights"),
+        (r"Loading (?:safetensors|pt) checkpoint shards:.*" + _COUNT, "loading weights {}"),
+        (r"Multi-thread loading shards:.*" + _COUNT, "loading weights {}"),
+        (r"Loading weights took|Model loading took", "profiling memory"),
+        (r"Dynamo bytecode transform time|Compiling a graph for|Directly load the compiled graph", "compiling"),
+        (r"torch\.compile (?:and initial profiling|took|takes)|Initial profiling/warmup run took", "profiling memory"),
+        (r"Available KV cache memory|KV cache size:", "allocating the KV cache"),
+        (r"JIT kernel warmup starting|[Aa]utotun\w+ ", "warming up kernels"),
+        (r"Capturing CUDA graphs.*" + _COUNT, "capturing CUDA graphs {}"),
+        (r"init engine \(profile, create kv cache, warmup model\) took", "starting the API server"),
+        (r"Starting vLLM (?:API )?server", "starting the API server"),
+    )
+)
+
+
+def phase_after(lines: Iterable[str], before: str = FIRST) -> str:
+    """Return the phase that the last matching line shows; `before` if no line matches."""
+    phase = before
+    for line in lines:
+        for pattern, template in _PHASES:
+            if found := pattern.search(line):
+                phase = template.format(*found.groups())
+                break
+    return phase
+
+
+def kind(phase: str) -> str:
+    """Return the phase without its progress: `loading weights` for `loading weights 3/8`."""
+    return phase.rstrip("0123456789/ ")

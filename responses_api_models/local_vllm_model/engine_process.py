@@ -19,13 +19,7 @@ from pathlib import Path
 
 from rollyard.records.process_group import guarded
 from rollyard.records.writable import open_private
-from rollyard.responses_api_models.local_vllm_model.orphaned_processes import (
-    FOLDERS,
-    MARK,
-    end_orphans,
-    engine_processes,
-)
-from rollyard.responses_api_models.local_vllm_model.serve_command import shown
+from rollyard.responses_api_models.local_vllm_model.settings import shown
 
 GRACE_S = 1.5
 """Time between SIGTERM and SIGKILL. vLLM exits 0.6 s after SIGTERM, and the supervisor gives a server only a few
@@ -59,7 +53,6 @@ class EngineProcess:
 
     @classmethod
     async def start(cls, command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path) -> EngineProcess:
-        """Run `command` and append its output to `log`."""
         with open_private(log) as output, (folder / "alive").open("rb") as alive:
             fcntl.flock(alive, fcntl.LOCK_EX)  # the reaper inherits the lock, and holds it until it dies
             output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {shown(command)}\n".encode())
@@ -98,7 +91,6 @@ class EngineProcess:
         return lines
 
     def printed(self) -> list[str]:
-        """Return the last lines of the output."""
         with self._log.open("rb") as file:
             file.seek(max(self._begin, file.seek(0, os.SEEK_END) - _MAX_TAIL_LENGTH))
             return file.read().decode("utf-8", "replace").replace("\r", "\n").splitlines()
@@ -116,3 +108,88 @@ class EngineProcess:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._reaper.send_signal(number)
+
+
+MARK = "ROLLYARD_ENGINE"
+"""Environment variable that contains the folder of the process's engine."""
+FOLDERS = "rollyard-engine-"
+"""Prefix of engine folders."""
+YOUNG_S = 600.0
+
+
+def end_orphans() -> list[int]:
+    """Kill every process of this user whose engine has no reaper, and return their ids.
+
+    They are found by an environment variable that they inherit. The process guard kills Python processes within
+    milliseconds; this finds all others. SPT_NOENV keeps the variable readable when vLLM sets process titles.
+
+    Python's resource trackers are spared; they exit after they have unlinked the shared memory of the other processes.
+    """
+    return [pid for pid, folder in _marked() if not has_reaper(folder) and not _is_tracker(pid) and _killed(pid)]
+
+
+def remove_folders(within: Path) -> None:
+    """Remove the folders of engines without a reaper. New folders are spared, because their reapers may still be
+    starting.
+    """
+    for folder in within.glob(f"{FOLDERS}*"):
+        with contextlib.suppress(OSError):
+            stat = folder.stat()
+            if stat.st_uid == os.getuid() and time.time() - stat.st_mtime > YOUNG_S and not has_reaper(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def engine_processes(folder: Path) -> list[int]:
+    return [pid for pid, found in _marked() if found == folder]
+
+
+def has_reaper(folder: Path) -> bool:
+    """Return True while the engine's reaper holds its lock."""
+    try:
+        descriptor = os.open(folder / "alive", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _marked() -> list[tuple[int, Path]]:
+    prefix = f"{MARK}=".encode()
+    # In another mount namespace (a container) the path refers to another folder.
+    own_namespace = _namespace("self")
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if process.stat().st_uid != os.getuid():
+                continue
+            for entry in (process / "environ").read_bytes().split(b"\0"):
+                if entry.startswith(prefix) and _namespace(process.name) == own_namespace and _runs(process):
+                    found.append((int(process.name), Path(os.fsdecode(entry[len(prefix) :]))))
+    return found
+
+
+def _runs(process: Path) -> bool:
+    return (process / "stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
+
+
+def _is_tracker(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _namespace(process: str) -> str:
+    return str(Path("/proc", process, "ns", "mnt").readlink())
+
+
+def _killed(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True

@@ -10,13 +10,11 @@ from collections.abc import AsyncIterator
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from rollyard.responses_api_models import streaming
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.responses_api_models.convert.conversion import apply_metadata
+from rollyard.responses_api_models.conversion import apply_metadata
 from rollyard.responses_api_models.request_validation import check_limits
-from rollyard.responses_api_models.streaming import stream_proxy
-from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import (
     choices_of,
     completion_reader,
@@ -24,9 +22,9 @@ from rollyard.responses_api_models.upstream.response_parsing import (
     json_object,
     response_bytes,
 )
-from rollyard.responses_api_models.upstream.settings import EndpointSettings
+from rollyard.responses_api_models.upstream.settings import EndpointSettings, endpoint_advice
 from rollyard.responses_api_models.upstream.sse import ChatStreamStart, ResponseStreamStart
-from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
@@ -38,8 +36,6 @@ COUNTED = ("input", "instructions", "tools", "tool_choice", "parallel_tool_calls
 
 
 class OpenaiModel(ModelServer[EndpointSettings]):
-    """Forwards both APIs to an endpoint that supports them."""
-
     def __init__(self, settings: EndpointSettings, context: Context) -> None:
         super().__init__(settings, context)
         self._defaults = settings.extra_body or {}
@@ -51,13 +47,11 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         return await endpoint_advice(self.settings, self.context.external_transport)
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward a Responses create request."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._upstream.post("/responses", self._complete_body(request), response_bytes, request_context)
         return RawResponse(body, headers=request_context.answer_headers)
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward a Chat Completions create request."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._upstream.post(
             "/chat/completions", self._complete_body(request), completion_reader(request), request_context
@@ -65,21 +59,19 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         return RawResponse(body, headers=request_context.answer_headers)
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward the endpoint's events as they arrive."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         events = await self._upstream.stream(
             "/responses", self._complete_body(request), request_context, ResponseStreamStart
         )
-        return _stream(stream_proxy.responses(events, stream_proxy.event_reporter(self.name, call)), request_context)
+        return _stream(streaming.responses(events, streaming.event_reporter(self.name, call)), request_context)
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward the endpoint's chunks as they arrive."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         events = await self._upstream.stream(
             "/chat/completions", self._complete_body(request), request_context, ChatStreamStart
         )
         return _stream(
-            stream_proxy.chat(events, stream_proxy.event_reporter(self.name, call), choices_of(request)),
+            streaming.chat(events, streaming.event_reporter(self.name, call), choices_of(request)),
             request_context,
         )
 

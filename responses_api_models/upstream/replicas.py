@@ -67,16 +67,13 @@ class Replicas:
 
     @property
     def urls(self) -> list[str]:
-        """The URLs in the pool."""
         return list(self._endpoints)
 
     @property
     def in_flight(self) -> dict[str, int]:
-        """Number of calls in flight by URL."""
         return {endpoint.url: endpoint.in_flight for endpoint in self._endpoints.values()}
 
     def add(self, url: str) -> None:
-        """Add an engine that is up."""
         self._endpoints.setdefault(url, Endpoint(url)).recover()
         self._available.set()
 
@@ -87,7 +84,6 @@ class Replicas:
             self._available.clear()
 
     def holds(self, endpoint: Endpoint) -> bool:
-        """Return True while `endpoint` is in the pool."""
         return self._endpoints.get(endpoint.url) is endpoint
 
     async def choose(self, affinity: Affinity | None = None, tried: Collection[Endpoint] = ()) -> Endpoint:
@@ -142,7 +138,6 @@ class Replicas:
             entry.endpoint, entry.started = endpoint, True
 
     def binds(self, affinity: Affinity | None, endpoint: Endpoint) -> bool:
-        """Return True if the episode is bound to `endpoint`."""
         if affinity is None or not affinity.binding:
             return False
         entry = self._affinities.get(affinity)
@@ -252,7 +247,6 @@ class Endpoint:
 
     @property
     def is_down(self) -> bool:
-        """True after at least `DOWN_AFTER` consecutive failures."""
         return self.failures >= DOWN_AFTER
 
     def is_usable(self, now: float) -> bool:
@@ -281,7 +275,6 @@ class Endpoint:
             self.recover()
 
     def recover(self) -> None:
-        """Mark the endpoint as healthy."""
         self.failures = self.cool_downs = 0
         self.cooling_until = 0.0
 

@@ -69,7 +69,6 @@ def completion_reader(request: Json) -> Callable[[bytes], bytes]:
 
 
 def choices_of(request: Json) -> int:
-    """Return the number of choices that a chat request asks for."""
     number = request.get("n")
     return int(number) if isinstance(number, int | float) and is_number(number) and number > 1 else 1
 

@@ -191,8 +191,6 @@ class StartedStream:
 
 
 class ChatStreamStart:
-    """Detects the start of the response in a stream of chat chunks."""
-
     def __init__(self) -> None:
         self._finish_reason: Any = None
         self._tokens: Any = None
@@ -226,8 +224,6 @@ class ChatStreamStart:
 
 
 class ResponseStreamStart:
-    """Detects the start of the response in a stream of Responses events."""
-
     def __call__(self, event: bytes) -> bool:
         """Return True if the response has started. Raises Failure if it ends without output from the model."""
         data = data_of(event)

@@ -29,30 +29,29 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Self, TypeVar
 
 import orjson
 from pydantic import SecretStr
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.responses_api_models.upstream.replicas import Endpoint, Replicas
-from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.replicas import Affinity, Endpoint, Replicas
 from rollyard.responses_api_models.upstream.response_parsing import retry_after_s, upstream_failure
 from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.responses_api_models.upstream.sse import Opening, StartedStream, data_of, error_in, is_event, split_events
 from rollyard.services.backoff import Backoff
+from rollyard.services.http.client import EPISODE_HEADER
+from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpResponse, Transport
-from rollyard.services.server.settings import header_secrets, secrets_in_bodies
+from rollyard.services.server.settings import header_secrets, is_secret, secrets_in_bodies
 
 T = TypeVar("T")
-
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
+log = logging.getLogger(__name__)
 
 
 class Upstream:
-    """Sends requests to the endpoint that a call's episode is bound to, with retries."""
-
     def __init__(
         self, replicas: Replicas, settings: CallSettings, api_key: SecretStr | None, transport: Transport
     ) -> None:
@@ -249,9 +248,6 @@ def _is_header(name: str, value: str) -> bool:
     return name.isascii() and name.isprintable() and all(char.isprintable() and char <= "\xff" for char in value)
 
 
-log = logging.getLogger(__name__)
-
-
 PAUSE_CAP_S = 10.0
 """Maximum pause between two attempts without Retry-After."""
 _RETRIED = (
@@ -276,8 +272,6 @@ class UpstreamRefusal(Failure):
 
 
 class RetryingCaller:
-    """Makes calls to one pool of endpoints and retries them."""
-
     def __init__(self, replicas: Replicas, settings: CallSettings) -> None:
         self._replicas = replicas
         self._settings = settings
@@ -383,8 +377,88 @@ def joined(url: str, path: str) -> str:
 
 
 def _with_attempts(failure: Failure, attempts: int) -> Failure:
-    """Add the number of attempts to the failure."""
     if attempts == 1:
         return failure
     problem = failure.problem
     return Failure.of(problem.model_copy(update={"detail": f"{problem.detail} (tried {attempts} times)"}))
+
+
+_IN = frozenset({"cookie", "traceparent", "tracestate", "baggage"})
+_NOT_IN = ("x-rollyard-", "x-stainless-", "x-forwarded-", "x-real-ip")
+_OUT = frozenset({"retry-after", "openai-processing-ms", "openai-version", "openai-organization"})
+_NOT_OUT = ("x-rollyard-", "x-content-", "x-frame-")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class RequestContext:
+    """The context of one call. All requests of the call go to the same engine as long as it responds.
+
+    Cookies, tracing headers and affinity headers are forwarded unchanged in both directions, and the query string to
+    the endpoint, so a load balancer or router in front of the engines works as if clients called it directly.
+    """
+
+    def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:
+        self.headers = headers
+        self.affinity = affinity
+        self.query = query
+        """The query string of the caller's URL, including the question mark."""
+        self.endpoint: Endpoint | None = None
+        """The endpoint that sent the latest response; None before the first response."""
+        self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    @classmethod
+    def of(cls, call: RawRequest, cache_key: object = None) -> Self:
+        """Create the context of `call`. `cache_key` is the body's `prompt_cache_key`, for calls without an episode."""
+        headers = dict(_forwarded(call.headers))
+        affinity = None
+        if episode := headers.get(EPISODE_HEADER):
+            affinity = Affinity(episode)
+        elif isinstance(cache_key, str) and cache_key:
+            affinity = Affinity(cache_key, binding=False)
+        return cls(headers, affinity, _query(call.query))
+
+    @property
+    def url(self) -> str | None:
+        return self.endpoint.url if self.endpoint else None
+
+    def record_response(self, answer: HttpResponse) -> None:
+        """Store the response headers that are returned to the caller."""
+        kept = [
+            (name.lower().encode(), _bytes(value))
+            for name, value in answer.headers.items()
+            if _passes(name.lower(), _OUT, _NOT_OUT) and _sendable(name, value)
+        ]
+        cookies = [(b"set-cookie", _bytes(cookie)) for cookie in answer.cookies if _sendable("", cookie)]
+        self.answer_headers = (*kept, *cookies)
+
+
+def _bytes(value: str) -> bytes:
+    """Restore a header value's bytes: Rollyard's own connections decode headers as Latin-1, aiohttp as UTF-8."""
+    try:
+        return value.encode("latin-1")
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogateescape")
+
+
+def _sendable(name: str, value: str) -> bool:
+    """Return False for a header that is invalid in an HTTP response."""
+    return name.isascii() and not _CONTROL.search(value)
+
+
+def _query(query: bytes) -> str:
+    pairs = [pair for pair in query.decode("latin-1").split("&") if pair and not is_secret(pair.partition("=")[0])]
+    return "?" + "&".join(pairs) if pairs else ""
+
+
+def _forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
+    for raw_name, value in headers:
+        name = raw_name.decode("latin-1").lower()
+        if _passes(name, _IN, _NOT_IN):
+            yield name, value.decode("latin-1")
+
+
+def _passes(name: str, named: frozenset[str], barred: tuple[str, ...]) -> bool:
+    if name in named:
+        return True
+    # A caller's x-api-key is meant for this server, not for the endpoint, which has its own.
+    return name.startswith("x-") and not name.startswith(barred) and not is_secret(name.replace("-", "_"))

@@ -9,21 +9,16 @@ from typing import ClassVar
 
 from rollyard.responses_api_models.chat_engine.model import ChatEngineModel
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
-from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
 from rollyard.responses_api_models.upstream.replicas import Replicas
-from rollyard.responses_api_models.upstream.settings import EndpointSettings
+from rollyard.responses_api_models.upstream.settings import EndpointSettings, endpoint_advice
 from rollyard.services.server.app import Context
 
 
 class VllmModelSettings(ChatEngineSettings, EndpointSettings):
-    """Settings for an engine that Rollyard did not start."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = ChatEngineSettings.NOT_IDENTITY | EndpointSettings.NOT_IDENTITY
 
 
 class VllmModel(ChatEngineModel[VllmModelSettings]):
-    """Serves an external engine."""
-
     def __init__(self, settings: VllmModelSettings, context: Context) -> None:
         super().__init__(settings, context, Replicas(settings.urls), settings.api_key)
 

@@ -15,10 +15,9 @@ from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.responses_api_models.local_vllm_model import orphaned_processes
-from rollyard.responses_api_models.local_vllm_model.engine import Engine
+from rollyard.responses_api_models.local_vllm_model import engine_process
+from rollyard.responses_api_models.local_vllm_model.engine import Engine, StartPlan
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
-from rollyard.responses_api_models.local_vllm_model.startup import StartPlan
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.transport import HttpTransport
 from tests.support.processes import parent_of, processes_with
@@ -70,7 +69,7 @@ class EngineHarness:
     def folder(self) -> Path:
         """The running engine's folder, from its API server's environment variables."""
         environ = Path(f"/proc/{self.started(1)['api']}/environ").read_bytes().split(b"\0")
-        (entry,) = (entry for entry in environ if entry.startswith(orphaned_processes.MARK.encode() + b"="))
+        (entry,) = (entry for entry in environ if entry.startswith(engine_process.MARK.encode() + b"="))
         return Path(os.fsdecode(entry.partition(b"=")[2]))
 
     def reaper_pid(self) -> int:

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import httpx
 
+from rollyard.responses_api_models.local_vllm_model.engine import EngineStart, StartPlan
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
-from rollyard.responses_api_models.local_vllm_model.startup import EngineStart, StartPlan
 from rollyard.services.http.transport import HttpTransport
 from tests.support.background_loop import background_loop
 from tests.support.waiting import deadline_s, eventually

@@ -10,8 +10,7 @@ import orjson
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.model_source import find_model, local_vllm_model
-from rollyard.responses_api_models.local_vllm_model.serve_command import serve_arguments
-from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
+from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings, serve_arguments
 from tests.e2e.test_docs import every
 
 # In another process, because importing vLLM emits warnings.

@@ -14,7 +14,7 @@ import pytest
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.search_path import INSTALLED
-from rollyard.responses_api_models.local_vllm_model import orphaned_processes
+from rollyard.responses_api_models.local_vllm_model import engine_process
 from tests.support.local_engines import DEADLINE_S, MARK, engine_harness, marked_processes, wait_until_gone
 from tests.support.processes import alive, parent_of
 
@@ -122,7 +122,7 @@ async def test_an_environments_own_sitecustomize_still_runs(tmp_path: Path) -> N
 
 
 def _sleeper(folder: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["sleep", "3600"], env={**os.environ, orphaned_processes.MARK: str(folder)})
+    return subprocess.Popen(["sleep", "3600"], env={**os.environ, engine_process.MARK: str(folder)})
 
 
 async def test_a_process_whose_reaper_has_exited_is_ended_when_a_server_starts_and_no_other(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_a_process_whose_reaper_has_exited_is_ended_when_a_server_starts_a
     async with engine_harness(tmp_path) as engine_bench:
         await engine_bench.engine.start()
         with _sleeper(gone) as orphan, _sleeper(engine_bench.folder()) as running:
-            assert orphan.pid in orphaned_processes.end_orphans()
+            assert orphan.pid in engine_process.end_orphans()
             assert orphan.wait() == -signal.SIGKILL
             assert running.poll() is None
             running.kill()
@@ -147,8 +147,8 @@ async def test_only_the_folders_of_dead_engines_are_removed_and_not_of_starting_
             (folder / "alive").touch()
         for folder in (old, engine_bench.folder()):
             os.utime(folder, (0, 0))
-        orphaned_processes.remove_folders(tmp_path)
-        orphaned_processes.remove_folders(engine_bench.folder().parent)
+        engine_process.remove_folders(tmp_path)
+        engine_process.remove_folders(engine_bench.folder().parent)
         assert (old.exists(), young.exists(), engine_bench.folder().exists()) == (False, True, True)
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.responses_api_models.chat_engine.weights import weight_update
+from rollyard.responses_api_models.chat_engine import weight_update
 from rollyard.training.transfer_publisher import TransferPublisher
 from rollyard.training.weight_publisher import PolicyClient
 from tests.support.transfer_engine import SENT, FakeGroup, FakeSender, TransferEngine

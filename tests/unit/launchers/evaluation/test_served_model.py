@@ -19,8 +19,7 @@ from rollyard.launchers.evaluation.plan import check, run_command
 from rollyard.records.errors import OperatorError
 from rollyard.records.manifest import Manifest, encode_manifest
 from rollyard.records.types import Json
-from rollyard.responses_api_models.local_vllm_model.serve_command import serve_arguments
-from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
+from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings, serve_arguments
 
 ODD = "a $(touch x) 'b' \"c\"\nd"
 

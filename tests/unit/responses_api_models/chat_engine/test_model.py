@@ -13,7 +13,6 @@ from openai.types.responses import Response
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import FinishReason, Json
-from rollyard.responses_api_models.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.vllm_model import app
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from tests.support.scripted_engine import Step, completion, engine, model_server, post_json
@@ -38,13 +37,6 @@ async def engine_request(request: Json, path: str = "/v1/responses", **settings:
         answer, body = await post_json(server, path, request)
         assert answer.status == 200, body
         return fake.requests[0]
-
-
-async def answer_of(step: Step | Json, path: str = "/v1/responses", **settings: Any) -> tuple[int, Json]:
-    """Status and body of the server's response when the engine answers with `step`."""
-    async with engine(step) as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
-        answer, body = await post_json(server, path, HI if path == "/v1/responses" else CHAT)
-        return answer.status, body
 
 
 async def test_a_response_is_valid_and_repeats_its_request() -> None:
@@ -121,50 +113,10 @@ async def test_the_developer_role_is_mapped_as_the_settings_say() -> None:
             assert body["messages"][0]["role"] == role
 
 
-async def test_without_a_reasoning_parser_reasoning_is_split_off_and_restored() -> None:
-    answer = completion({"content": "<think>hm</think>ok"})
-    async with (
-        engine(answer) as fake,
-        model_server(VllmModel, base_url=fake.url, uses_reasoning_parser=False) as server,
-    ):
-        _, body = await post_json(server, "/v1/responses", HI)
-        await post_json(server, "/v1/responses", {"input": body["output"]})
-    assert [item["type"] for item in body["output"]] == ["reasoning", "message"]
-    assert fake.requests[1]["messages"][0] == {"role": "assistant", "content": "<think>hm</think>ok"}
-
-
 async def test_reasoning_is_sent_back_in_the_configured_field() -> None:
     output = [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}]
     message = (await engine_request({"input": output}, reasoning_field="reasoning"))["messages"][0]
     assert message == {"role": "assistant", "content": "", "reasoning": "hm"}
-
-
-async def test_with_token_ids_enabled_they_are_requested_and_the_last_item_carries_them() -> None:
-    async with (
-        engine(with_tokens()) as fake,
-        model_server(VllmModel, base_url=fake.url, return_token_id_information=True, token_in="off") as server,
-    ):
-        _, body = await post_json(server, "/v1/responses", HI)
-    expected = {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
-    assert {key: fake.requests[0][key] for key in expected} == expected
-    last = body["output"][-1]
-    assert (last["prompt_token_ids"], last["generation_token_ids"]) == ([1, 2], [3])
-    assert last["generation_log_probs"] == [-0.5]
-    Response.model_validate(body)
-
-
-async def test_a_refusal_keeps_the_engines_status_and_names_this_server() -> None:
-    status, problem = await answer_of(Step({"error": {"message": "Incorrect API key"}}, 401))
-    assert (status, problem["upstream_status"], problem["server"]) == (401, 401, "policy_model")
-    assert problem["instance"] == "/v1/responses"
-    assert "Incorrect API key" in problem["detail"]
-
-
-async def test_an_invalid_item_is_refused_before_the_engine_is_asked() -> None:
-    async with engine() as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, problem = await post_json(server, "/v1/responses", {"input": [{"type": "item_reference", "id": "x"}]})
-    assert (answer.status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert not fake.requests
 
 
 async def test_a_caller_that_disconnects_makes_the_engine_abort() -> None:
@@ -352,10 +304,3 @@ async def test_a_call_truncated_by_a_limit_is_reported_as_incomplete() -> None:
 
 async def test_without_tools_in_the_request_a_call_is_plain_text() -> None:
     assert "finish_reason" not in await response_to({"content": UNREADABLE[0]}, tools=[])
-
-
-def test_a_refusal_is_not_reported() -> None:
-    item = {"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}
-    response: Json = {"tools": TOOLS, "output": [{"type": "reasoning", "summary": []}, item]}
-    mark_unreadable_tool_call(response)
-    assert "finish_reason" not in response

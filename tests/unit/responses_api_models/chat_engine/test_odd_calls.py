@@ -11,10 +11,9 @@ from openai.types.chat import ChatCompletion
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.types import Json
-from rollyard.responses_api_models.convert.conversion import chat_to_response, response_to_chat
+from rollyard.responses_api_models.conversion import chat_to_response, response_to_chat
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
-from rollyard.services.responses.tool_calls import sendable_arguments, sendable_name
 from rollyard.services.server.app import Context, Server
 from tests.support.endpoint_matrix import LookEnvironment
 from tests.support.in_process import Script, agent, environment, in_process_servers, says
@@ -175,13 +174,6 @@ async def test_the_record_keeps_what_the_model_wrote() -> None:
     assert sent["function"] == {"name": "look_at_it", "arguments": '{"invalid_arguments":"{\\"a\\": "}'}
 
 
-@pytest.mark.parametrize("blank", [" ", "\n\t "])
-async def test_a_call_with_blank_arguments_is_sent_back_as_it_was_run(blank: str) -> None:
-    answer = completion({"tool_calls": [call(arguments=blank)]}, "tool_calls")
-    _, requests = await play_rollout(Step(answer), Step(COMPLETION))
-    assert requests[1]["messages"][1]["tool_calls"][0]["function"]["arguments"] == "{}"
-
-
 async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_an_error_text() -> None:
     items: list[Json] = [
         {"type": "function_call", "name": None, "arguments": None, "call_id": None},
@@ -198,15 +190,6 @@ async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_an_erro
         sent = [item for item in script.requests[1]["input"] if item.get("type") == "function_call"]
         assert len({item["call_id"] for item in sent}) == 2
         assert all(item["name"] and isinstance(orjson.loads(item["arguments"] or "{}"), dict) for item in sent)
-
-
-def test_a_sanitized_call_does_not_change_when_it_is_sanitized_again() -> None:
-    for odd in ('{"a": 1}', "", " ", "7", "not JSON", '{"a": NaN}', "[" * 3000):
-        once = sendable_arguments(odd)
-        assert sendable_arguments(once) == once
-    for name in ("look", "a.b", "", "x" * 99, "смотри", "_"):
-        assert sendable_name(sendable_name(name)) == sendable_name(name)
-    assert sendable_name("files.read", {"files.read"}) == "files.read"
 
 
 def test_unknown_fields_of_calls_and_annotations_survive_both_conversions() -> None:

@@ -17,13 +17,11 @@ from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.token_history import (
     Fingerprint,
-    TokenHistory,
     find_prefix_mismatch,
     first_difference,
-    last_turn,
     token_texts,
 )
-from rollyard.responses_api_models.convert.conversion import Dialect, chat_to_response, request_to_chat
+from rollyard.responses_api_models.conversion import Dialect, chat_to_response, request_to_chat
 from tests.support import toy_tokenizer
 from tests.support.token_clients import (
     CALL_TURN,
@@ -108,27 +106,6 @@ async def two_turns(script: list[list[int]], backend: str, **settings: Any) -> t
         return one, await client.ask(tool_output(one)), engine
 
 
-async def test_a_truncated_turn_gets_the_templates_end_of_turn() -> None:
-    for backend in BACKENDS:
-        async with open_episode(TokenEngine([encode("I go"), TEXT_TURN]), token_in=backend) as client:
-            one = await client.ask()
-            two = await client.ask(user_message("on"))
-        assert (client.responses[0]["status"], client.responses[1]["status"]) == ("incomplete", "completed")
-        assert appended_tokens(two, one) == encode(
-            "<|im_end|>\n<|im_start|>user\non<|im_end|>\n<|im_start|>assistant\n"
-        )
-
-
-async def test_reasoning_that_the_template_drops_later_stays_in_the_tokens() -> None:
-    for backend in BACKENDS:
-        thinking = [*encode("<think>\nwhere is the box?\n</think>\n\ngo"), END]
-        async with open_episode(TokenEngine([thinking, TEXT_TURN]), token_in=backend) as client:
-            one = await client.ask()
-            two = await client.ask(user_message("on"))
-        assert appended_tokens(two, one) == encode("\n<|im_start|>user\non<|im_end|>\n<|im_start|>assistant\n")
-        assert [item["type"] for item in client.responses[0]["output"]] == ["reasoning", "message"]
-
-
 async def test_outputs_of_several_calls_are_grouped_as_in_the_template() -> None:
     for backend in BACKENDS:
         both = [*CALL_TURN[:-1], *encode_letters("\n"), *CALL_TURN]
@@ -179,20 +156,6 @@ async def test_a_chat_client_gets_the_same_tokens_and_trace_as_a_responses_clien
                 calls = message.get("tool_calls") or []
                 outputs = [{"role": "tool", "tool_call_id": call["id"], "content": "## the wall"} for call in calls]
                 request["messages"] += [message, *outputs]
-
-
-async def test_only_the_last_turns_tokens_are_needed() -> None:
-    for backend in BACKENDS:
-        async with open_episode(TokenEngine([CALL_TURN, CALL_TURN, TEXT_TURN]), token_in=backend) as client:
-            one = await client.ask()
-            two = await client.ask(tool_output(one))
-            sent = orjson.loads(client.conversation.request())["input"]
-            assert [("generation_token_ids" in item) for item in sent if item.get("type") == "function_call"] == [
-                False,
-                True,
-            ]
-            three = await client.ask(tool_output(two))
-        assert appended_tokens(three, two) == tool_turn_tokens("## the wall")
 
 
 async def test_the_templates_end_of_turn_is_probed_once_and_a_later_turn_takes_three_requests() -> None:
@@ -378,20 +341,6 @@ async def test_without_tools_the_completions_endpoint_needs_no_parser() -> None:
     assert appended_tokens(two, one)
 
 
-async def test_an_engine_without_token_in_endpoints_gets_ids_through_completions() -> None:
-    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN], has_token_endpoints=False)) as client:
-        one, two = await second_turn(client)
-    assert two["token_trace"]["way"] == "completions"
-    assert appended_tokens(two, one)
-
-
-async def test_token_in_generate_requires_the_endpoints_and_says_how_to_enable_them() -> None:
-    async with open_episode(TokenEngine([CALL_TURN], has_token_endpoints=False), token_in="generate") as client:
-        status, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
-    assert (status, problem["type"]) == (400, "urn:rollyard:upstream_refused")
-    assert "--enable-scale-out" in problem["detail"]
-
-
 def recorded_turn(**trace: Any) -> Json:
     """A turn recorded by another stack."""
     return {**TURN, "prompt_token_ids": encode("<|im_start|>user\ngo up<|im_end|>\n"), **trace}
@@ -464,21 +413,6 @@ async def test_requests_that_only_the_chat_endpoint_supports_are_sent_as_message
         assert [item["token_trace"]["way"] for item in (one, two)] == ["chat", "chat"]
         assert "break" not in one["token_trace"]
         assert two["token_trace"]["break"]["reason"] in (*params, "not_text")
-
-
-async def test_both_backends_give_the_same_response_for_a_first_turn() -> None:
-    for script in [[CALL_TURN], [TEXT_TURN], [encode("<think>hm</think>the box")]]:
-        results = []
-        for backend in ("off", "generate"):
-            async with open_episode(TokenEngine(script), token_in=backend) as client:
-                item = await client.ask()
-            response = client.responses[0]
-            names = ("type", "name", "arguments", "content", "summary", "status")
-            visible = [{key: one.get(key) for key in names} for one in response["output"]]
-            results.append(
-                (visible, response["status"], response["usage"], item["generation_log_probs"], sorted(response))
-            )
-        assert results[0] == results[1]
 
 
 async def test_a_request_that_does_not_sample_exactly_one_turn_is_refused() -> None:
@@ -562,45 +496,6 @@ def test_a_prompt_shorter_than_the_turn_before_differs_at_its_end() -> None:
     assert (broken["position"], broken["expected"], broken["found"]) == (2, [3], [])
 
 
-def test_the_last_turn_with_tokens_is_found_before_later_messages() -> None:
-    turn = {"role": "assistant", "content": "a", "prompt_token_ids": [1], "generation_token_ids": [2]}
-    found = last_turn([turn, {"role": "user", "content": "x"}, turn, {"role": "user", "content": "y"}])
-    assert found is not None
-    assert (found.index, found.ids, found.trace) == (2, [1, 2], {})
-
-
-def turn_in_context(text: str, context: str) -> Json:
-    trace = {"segment": 3, "context": context}
-    return {
-        "role": "assistant",
-        "content": text,
-        "prompt_token_ids": [1],
-        "generation_token_ids": [2],
-        "token_trace": trace,
-    }
-
-
-def test_a_turn_that_continues_an_unchanged_history_stays_in_its_segment() -> None:
-    question: Json = {"role": "user", "content": "q"}
-    first = {"role": "assistant", "content": "a", "prompt_token_ids": [1], "generation_token_ids": [2]}
-    trace = TokenHistory({}, [question]).trace(first, "")
-    history = TokenHistory({}, [question, turn_in_context("a", trace["context"]), question])
-    assert not history.is_changed
-    assert history.trace({"content": "b", "prompt_token_ids": [1, 2, 5]}, "retokenized")["segment"] == 3
-
-
-def test_an_edited_message_before_the_last_turn_changes_the_history() -> None:
-    trace = TokenHistory({}, [{"role": "user", "content": "q"}]).trace({"role": "assistant", "content": "a"}, "")
-    edited = [{"role": "user", "content": "other"}, turn_in_context("a", trace["context"])]
-    assert TokenHistory({}, edited).is_changed
-
-
-def test_a_prompt_that_differs_from_the_recorded_ids_starts_a_new_segment() -> None:
-    history = TokenHistory({}, [turn_in_context("a", "unknown")])
-    trace = history.trace({"content": "b", "prompt_token_ids": [1, 7]}, "retokenized")
-    assert (trace["segment"], trace["break"]["position"]) == (4, 1)
-
-
 async def test_each_backend_records_the_text_of_every_generated_token() -> None:
     for backend in ["off", "generate", "completions"]:
         engine = TokenEngine([CALL_TURN, TEXT_TURN])
@@ -614,14 +509,6 @@ async def test_each_backend_records_the_text_of_every_generated_token() -> None:
 async def test_without_the_setting_no_texts_are_recorded() -> None:
     async with open_episode(TokenEngine([TEXT_TURN])) as client:
         assert "texts" not in (await client.ask())["token_trace"]
-
-
-async def test_texts_do_not_reach_the_engine_with_the_next_turn() -> None:
-    engine = TokenEngine([CALL_TURN, TEXT_TURN])
-    async with open_episode(engine, token_in="off", return_token_texts=True) as client:
-        await client.ask(tool_output(await client.ask()))
-    assert "texts" not in str([body.get("messages") for _, body in engine.requests])
-    assert client.responses[0]["output"][-1]["token_trace"]["texts"]
 
 
 def entries(*tokens: tuple[str, bytes]) -> Json:

@@ -140,15 +140,6 @@ async def test_a_new_engine_at_the_same_address_does_not_continue_its_episodes()
     assert await chosen_url(pool, A) == ONE
 
 
-async def test_adding_a_known_address_changes_nothing() -> None:
-    pool = Replicas([ONE])
-    first = await first_call(pool, A)
-    with first.busy():
-        pool.add(ONE)
-        assert pool.in_flight == {ONE: 1}
-    assert await pool.choose(A) is first
-
-
 async def test_a_call_that_outlives_its_engine_does_not_affect_the_counts() -> None:
     pool = Replicas([ONE, TWO])
     one = endpoint_of(pool, ONE)
@@ -190,35 +181,12 @@ async def test_the_wait_ends_with_the_reason_why_no_engine_is_up() -> None:
     assert caught.value.kind is FailureKind.UNREACHABLE
 
 
-async def test_an_episode_whose_engine_is_gone_does_not_wait_for_another() -> None:
-    pool = Replicas([ONE], wait_s=30)
-    await first_call(pool, A)
-    pool.remove(ONE)
-    await session_lost(pool, A)
-
-
 async def test_beyond_the_limit_the_least_recently_used_episode_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EPISODES", 2)
     pool = Replicas([ONE])
     for affinity in (A, B, A, C):
         one = await first_call(pool, affinity)
     assert [pool.binds(affinity, one) for affinity in (A, B, C)] == [True, False, True]
-
-
-async def test_calls_without_an_episode_are_never_lost() -> None:
-    pool = Replicas([ONE, TWO])
-    first = await pool.choose()
-    pool.answered(first, None, PATH)
-    assert not pool.binds(None, first)
-    pool.remove(first.url)
-    assert await chosen_url(pool) in pool.urls
-
-
-async def test_a_preferred_endpoint_is_used_while_it_works() -> None:
-    pool = Replicas([ONE, TWO])
-    first = await first_call(pool, CACHE)
-    with first.busy():
-        assert await pool.choose(CACHE) is first
 
 
 async def test_a_preference_is_not_lost_with_its_endpoint() -> None:
@@ -319,14 +287,6 @@ async def test_all_requests_of_an_episode_go_to_the_engine_of_its_first_call(bac
     assert other.requests
 
 
-async def test_without_the_header_the_prompt_cache_key_determines_the_engine() -> None:
-    one, other = two_engines()
-    async with open_episode(one, other, params={"prompt_cache_key": "a"}, **SETTINGS) as client:
-        item = await client.ask()
-        await client.ask(tool_output(item))
-    assert not (one.requests and other.requests)
-
-
 async def test_an_episode_whose_engine_died_is_lost_and_its_next_attempt_uses_another_engine() -> None:
     one, other = two_engines()
     async with open_episode(one, other, **SETTINGS) as client:
@@ -339,16 +299,6 @@ async def test_an_episode_whose_engine_died_is_lost_and_its_next_attempt_uses_an
         await first_response(client, "a")
         status, _ = await later_call(client, "a")
     assert (status, alive.turns) == (200, 2)
-
-
-async def test_a_new_episode_avoids_a_dead_engine() -> None:
-    one, other = two_engines()
-    one.dead = True
-    async with open_episode(one, other, **SETTINGS) as client:
-        for number in range(4):
-            await first_response(client, f"episode{number}")
-            assert (await later_call(client, f"episode{number}"))[0] == 200
-    assert other.turns == 8
 
 
 async def test_a_single_dead_engine_is_unreachable_until_it_returns() -> None:

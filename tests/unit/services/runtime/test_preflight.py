@@ -13,8 +13,7 @@ from pydantic import SecretStr
 
 from rollyard.cli.run import run
 from rollyard.records.errors import RollyardError
-from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
-from rollyard.responses_api_models.upstream.settings import EndpointSettings
+from rollyard.responses_api_models.upstream.settings import EndpointSettings, endpoint_advice
 from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import make_folder, server_yaml
 

@@ -1,1 +1,0 @@
-"""Pure functions on plain dicts that convert between OpenAI's Responses and Chat Completions APIs."""

@@ -1,1 +1,0 @@
-"""Server-sent events: parsing, proxying, and building Responses streams from chat chunks."""

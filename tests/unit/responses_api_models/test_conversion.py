@@ -1,0 +1,351 @@
+"""Conversion between Responses and Chat Completions loses, reorders and judges nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
+from rollyard.responses_api_models import conversion
+from tests.support.scripted_engine import completion
+
+ONE_REASONING = conversion.Dialect(reasoning_fields=("reasoning_content",))
+THINKING = conversion.Dialect(think_tags=True)
+TOOL: Json = {"type": "function", "name": "step", "description": "d", "parameters": {"type": "object"}, "strict": True}
+
+some_text = st.text(min_size=1, max_size=20)
+calls = st.lists(
+    st.fixed_dictionaries({"call_id": some_text, "name": some_text, "arguments": st.text(max_size=20)}),
+    max_size=3,
+    unique_by=lambda call: call["call_id"],
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Json]:
+    """Complete turns: a message, then the model's reasoning, text and calls, and an output for every call."""
+    items: list[Json] = []
+    for _ in range(draw(st.integers(1, 4))):
+        items.append({"role": draw(st.sampled_from(["user", "system"])), "content": draw(some_text)})
+        if reasoning := draw(st.text(max_size=20)):
+            items.append({"type": "reasoning", "summary": [{"type": "summary_text", "text": reasoning}]})
+        if text := draw(st.text(max_size=20)):
+            items.append({"role": "assistant", "content": [{"type": "output_text", "text": text}]})
+        turn_calls = draw(calls)
+        items += [{"type": "function_call", **call} for call in turn_calls]
+        items += [
+            {"type": "function_call_output", "call_id": call["call_id"], "output": draw(some_text)}
+            for call in turn_calls
+        ]
+    return items
+
+
+def comparable(item: Json) -> tuple[Any, ...]:
+    kind = item.get("type", "message")
+    if kind == "message":
+        content = item["content"]
+        text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+        return (item["role"], text)
+    if kind == "reasoning":
+        return (kind, "".join(part["text"] for part in item["summary"]))
+    return tuple(item.get(key) for key in ("type", "call_id", "name", "arguments", "output"))
+
+
+@settings(max_examples=50)
+@given(conversations())
+def test_a_round_trip_keeps_all_ids_names_arguments_and_texts_in_order(items: list[Json]) -> None:
+    chat = conversion.request_to_chat({"input": items}, ONE_REASONING)
+    back = conversion.chat_request_to_responses(chat)
+    assert [comparable(item) for item in back["input"]] == [comparable(item) for item in items]
+    assert conversion.request_to_chat(back, ONE_REASONING) == chat
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=20), st.text(max_size=20), calls)
+def test_a_response_sent_back_is_the_assistant_message_of_the_engine(
+    reasoning: str, text: str, drawn_calls: list[Json]
+) -> None:
+    message: Json = {"role": "assistant", "content": text or None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if drawn_calls:
+        message["tool_calls"] = [
+            {"id": c["call_id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+            for c in drawn_calls
+        ]
+    elif not text:
+        message["content"] = ""
+    response = conversion.chat_to_response(completion(message), {"input": "x"})
+    chat = conversion.request_to_chat({"input": response["output"]}, ONE_REASONING)
+    assert chat["messages"] == [message]
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_think_tags_are_sent_back_as_they_were_received(reasoning: str, text: str) -> None:
+    content = f"<think>{reasoning}</think>{text}"
+    response = conversion.chat_to_response(completion({"content": content}), {"input": "x"}, THINKING)
+    chat = conversion.request_to_chat({"input": response["output"]}, THINKING)
+    assert chat["messages"][0]["content"] == (content if reasoning else text)
+
+
+@settings(max_examples=30)
+@given(st.text(max_size=20), calls)
+def test_every_answer_becomes_a_valid_response_and_a_valid_completion(text: str, drawn_calls: list[Json]) -> None:
+    tool_calls = [
+        {"id": c["call_id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+        for c in drawn_calls
+    ]
+    answer = completion({"content": text, "tool_calls": tool_calls, "reasoning": "hm"})
+    response = conversion.chat_to_response(answer, {"input": "x", "tools": [TOOL]})
+    Response.model_validate(response, strict=True)
+    ChatCompletion.model_validate(conversion.response_to_chat(response))
+
+
+def chat(**request: Any) -> Json:
+    return conversion.request_to_chat({"input": "hi", **request})
+
+
+def test_one_model_turn_becomes_one_assistant_message() -> None:
+    items = [
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I go"}]},
+        {"type": "function_call", "call_id": "1", "name": "step", "arguments": "{}"},
+        {"type": "function_call", "call_id": "2", "name": "step", "arguments": "not json"},
+        {"type": "function_call_output", "call_id": "1", "output": "ok"},
+        {"type": "function_call_output", "call_id": "2", "output": [{"type": "input_text", "text": "bad"}]},
+    ]
+    messages = chat(input=items)["messages"]
+    assert [message["role"] for message in messages] == ["assistant", "tool", "tool"]
+    turn = messages[0]
+    assert (turn["content"], turn["reasoning_content"], turn["reasoning"]) == ("I go", "hm", "hm")
+    assert [call["function"]["arguments"] for call in turn["tool_calls"]] == ["{}", "not json"]
+    assert messages[2] == {"role": "tool", "tool_call_id": "2", "content": "bad"}
+
+
+def test_instructions_become_the_first_system_message() -> None:
+    assert chat(instructions="be brief")["messages"] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hi"},
+    ]
+
+
+def test_images_and_texts_keep_their_order() -> None:
+    parts = [
+        {"type": "input_text", "text": "look"},
+        {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"},
+    ]
+    request = {"input": [{"role": "user", "content": parts}]}
+    content = conversion.request_to_chat(request)["messages"][0]["content"]
+    assert content == [
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}},
+    ]
+    back = conversion.chat_request_to_responses({"messages": [{"role": "user", "content": content}]})
+    assert back["input"][0]["content"] == parts
+
+
+def test_parameters_are_renamed_both_ways() -> None:
+    request: Json = {
+        "input": [{"type": "message", "role": "user", "content": "hi"}],
+        "tools": [TOOL],
+        "tool_choice": {"type": "function", "name": "step"},
+        "parallel_tool_calls": False,
+        "max_output_tokens": 9,
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}},
+        "reasoning": {"effort": "low"},
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 3,
+        "temperature": 0.0,
+        "top_p": 0.9,
+        "seed": 0,
+        "stop": ["x"],
+        "user": "u",
+        "metadata": {"a": "b"},
+        "an_unknown_field": {"x": [1]},
+    }
+    body = conversion.request_to_chat(request)
+    assert body["tools"][0]["function"] == {key: value for key, value in TOOL.items() if key != "type"}
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "step"}}
+    assert (body["max_tokens"], body["reasoning_effort"]) == (9, "low")
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 3)
+    assert body["response_format"]["json_schema"] == {"name": "n", "schema": {"type": "object"}, "strict": True}
+    assert conversion.chat_request_to_responses(body) == request
+
+
+def test_fields_without_a_value_are_not_sent() -> None:
+    body = chat(temperature=None, tools=[], tool_choice="auto", parallel_tool_calls=True, metadata={}, stream=None)
+    assert body == {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def test_extra_body_and_chat_template_kwargs_are_merged_and_removed_from_the_metadata() -> None:
+    metadata = {"extra_body": '{"seed": 3, "top_p": 0.1}', "chat_template_kwargs": '{"thinking": false}', "keep": "x"}
+    body = chat(metadata=metadata, top_p=0.9)
+    assert (body["seed"], body["chat_template_kwargs"]) == (3, {"thinking": False})
+    assert body["top_p"] == 0.9  # as in NeMo Gym, the request takes precedence
+    assert body["metadata"] == {"keep": "x"}
+    assert "extra_body" in metadata  # the caller's row is unchanged
+
+
+def test_an_answer_truncated_by_the_limit_is_incomplete_with_the_reason() -> None:
+    response = conversion.chat_to_response(completion({"content": "half"}, "length"), {"input": "x"})
+    Response.model_validate(response)
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert response["output"][-1]["status"] == "incomplete"
+    assert conversion.response_to_chat(response)["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_filtered_answer_is_incomplete() -> None:
+    response = conversion.chat_to_response(completion({"content": ""}, "content_filter"), {"input": "x"})
+    assert response["incomplete_details"] == {"reason": "content_filter"}
+
+
+def test_a_refusal_becomes_a_part_of_the_message() -> None:
+    response = conversion.chat_to_response(completion({"content": None, "refusal": "no"}), {"input": "x"})
+    Response.model_validate(response)
+    assert response["output"][0]["content"] == [{"type": "refusal", "refusal": "no"}]
+
+
+def test_usage_keeps_cached_and_reasoning_tokens() -> None:
+    usage = {
+        "prompt_tokens": 5,
+        "completion_tokens": 4,
+        "total_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 1},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+    response = conversion.chat_to_response(completion({"content": "x"}, usage=usage), {"input": "x"})
+    assert response["usage"]["input_tokens_details"]["cached_tokens"] == 3
+    assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == 2
+    back = conversion.response_to_chat(response)["usage"]
+    assert back == usage
+
+
+TOKENS: Json = {"prompt_token_ids": [1, 2], "generation_token_ids": [3, 4], "generation_log_probs": [-0.5, -0.25]}
+
+
+def with_tokens(logprobs: list[float]) -> Json:
+    answer = completion({"content": "hi", "reasoning": "hm"}, prompt_token_ids=[1, 2])
+    entries: list[Json] = [{"token": "x", "logprob": value, "bytes": None, "top_logprobs": []} for value in logprobs]
+    answer["choices"][0].update(token_ids=[3, 4], logprobs={"content": entries})
+    return answer
+
+
+def test_the_last_item_of_a_call_carries_the_engines_tokens() -> None:
+    output = conversion.chat_to_response(with_tokens([-0.5, -0.25]), {"input": "x"})["output"]
+    assert {key: output[-1][key] for key in TOKENS} == TOKENS
+    assert not TOKENS.keys() & output[0].keys()
+    assert output[-1]["content"][0]["logprobs"] == []  # not requested, so not sent twice
+
+
+def test_tokens_are_sent_back_only_to_an_engine_that_reads_them() -> None:
+    output = conversion.chat_to_response(with_tokens([-0.5, -0.25]), {"input": "x"})["output"]
+    plain = conversion.request_to_chat({"input": output})["messages"][0]
+    sent = conversion.request_to_chat({"input": output}, conversion.Dialect(send_token_ids=True))["messages"][0]
+    assert not TOKENS.keys() & plain.keys()
+    assert {key: sent[key] for key in TOKENS} == TOKENS
+
+
+def test_token_ids_and_logprobs_of_different_lengths_are_refused() -> None:
+    with pytest.raises(Failure, match="2 token ids"):
+        conversion.chat_to_response(with_tokens([-0.5]), {"input": "x"})
+
+
+@pytest.mark.parametrize(
+    ("content", "reasoning", "text"),
+    [
+        ("<think>a</think>\n\nb", "a", "\n\nb"),
+        ("\n<think>a</think>b", "a", "b"),
+        ("a</think>b", "a", "b"),
+        ("<think>cut off", "cut off", ""),
+        ("plain", "", "plain"),
+        ("first <think>a</think>", "", "first <think>a</think>"),
+    ],
+)
+def test_reasoning_is_split_off_only_at_the_beginning(content: str, reasoning: str, text: str) -> None:
+    output = conversion.chat_to_response(completion({"content": content}), {"input": "x"}, THINKING)["output"]
+    assert [comparable(item)[1] for item in output] == [text for text in (reasoning, text) if text]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"choices": []},
+        {"choices": None},
+        {"choices": [{"index": 0}]},
+        {"choices": ["x"]},
+        completion({"content": 7}),
+        completion({"content": "x"}, usage=[1]),
+    ],
+    ids=str,
+)
+def test_an_unreadable_answer_is_malformed(answer: Json) -> None:
+    with pytest.raises(Failure) as caught:
+        conversion.chat_to_response(answer, {"input": "x"})
+    assert caught.value.kind is FailureKind.MALFORMED_ANSWER
+
+
+@pytest.mark.parametrize(
+    ("item", "found"),
+    [
+        ({"type": "item_reference", "id": "x"}, "item_reference"),
+        ({"type": "web_search_call", "id": "x"}, "web_search_call"),
+        ({"role": "oracle", "content": "x"}, "oracle"),
+        ({"type": "function_call", "name": "step", "arguments": "{}"}, "call_id"),
+        ({"type": "function_call_output", "call_id": "1"}, "output"),
+        ({"role": "user", "content": [{"type": "hologram"}]}, "hologram"),
+        ({"role": "user", "content": [{"type": "input_text"}]}, "text"),
+        ({"role": "user"}, "content"),
+        ("hi", "hi"),
+    ],
+    ids=str,
+)
+def test_an_item_that_cannot_be_converted_is_named_by_its_position(item: Any, found: str) -> None:
+    with pytest.raises(Failure) as caught:
+        conversion.request_to_chat({"input": [{"role": "user", "content": "ok"}, item]})
+    assert caught.value.kind is FailureKind.BAD_REQUEST
+    assert "input[1]" in caught.value.problem.detail
+    assert found in caught.value.problem.detail
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"input": 7},
+        {"input": "x", "previous_response_id": "resp_1"},
+        {"input": "x", "tools": [{"type": "web_search"}]},
+        {"input": "x", "metadata": {"extra_body": "{"}},
+        {"input": "x", "metadata": {"chat_template_kwargs": "[1]"}},
+    ],
+    ids=str,
+)
+def test_a_request_that_cannot_be_converted_is_a_bad_request(request_: Json) -> None:
+    with pytest.raises(Failure) as caught:
+        conversion.request_to_chat(request_)
+    assert caught.value.kind is FailureKind.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"messages": ["x"]},
+        {"messages": [{"role": "tool", "content": "x"}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "hologram"}]}]},
+        {"messages": [], "n": 2},
+    ],
+    ids=str,
+)
+def test_a_chat_request_that_cannot_be_converted_is_a_bad_request(request_: Json) -> None:
+    with pytest.raises(Failure) as caught:
+        conversion.chat_request_to_responses(request_)
+    assert caught.value.kind is FailureKind.BAD_REQUEST

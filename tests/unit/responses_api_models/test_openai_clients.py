@@ -1,0 +1,391 @@
+"""OpenAI's official client and the model servers understand each other's requests and responses."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import orjson
+import pytest
+from openai import APIError, AsyncOpenAI, InternalServerError, NotFoundError, pydantic_function_tool
+from pydantic import BaseModel
+
+from rollyard.records.types import Json
+from rollyard.responses_api_models.builtin_model.app import BuiltinModel
+from rollyard.responses_api_models.openai_model.app import OpenaiModel
+from rollyard.responses_api_models.vllm_model.app import VllmModel
+from rollyard.services.server.app import Server
+from tests.support.anthropic_client import anthropic_and_engine
+from tests.support.openai_client import (
+    CHAT_TOOLS,
+    HELLO,
+    MODEL_SERVERS,
+    TOOLS,
+    Move,
+    client_and_engine,
+    client_of_server,
+    run_sync_client,
+)
+from tests.support.scripted_engine import DONE, Step, chunks, completion, response_events
+from tests.support.waiting import deadline_s
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "step", "arguments": '{"actions":["Up"]}'}}
+CALLS = completion(
+    {"content": "I go up", "reasoning": "hm", "tool_calls": [CALL, {**CALL, "id": "call_2"}]}, "tool_calls"
+)
+MOVE = completion({"content": '{"direction": "up", "steps": 2}'})
+
+
+class step(BaseModel):  # noqa: N801 - a tool's name
+    """Play moves."""
+
+    actions: list[str]
+
+
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
+async def test_both_official_clients_receive_the_complete_chat_completion(kind: type[Server]) -> None:
+    async with client_and_engine(CALLS, kind=kind) as (client, _):
+        one = await client.chat.completions.create(model="any", messages=HELLO, tools=CHAT_TOOLS)
+        two = await run_sync_client(
+            client, lambda c: c.chat.completions.create(model="any", messages=HELLO, tools=CHAT_TOOLS)
+        )
+    assert one.to_dict() == two.to_dict() == CALLS
+
+
+async def test_both_official_clients_receive_the_complete_response() -> None:
+    async with client_and_engine(CALLS) as (client, _):
+        one = await client.responses.create(model="any", input="hi", tools=TOOLS)
+        two = await run_sync_client(client, lambda c: c.responses.create(model="any", input="hi", tools=TOOLS))
+    assert one.output_text == two.output_text == "I go up"
+    assert [item.type for item in one.output] == ["reasoning", "message", "function_call", "function_call"]
+    assert one.usage and two.usage and one.usage.total_tokens == two.usage.total_tokens == 7
+
+
+async def test_the_items_of_a_response_can_be_sent_back_by_the_client() -> None:
+    async with client_and_engine(CALLS, completion({"content": "done"})) as (client, engine):
+        first = await client.responses.parse(model="any", input="hi", tools=[pydantic_function_tool(step)])
+        call = cast(Any, first.output[2])
+        assert call.parsed_arguments == step(actions=["Up"])
+        answers: Any = [
+            {"type": "function_call_output", "call_id": item.call_id, "output": "ok"}
+            for item in first.output
+            if item.type == "function_call"
+        ]
+        await client.responses.create(model="any", input=[*HELLO, *cast(Any, first.output), *answers])
+    messages = engine.requests[1]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
+    assert (messages[1]["content"], messages[1]["reasoning"]) == ("I go up", "hm")
+    assert messages[1]["tool_calls"] == CALLS["choices"][0]["message"]["tool_calls"]
+
+
+async def test_structured_output_is_requested_from_the_engine_and_parsed_in_both_apis() -> None:
+    async with client_and_engine(MOVE) as (client, engine):
+        response = await client.responses.parse(model="any", input="hi", text_format=Move)
+        chat = await client.chat.completions.parse(model="any", messages=HELLO, response_format=Move)
+    assert response.output_parsed == chat.choices[0].message.parsed == Move(direction="up", steps=2)
+    formats = [request["response_format"] for request in engine.requests]
+    assert formats[0]["json_schema"] == {"name": "Move", "strict": True, "schema": formats[1]["json_schema"]["schema"]}
+    assert formats[0]["type"] == formats[1]["type"] == "json_schema"
+
+
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
+async def test_unknown_fields_headers_cookies_and_the_query_reach_the_engine(kind: type[Server]) -> None:
+    answer = (
+        CALLS
+        if kind is VllmModel
+        else {
+            "id": "resp_1",
+            "object": "response",
+            "status": "completed",
+            "output": [{"type": "web_search_call", "id": "w", "status": "completed"}],
+        }
+    )
+    async with client_and_engine(answer, kind=kind) as (client, engine):
+        await client.with_options(default_headers={"x-session-id": "e1", "cookie": "sticky=7"}).responses.create(
+            model="any",
+            input="hi",
+            extra_body={"top_k": 5, "odd": {"deep": [None]}},
+            extra_query={"api-version": "2026-01-01", "api_key": "mine"},
+        )
+    assert {key: engine.requests[0][key] for key in ("top_k", "odd")} == {"top_k": 5, "odd": {"deep": [None]}}
+    assert {key: engine.headers[0][key] for key in ("x-session-id", "cookie")} == {
+        "x-session-id": "e1",
+        "cookie": "sticky=7",
+    }
+    assert engine.paths[0].partition("?")[2] == "api-version=2026-01-01"
+
+
+async def test_unknown_fields_and_headers_of_the_engines_answer_reach_the_client() -> None:
+    step = Step({**CALLS, "odd": {"deep": 1}}, headers={"x-request-id": "req-9", "set-cookie": "sticky=8; Path=/"})
+    async with client_and_engine(step) as (client, _):
+        raw = await client.chat.completions.with_raw_response.create(model="any", messages=HELLO)
+        response = await client.responses.create(model="any", input="hi")
+    assert raw.headers["set-cookie"] == "sticky=8; Path=/"
+    assert (raw.request_id, response._request_id) == ("req-9", "req-9")
+    assert cast(Any, response).odd == cast(Any, raw.parse()).odd == {"deep": 1}
+
+
+@pytest.mark.parametrize("name", ["engine-model", "Qwen/Qwen3-4B"])
+async def test_the_model_is_listed_and_found_by_its_name(name: str) -> None:
+    async with client_and_engine(model=name) as (client, _):
+        assert [model.id async for model in client.models.list()] == [name]
+        assert (await client.models.retrieve(name)).id == name
+        assert (await run_sync_client(client, lambda c: c.models.retrieve(name))).object == "model"
+
+
+async def test_an_unknown_model_is_not_found() -> None:
+    async with client_and_engine() as (client, _):
+        with pytest.raises(NotFoundError, match="has no model 'gpt-9'") as caught:
+            await client.models.retrieve("gpt-9")
+    assert caught.value.code == "model_not_found"
+
+
+async def test_the_built_in_model_works_with_both_apis_streamed_or_not() -> None:
+    board = "You are the player. Push all boxes onto the targets.\n######\n#_PXO#\n######"
+    messages: Any = [{"role": "user", "content": board}]
+    async with client_of_server(BuiltinModel, temperature=0.0) as client:
+        response = await client.responses.create(model="any", input=board, tools=TOOLS)
+        chat = await client.chat.completions.create(model="any", messages=messages, tools=CHAT_TOOLS)
+        async with client.responses.stream(model="any", input=board, tools=TOOLS) as events:
+            streamed = await events.get_final_response()
+        async with client.chat.completions.stream(model="any", messages=messages, tools=CHAT_TOOLS) as chunks:
+            chunked = await chunks.get_final_completion()
+    calls = [cast(Any, response.output[0]), cast(Any, streamed.output[0])]
+    calls += [cast(Any, answer.choices[0].message.tool_calls)[0].function for answer in (chat, chunked)]
+    assert [call.name for call in calls] == ["step"] * 4
+    assert len({call.arguments for call in calls}) == 1
+
+
+# OpenAI's official client reads streams of engines: events arrive as they are generated and every stream ends.
+
+CALL_START: Json = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "step", "arguments": ""}}
+CALL_ARGUMENTS = [{"index": 0, "function": {"arguments": piece}} for piece in ('{"actions":', '["Up"]}')]
+SECOND_CALL: Json = {"index": 1, "id": "call_2", "type": "function", "function": {"name": "step", "arguments": "{}"}}
+STREAMED_CALLS = [{"tool_calls": [part]} for part in (CALL_START, *CALL_ARGUMENTS, SECOND_CALL)]
+TURN = chunks({"reasoning": "hm"}, {"content": "I "}, {"content": "go"}, *STREAMED_CALLS, finish_reason="tool_calls")
+HELLO_EVENTS = chunks({"content": "hel"}, {"content": "lo"})
+
+
+async def chat(client: AsyncOpenAI, **more: Any) -> Any:
+    return await client.chat.completions.create(model="any", messages=HELLO, stream=True, **more)
+
+
+async def respond(client: AsyncOpenAI, **more: Any) -> Any:
+    return await client.responses.create(model="any", input="hi", stream=True, **more)
+
+
+async def test_the_chat_accumulator_ends_with_the_complete_turn() -> None:
+    async with (
+        client_and_engine(Step(events=TURN)) as (client, _),
+        client.chat.completions.stream(model="any", messages=HELLO, tools=CHAT_TOOLS) as stream,
+    ):
+        message = (await stream.get_final_completion()).choices[0].message
+    assert message.content == "I go"
+    assert [call.function.arguments for call in message.tool_calls or ()] == ['{"actions":["Up"]}', "{}"]
+
+
+async def test_the_responses_accumulator_ends_with_the_complete_turn() -> None:
+    async with (
+        client_and_engine(Step(events=TURN)) as (client, engine),
+        client.responses.stream(model="any", input="hi", tools=TOOLS) as stream,
+    ):
+        final = await stream.get_final_response()
+    assert final.output_text == "I go"
+    assert [item.type for item in final.output] == ["reasoning", "message", "function_call", "function_call"]
+    assert [cast(Any, item).arguments for item in final.output[2:]] == ['{"actions":["Up"]}', "{}"]
+    assert final.usage and final.usage.total_tokens == 7
+    assert engine.requests[0]["stream"] is True
+
+
+@pytest.mark.parametrize("call", [chat, respond])
+async def test_events_arrive_while_the_engine_is_still_generating(call: Any) -> None:
+    hold = asyncio.Event()
+    async with client_and_engine(Step(events=HELLO_EVENTS, hold=hold)) as (client, _):
+        stream = await call(client)
+        first = await anext(stream)
+        hold.set()
+        rest = [event async for event in stream]
+    assert first.model_dump().get("type", "chunk") in ("chunk", "response.created")
+    assert len(rest) > 3
+
+
+async def test_chunks_are_forwarded_unchanged() -> None:
+    odd = {**cast(Json, HELLO_EVENTS[1]), "odd": {"deep": [None]}}
+    async with client_and_engine(Step(events=(HELLO_EVENTS[0], odd, *HELLO_EVENTS[2:]))) as (client, engine):
+        received = [chunk.to_dict(exclude_unset=True) async for chunk in await chat(client, extra_body={"top_k": 3})]
+    assert received == [HELLO_EVENTS[0], odd, *HELLO_EVENTS[2:-1]]
+    assert (engine.requests[0]["top_k"], engine.requests[0]["model"]) == (3, "engine-model")
+
+
+async def test_events_of_a_responses_endpoint_are_forwarded_unchanged() -> None:
+    events = response_events("hello")
+    async with client_and_engine(Step(events=events), kind=OpenaiModel) as (client, engine):
+        received = [event.to_dict(exclude_unset=True) async for event in await respond(client)]
+    assert received == [orjson.loads(event.partition(b"data: ")[2]) for event in events]
+    assert engine.paths == ["/v1/responses"]
+
+
+@pytest.mark.parametrize("call", [chat, respond])
+async def test_headers_of_the_engine_and_the_policy_version_precede_the_stream(call: Any) -> None:
+    step = Step(events=HELLO_EVENTS, headers={"x-request-id": "req-9", "set-cookie": "sticky=8"})
+    async with client_and_engine(step, policy_version="12") as (client, _):
+        stream = await call(client)
+        headers = stream.response.headers
+        await stream.close()
+    assert (headers["x-rollyard-policy-version"], headers["x-request-id"]) == ("12", "req-9")
+    assert headers["set-cookie"] == "sticky=8"
+
+
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
+@pytest.mark.parametrize("call", [chat, respond])
+async def test_a_client_that_disconnects_stops_the_engine(call: Any, kind: type[Server]) -> None:
+    events = response_events("hello") if kind is OpenaiModel and call is respond else HELLO_EVENTS
+    async with client_and_engine(Step(events=events, hold=asyncio.Event()), kind=kind) as (client, engine):
+        stream = await call(client)
+        await anext(stream)
+        await stream.close()
+        async with asyncio.timeout(deadline_s()):
+            await engine.disconnected.wait()
+
+
+@pytest.mark.parametrize("call", [chat, respond])
+async def test_a_client_that_disconnects_before_the_first_event_stops_the_engine(call: Any) -> None:
+    async with client_and_engine(Step(events=HELLO_EVENTS, delay_s=deadline_s())) as (client, engine):
+        calling = asyncio.create_task(call(client))
+        async with asyncio.timeout(deadline_s()):
+            await engine.reached.wait()
+            calling.cancel()
+            await engine.disconnected.wait()
+
+
+PARTIAL_EVENT = b'data: {"id": "chatcmpl-7", "choices": [{"ind'
+
+
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
+@pytest.mark.parametrize("call", [chat, respond])
+async def test_an_engine_that_dies_during_a_stream_is_an_error_and_never_a_complete_answer(
+    call: Any, kind: type[Server]
+) -> None:
+    first_events = response_events("hello")[:-1] if kind is OpenaiModel and call is respond else HELLO_EVENTS[:2]
+    deaths = [Step(events=(*first_events, *tail), cut=cut) for tail in ((), (PARTIAL_EVENT,)) for cut in (True, False)]
+    async with client_and_engine(*deaths, kind=kind) as (client, _):
+        for _ in deaths:
+            received = []
+            with pytest.raises(APIError) as caught:
+                async for event in await call(client):
+                    received.append(event.model_dump(warnings=False))
+            assert caught.value.code == "connection_lost"
+            assert cast(Json, caught.value.body)["server"] == "policy_model"
+            if call is respond:
+                assert received[-1]["type"] == "response.failed"
+                assert [event["sequence_number"] for event in received] == list(range(len(received)))
+
+
+@pytest.mark.parametrize("call", [chat, respond])
+async def test_an_engine_that_stops_sending_is_a_timeout_error(call: Any) -> None:
+    step = Step(events=HELLO_EVENTS, hold=asyncio.Event())
+    async with client_and_engine(step, request_timeout_s=1.0) as (client, _):
+        with pytest.raises(APIError) as caught:
+            [event async for event in await call(client)]
+    assert caught.value.code == "timeout"
+
+
+@pytest.mark.parametrize("call", [chat, respond])
+async def test_a_stream_that_starts_with_an_error_is_an_error_response(call: Any) -> None:
+    error: Json = {"error": {"message": "maximum context length is 10", "code": 400}}
+    async with client_and_engine(Step(events=(error, b"data: [DONE]\n\n"))) as (client, _):
+        with pytest.raises(APIError) as caught:
+            await call(client)
+    assert (cast(Any, caught.value).status_code, caught.value.code) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [Step(status=500), Step(b"<html>\n\nbusy</html>"), Step(), Step(events=(), cut=True)],
+    ids=["500", "html", "no stream", "cut"],
+)
+@pytest.mark.parametrize("call", [chat, respond])
+async def test_a_stream_is_requested_again_until_it_starts(call: Any, step: Step) -> None:
+    async with client_and_engine(step, Step(events=HELLO_EVENTS)) as (client, engine):
+        assert [event async for event in await call(client)]
+    assert len(engine.requests) == 2
+
+
+async def test_an_endpoint_that_does_not_stream_is_an_error_that_says_so() -> None:
+    step = Step(headers={"content-type": "application/json"})
+    async with client_and_engine(step, kind=VllmModel, max_attempts=1) as (client, _):
+        with pytest.raises(InternalServerError, match="event stream") as caught:
+            await respond(client)
+    assert caught.value.code == "malformed_answer"
+
+
+ABORTED = chunks({"content": "half"}, finish_reason="error")
+NO_FINISH = (*HELLO_EVENTS[:3], DONE)
+BROKEN: dict[str, tuple[tuple[Json | bytes, ...], str]] = {
+    "event: error": ((*HELLO_EVENTS[:2], b'event: error\ndata: {"message": "boom"}\n\n', *HELLO_EVENTS[3:]), "boom"),
+    "event: error without JSON": ((*HELLO_EVENTS[:2], b"event: error\ndata: boom\n\n", DONE), "boom"),
+    "object error": ((*HELLO_EVENTS[:2], {"object": "error", "message": "boom"}, *HELLO_EVENTS[3:]), "boom"),
+    "type error": ((*HELLO_EVENTS[:2], {"type": "error", "message": "boom"}, *HELLO_EVENTS[3:]), "boom"),
+    "error in a choice": (
+        (*HELLO_EVENTS[:2], {"choices": [{"index": 0, "error": {"message": "boom"}}]}, *HELLO_EVENTS[3:]),
+        "boom",
+    ),
+    "DONE without a finish_reason": (NO_FINISH, "ended before its response was complete"),
+    "finish_reason error": (ABORTED, "finish_reason 'error'"),
+    "broken JSON": ((*HELLO_EVENTS[:2], b'data: {"choices": [{]\n\n', *HELLO_EVENTS[3:]), "not JSON"),
+    "a list": ((*HELLO_EVENTS[:2], b"data: [1]\n\n", *HELLO_EVENTS[3:]), "JSON list"),
+    "invalid UTF-8": ((*HELLO_EVENTS[:2], b'data: {"choices": [], "x": "\xff"}\n\n', *HELLO_EVENTS[3:]), "UTF-8"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("call", [chat, respond])
+async def test_a_broken_stream_never_looks_like_a_complete_answer(call: Any, case: str) -> None:
+    events, message = BROKEN[case]
+    async with client_and_engine(Step(events=events), max_attempts=1) as (client, _):
+        with pytest.raises(APIError, match=message):
+            [event async for event in await call(client)]
+
+
+RESPONSE = response_events("hello")
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        ((b'event: error\ndata: {"message": "boom"}\n\n',), "boom"),
+        ((b'data: {"object": "error", "message": "boom"}\n\n',), "boom"),
+        ((b'data: {"error": {"message": "boom"}}\n\n',), "boom"),
+        ((b"data: {broken\n\n",), "not JSON"),
+        ((b'data: {"type": "response.odd", "x": "\xff"}\n\n',), "UTF-8"),
+        ((DONE,), "ended before its response was complete"),
+    ],
+    ids=["event: error", "object error", "error", "broken JSON", "invalid UTF-8", "DONE"],
+)
+async def test_a_broken_stream_of_a_responses_endpoint_is_an_error(tail: tuple[bytes, ...], message: str) -> None:
+    events = (*RESPONSE[:-1], *tail)
+    async with client_and_engine(Step(events=events), kind=OpenaiModel) as (client, _):
+        with pytest.raises(APIError, match=message):
+            [event async for event in await respond(client)]
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["closed", "cut"])
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
+async def test_a_finished_text_without_done_is_complete(kind: type[Server], cut: bool) -> None:
+    async with client_and_engine(Step(events=HELLO_EVENTS[:-1], cut=cut), kind=kind) as (client, _):
+        text = "".join([chunk.choices[0].delta.content or "" async for chunk in await chat(client) if chunk.choices])
+    events = RESPONSE if kind is OpenaiModel else HELLO_EVENTS[:-1]
+    async with client_and_engine(Step(events=events, cut=cut), kind=kind) as (client, _):
+        *_, last = [event async for event in await respond(client)]
+    async with anthropic_and_engine(Step(events=events, cut=cut), kind=kind) as (claude, _):
+        request: Any = {"model": "any", "max_tokens": 9, "messages": HELLO}
+        async with claude.messages.stream(**request) as stream:
+            message = await stream.get_final_text()
+    assert (text, last.response.output_text, message) == ("hello", "hello", "hello")
+
+
+async def test_a_stream_with_an_unfinished_choice_is_not_complete() -> None:
+    other: Json = {"choices": [{"index": 1, "delta": {"content": "half"}, "finish_reason": None}]}
+    async with client_and_engine(Step(events=(*HELLO_EVENTS[:2], other, *HELLO_EVENTS[2:]))) as (client, _):
+        with pytest.raises(APIError, match="ended before"):
+            [chunk async for chunk in await chat(client, n=2)]
