@@ -140,9 +140,7 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
 
 
 def _word(wanted: str, answer: str) -> str:
-    r"""Return the word that an answer such as `\text{Graph A}`, `\text{an odd function}` or `\text{Yes, it is}` gives.
-    Return the answer itself if its other words may matter.
-    """
+    r"""Return the word of `\text{Graph A}` or `\text{Yes, it is}`, or `answer` if its other words may matter."""
     given = plain_words(answer).strip("().")
     if given == wanted:
         return answer
@@ -164,9 +162,7 @@ def _in_asked_base(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _with_unit(text: str, problem: Problem) -> str:
-    r"""Write the letter after a number as a unit, `\text{ m}`, if the problem mentions the unit and has no such
-    variable.
-    """
+    r"""Write a letter after a number as a unit, `\text{ m}`, if the problem has that unit and no such variable."""
     text = _NUMBER_IN_TEXT.sub(r"\1", text)
     match = _BARE_UNIT.search(text)
     if match is None or match[1] in problem.variables or UNITS.get(match[1].casefold()) not in problem.units:
@@ -175,9 +171,7 @@ def _with_unit(text: str, problem: Problem) -> str:
 
 
 def _without_parameter(gold: str, answer: str) -> tuple[str, str]:
-    r"""Drop `n \in \mathbb{Z}` from `n\pi, n \in \mathbb{Z}`. The answer may give its parameter another name, or not
-    explain it.
-    """
+    r"""Drop `n \in \mathbb{Z}` from `n\pi, n \in \mathbb{Z}`. The answer may rename or not explain it."""
     if (wanted := _PARAMETER.search(gold) if "Z" in gold or "integer" in gold else None) is None:
         return gold, answer
     given = _PARAMETER.search(answer)
@@ -189,9 +183,7 @@ def _without_parameter(gold: str, answer: str) -> tuple[str, str]:
 
 
 def _in_requested_unit(found: Claim, problem: Problem) -> Claim:
-    """Drop the percent sign if the problem asks for a percentage. Raises Refused if the problem asks for a different
-    unit.
-    """
+    """Drop the percent sign if a percentage is requested. Raises Refused if another unit is requested."""
     wanted, given = quantity(found.gold), quantity(found.answer)
     if problem.percent and wanted and given and given.percent and not wanted.percent and abs(wanted.value) >= 1:
         return replace(found, answer=found.answer.replace("%", ""))
@@ -226,9 +218,7 @@ def _named(text: str, problem: Problem) -> tuple[str, str] | None:
 
 
 def _as_list(gold: str, answer: str, problem: Problem) -> Claim | None:
-    """Return a list of named values (`x = 2, y = 3`) in the gold answer's order, or None if the answer is not such a
-    list.
-    """
+    """Return named values (`x = 2, y = 3`) in the gold answer's order, or None if the answer is not such a list."""
     wanted, given = _assignments(gold, problem), _assignments(answer, problem)
     if wanted is given is None:
         return None
@@ -325,9 +315,7 @@ def _as_value(gold: str, answer: str, problem: Problem) -> Claim:
 
 
 def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
-    """Compare an answer with a gold answer such as `y = 2x + 3`. The right side alone, an equation for the same name,
-    and an equivalent equation are accepted.
-    """
+    """Compare with a gold answer such as `y = 2x + 3`, which may be given without its name or rearranged."""
     name, value = (side for _, side in links(gold))
     found = links(answer)
     if is_name(name, Problem()) and len(found) <= 2:
@@ -358,9 +346,7 @@ def _in_interval(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _chain(gold: str, answer: str, problem: Problem) -> Claim:
-    r"""Parse a chain such as `A = \pi r^2 = 9\pi` or `\sqrt{2} \approx 1.414`. Every relation in the chain must hold.
-    Its value is the last exact side.
-    """
+    r"""Parse `A = \pi r^2 = 9\pi` or `\sqrt{2} \approx 1.414`. Its value is the last exact side."""
     found = links(answer)
     if len(found) == 1:
         value = _worded(gold, answer, problem)
@@ -481,11 +467,7 @@ def without_modulus(gold: str, answer: str, problem: Problem) -> str:
 
 
 def is_name(text: str, problem: Problem) -> bool:
-    """Return whether `text` is a plain name or the quantity that the problem asks for.
-
-    A left-hand side is removed only if it is a name or the requested quantity: `x = 7` means 7, but `-x = 7` and `x^2 =
-    7` do not.
-    """
+    """Return whether `text` is a plain name or the requested quantity: `x = 7` means 7, but `-x = 7` does not."""
     text = text.strip()
     if len(text) > _MAX_LENGTH:
         return False

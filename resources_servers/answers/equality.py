@@ -46,9 +46,7 @@ class Comparison(Record):
 
 
 def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Comparison | None:
-    """Compare without algebra. Return None if the comparison requires algebra. `problem` is the text of the problem,
-    which says what quantity is requested.
-    """
+    """Return None if the comparison requires algebra. `problem` says which quantity is requested."""
     if len(answer) > MAX_CHARACTERS:
         reason = f"the answer has {len(answer)} characters; the limit is {MAX_CHARACTERS}"
         return Comparison(equal=False, reason=reason)
@@ -89,9 +87,7 @@ def compared(found: Claim) -> Comparison | None:
 
 
 def contradicts(found: Claim) -> bool | None:
-    """Return True if a step of the answer is false, False if all steps are true, and None if checking them requires
-    algebra.
-    """
+    """Return whether a step of the answer is false, or None if checking that requires algebra."""
     open_steps = False
     for one, other in (*found.steps, *found.nearly):
         first, second = quantity(one), quantity(other)
@@ -210,9 +206,7 @@ def _rounds(one: Quantity, other: Quantity) -> bool:
 
 
 def _same_brackets(gold: str, answer: str) -> Comparison | None:
-    """Reject an answer of the wrong kind, such as a set instead of a pair, a half-open interval instead of an open one,
-    or several values instead of one.
-    """
+    """Reject another kind of answer: a set for a pair, a half-open interval for an open one, several values for one."""
     kinds = brackets(gold), brackets(answer)
     if "{" in kinds and (set(kinds) & {"(", "["}):
         return Comparison(equal=False, reason="a set is neither a pair nor an interval")

@@ -327,9 +327,7 @@ _AND = re.compile(r"(?:[\s$*]|\\[)\]])*and\s+(?=\$?-?\d[\d.,/]*\$?\s*$)")
 
 
 def with_alternatives(text: str, found: Found) -> Found:
-    r"""Return the answer `found` together with the alternatives that `text` offers after it: `\boxed{5} or 6`,
-    `The answer is 5. It could also be 6.`
-    """
+    r"""Add the alternatives that `text` offers after the answer `found`: `\boxed{5} or 6`."""
     offered = _offered(text, found.end) or (_announced(text, found) if found.method in _MARKED else [])
     return together(found, [*(found.parts or (found.text,)), *offered]) if offered else found
 
@@ -343,9 +341,7 @@ def _offered(text: str, end: int) -> list[str]:
 
 
 def _announced(text: str, found: Found) -> list[str]:
-    """Return the values that the text after the answer announces as its final answer, unless they are the same or not
-    of its kind: `The answer is correct.` after a number announces nothing.
-    """
+    """Return other values of the answer's kind that the text after the answer announces as final."""
     rest = text[found.end :]
     if not rest.strip():
         return []

@@ -90,9 +90,7 @@ class AnswerGrader:
         return Grade(found.text, found.method, compared.reason, strict, compared.equal, strict_found is not None)
 
     async def _compared(self, gold: str, found: Found, problem: str, budget: Budget | None) -> Comparison:
-        """Compare the answer. An answer with several values is right if each value equals the gold answer, or if the
-        list of values does.
-        """
+        """Several values are right if each equals the gold answer, or if their list does."""
         if _is_list(gold) and (listed := _listed(found)) is not None:
             as_list = await self._equal(gold, listed, problem, budget)
             if as_list.equal:

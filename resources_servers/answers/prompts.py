@@ -10,9 +10,7 @@ from rollyard.records.types import Json
 
 
 def chat(question: str, system: str) -> Json:
-    """Return the request parameters of a chat that consists of the question and, unless it is empty, the system
-    message.
-    """
+    """Return the request parameters of a chat; an empty system message is left out."""
     messages = [{"role": "system", "content": system}] if system else []
     return {"input": [*messages, {"role": "user", "content": question}]}
 

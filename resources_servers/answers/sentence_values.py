@@ -76,9 +76,7 @@ def undecorated(text: str) -> str:
 
 
 def values(answer: str) -> tuple[str, ...]:
-    """Return the values in the text after `The answer is`, as written. The result has at least one value, which may be
-    empty.
-    """
+    """Return the values in the text after `The answer is`, as written: at least one, which may be empty."""
     answer = _CLOSING.sub("", _OPENING.sub("", undecorated(answer[:MAX_CHARACTERS])))
     spans = list(formulas(answer))
     hidden = _TEXT.sub(lambda match: MASK * len(match.group()), masked(answer, spans))
@@ -111,9 +109,7 @@ def is_value(shape: str) -> bool:
 
 
 def bare_value(piece: str) -> str:
-    """Return the formula in a part of a sentence, or the text after its verb. Return the part unchanged if its words
-    change the value.
-    """
+    """Return the formula, or the text after the verb. Return `piece` itself if its words change the value."""
     spans = list(formulas(piece))
     if spans:
         first = spans[0]

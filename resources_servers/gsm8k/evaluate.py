@@ -28,8 +28,8 @@ from rollyard.records.script import (
     run_script,
 )
 from rollyard.records.types import Json
+from rollyard.resources_servers.gsm8k.app import MAX_OUTPUT_TOKENS
 from rollyard.resources_servers.gsm8k.prepare import prepare_rows
-from rollyard.resources_servers.gsm8k.prompt_formats import MAX_OUTPUT_TOKENS
 from rollyard.resources_servers.gsm8k.rollout_log import (
     completion_tokens,
     question_text,

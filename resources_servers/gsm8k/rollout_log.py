@@ -15,9 +15,7 @@ from rollyard.records.types import Json, Record
 
 
 def write_rollout_log(files: list[Path], output: Path) -> int:
-    """Write one line per rollout of `files`, and return their number. An existing file is replaced, so that a repeated
-    command does not repeat lines.
-    """
+    """Write one line per rollout of `files`, replacing `output`, and return their number."""
     count = 0
 
     def lines() -> Iterator[bytes]:

@@ -17,9 +17,8 @@ from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, Environment, ToolResult, Verdict, Verification, serve, tool
 from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
-from rollyard.resources_servers.harbor_task.settings import HarborSettings
 from rollyard.resources_servers.harbor_task.task_box import TaskBox
-from rollyard.resources_servers.harbor_task.task_folder import TaskSet, load_tasks
+from rollyard.resources_servers.harbor_task.task_folder import HarborSettings, TaskSet, load_tasks
 from rollyard.services.sandbox.shell.records import CommandResult
 from rollyard.services.sandbox.shell.shell_box import BoxDied, ShellBox, plan_for
 

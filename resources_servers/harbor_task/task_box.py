@@ -14,8 +14,7 @@ import orjson
 from rollyard.records.json_values import is_number
 from rollyard.records.types import MAX_REWARD
 from rollyard.resources_servers.harbor_task.dockerfile import Copy, Run, UnsupportedTask
-from rollyard.resources_servers.harbor_task.settings import HarborSettings
-from rollyard.resources_servers.harbor_task.task_folder import ENVIRONMENT, SOLUTION, TESTS, TaskFolder
+from rollyard.resources_servers.harbor_task.task_folder import ENVIRONMENT, SOLUTION, TESTS, HarborSettings, TaskFolder
 from rollyard.services.sandbox.shell.records import BoxEntry, CommandResult
 from rollyard.services.sandbox.shell.shell_box import BoxDied, BoxRefused, ShellBox, plan_for
 

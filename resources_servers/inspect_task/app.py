@@ -13,8 +13,13 @@ from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, ToolResult, Verdict, Verification, serve
 from rollyard.resources_servers.episode_tools import EpisodeTools
-from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
-from rollyard.resources_servers.inspect_task.settings import InspectSettings
+from rollyard.resources_servers.inspect_task.inspect_package import (
+    InspectPackage,
+    InspectSettings,
+    LoadedTask,
+    digest,
+    load_task,
+)
 from rollyard.resources_servers.inspect_task.solver_episode import (
     SolverEpisode,
     function_tools,
@@ -22,7 +27,6 @@ from rollyard.resources_servers.inspect_task.solver_episode import (
     items_of,
     rehearse,
 )
-from rollyard.resources_servers.inspect_task.task_loading import LoadedTask, digest, load_task
 
 
 @dataclass(frozen=True)

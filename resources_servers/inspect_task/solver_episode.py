@@ -21,8 +21,7 @@ import orjson
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask, Models
-from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
-from rollyard.resources_servers.inspect_task.task_loading import LoadedTask
+from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage, LoadedTask
 from rollyard.services.responses.response_validity import is_answer, message_text
 
 STOP_S = 5.0

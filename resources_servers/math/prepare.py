@@ -12,7 +12,7 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.script import not_negative, run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
-from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, SYSTEM, create_params, gold_answer, worked
+from rollyard.resources_servers.math.app import ANSWER_FORMS, SYSTEM, create_params, gold_answer, worked
 from rollyard.services.datasets.splits import ALL, SplitSelection
 
 # Selects few-shot examples in the same way as lm-eval.

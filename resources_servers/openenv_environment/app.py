@@ -20,15 +20,15 @@ from rollyard.resources_servers.base import (
     serve,
 )
 from rollyard.resources_servers.episode_tools import EpisodeTools
-from rollyard.resources_servers.openenv_environment.action_schema import mcp_tools
 from rollyard.resources_servers.openenv_environment.connection import (
     Connection,
     OpenEnvServer,
+    OpenEnvSettings,
     RejectedMessage,
     StepTimeout,
+    mcp_tools,
     openenv_server,
 )
-from rollyard.resources_servers.openenv_environment.settings import OpenEnvSettings
 from rollyard.services.responses.lenient_json import as_text
 
 _OVER = "The episode is over."

@@ -130,9 +130,7 @@ class Score:
 
 
 async def score(sandbox: Sandbox, tests: Tests, strict: str, found: Program | None) -> Score:
-    """Run the strict and the extracted program, or only one if they are the same. Raises Failure if no verdict is
-    possible.
-    """
+    """Run the strict and the extracted program. Raises Failure if no verdict is possible."""
     outcome = await sandbox.run(tests.trial(found.code, forgiving=True)) if found else None
     lenient = outcome is not None and outcome.passed
     if found is not None and outcome is not None and found.code.strip() == strict.strip():

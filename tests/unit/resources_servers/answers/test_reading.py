@@ -8,8 +8,8 @@ from rollyard.resources_servers.answers.extraction import cut, without_reasoning
 from rollyard.resources_servers.answers.finders import boxed, hashes, number, phrased, tagged
 from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
-from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
-from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
+from rollyard.resources_servers.gsm8k.app import ANSWER_FORMS as GSM8K
+from rollyard.resources_servers.math.app import ANSWER_FORMS as MATH
 from tests.unit.resources_servers.answers.grading import grade_all
 
 FORMS = pytest.mark.parametrize("form", [MATH["chat"], GSM8K["chat"]], ids=["math", "gsm8k"])

@@ -11,9 +11,8 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.resources_servers.gsm8k.app import server
+from rollyard.resources_servers.gsm8k.app import ANSWER_FORMS, server
 from rollyard.resources_servers.gsm8k.prepare import main
-from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
 from rollyard.services.server.settings import parse_settings
 from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of

@@ -10,9 +10,8 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.resources_servers.ifeval.app import server
+from rollyard.resources_servers.ifeval.app import instructions, server
 from rollyard.resources_servers.ifeval.prepare import main
-from rollyard.resources_servers.ifeval.scoring import instructions
 from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
 

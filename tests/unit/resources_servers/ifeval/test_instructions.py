@@ -12,8 +12,15 @@ from typing import Any
 import pytest
 
 from rollyard.records.search_path import INSTALLED
-from rollyard.resources_servers.ifeval.instruction import LANGUAGES, language_of, word_count, words_in_capitals
-from rollyard.resources_servers.ifeval.scoring import KINDS, instruction, variants
+from rollyard.resources_servers.ifeval.app import variants
+from rollyard.resources_servers.ifeval.instruction import (
+    KINDS,
+    LANGUAGES,
+    instruction,
+    language_of,
+    word_count,
+    words_in_capitals,
+)
 from rollyard.resources_servers.ifeval.sentences import sentences
 from tests.unit.resources_servers.answers.grading import DATA, rows_of
 from tests.unit.resources_servers.ifeval.following_texts import ENGLISH, SAMPLES, follows, text_that_follows

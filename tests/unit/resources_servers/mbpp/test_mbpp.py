@@ -11,10 +11,15 @@ import pytest
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask
-from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings
+from rollyard.resources_servers.mbpp.app import (
+    Mbpp,
+    MbppSettings,
+    create_params,
+    modules_used,
+    names_used,
+    time_limit_factor,
+)
 from rollyard.resources_servers.mbpp.prepare import main as prepare
-from rollyard.resources_servers.mbpp.prompt_formats import create_params, modules_used, names_used
-from rollyard.resources_servers.mbpp.time_limits import time_limit_factor
 from rollyard.resources_servers.python_answers.environment import ProgramSettings
 from rollyard.services.sandbox.records import Limits, Outcome, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
