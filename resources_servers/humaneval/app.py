@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from rollyard.records.types import Json
 from rollyard.resources_servers.answers.extraction import cut
 from rollyard.resources_servers.answers.prompts import chat, completion
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
-from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, Tests, score
+from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, parsed_row, score
 from rollyard.resources_servers.python_answers.program_extraction import (
     Program,
     clean,
@@ -27,6 +27,7 @@ from rollyard.resources_servers.python_answers.program_extraction import (
     shortened,
     visible_text,
 )
+from rollyard.services.sandbox.records import Trial
 
 
 class HumanEvalTask(BaseModel):
@@ -46,16 +47,13 @@ class HumanEval(ProgramEnvironment[ProgramSettings]):
     def __init__(self, task: Mapping[str, Any], settings: ProgramSettings) -> None:
         """Parse the row. Raises BadTask if it is not a HumanEval row."""
         super().__init__(task, settings)
-        try:
-            self.row = HumanEvalTask.model_validate(dict(task))
-        except ValidationError as error:
-            problems = "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors(include_url=False))
-            raise BadTask(f"not a HumanEval row: {problems}") from error
+        self.row = parsed_row(HumanEvalTask, task, "a HumanEval")
         name = self.row.entry_point
         if not name.isidentifier():
             raise BadTask(f"entry_point is {name[:80]!r}; expected a function name")
         # Tests may call the prompt's helpers. They must use the row's version, even if the answer redefines them.
-        self.tests = Tests((name,), (f"{self.row.test}\ncheck({name})",), prelude=self.row.prompt)
+        tests = (f"{self.row.test}\ncheck({name})",)
+        self.tests = Trial(code="", names=(name,), tests=tests, prelude=self.row.prompt)
 
     async def verify(self, response: Verification) -> Verdict:
         """Give a reward of 1 for a program that passes the check."""

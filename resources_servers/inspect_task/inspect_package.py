@@ -70,30 +70,11 @@ class InspectPackage:
         try:
             return getattr(self._module(module), name)
         except AttributeError as error:
-            raise OperatorError(
-                f"{self._version()} has no {module}.{name}; install {TESTED}, with which this environment is tested"
-            ) from error
+            missing = f"{self._version()} has no {module}.{name}"
+            raise OperatorError(f"{missing}; install {TESTED}, with which this environment is tested") from error
 
     def _version(self) -> str:
         return f"inspect_ai {version('inspect_ai')}"
-
-    def load_tasks(self, spec: str, arguments: dict[str, Any]) -> list[Any]:
-        """Load the tasks that `spec` names. Exceptions of their code are raised unchanged."""
-        found: list[Any] = self.load_task_specs(spec, arguments)
-        return found
-
-    def arguments_of(self, task: Any) -> dict[str, Any]:
-        """Return the arguments with which the task was created; inspect_ai drops those that it does not have."""
-        found: dict[str, Any] = self.registry_params(task)
-        return found
-
-    def plan(self, task: Any) -> Any:
-        """Return the task's setup and solvers as one solver."""
-        return self.plan_of(task, None)
-
-    def name_of(self, scorer: Any) -> str:
-        """Return the scorer's registered name without its package."""
-        return str(self.registry_name(scorer))
 
     def policy(self, call: PolicyCall) -> Any:
         """Return a model whose every call is answered by `call`."""
@@ -235,7 +216,7 @@ def load_task(settings: InspectSettings, package: InspectPackage) -> LoadedTask:
     if settings.scorer is not None and settings.scorer not in scorers:
         known = ", ".join(scorers)
         raise OperatorError(f"{settings.task} has no scorer {settings.scorer!r}; it has {known}")
-    return LoadedTask(task.name, package.plan(task), scorers, samples, task.cleanup)
+    return LoadedTask(task.name, package.plan_of(task, None), scorers, samples, task.cleanup)
 
 
 def _task(settings: InspectSettings, package: InspectPackage) -> Any:
@@ -249,14 +230,14 @@ def _task(settings: InspectSettings, package: InspectPackage) -> Any:
     if not at and "/" not in spec:
         raise OperatorError(f"task is {spec!r}; expected path/to/file.py@name or package/name")
     try:
-        tasks = package.load_tasks(spec, dict(settings.task_args))
+        tasks = package.load_task_specs(spec, dict(settings.task_args))
     except Exception as error:  # the task's own code runs here
         raise OperatorError(f"task {settings.task} cannot be loaded: {type(error).__name__}: {error}") from error
     if len(tasks) != 1:
         raise OperatorError(
             f"{settings.task} is {len(tasks)} tasks; expected one: path/to/file.py@name or package/name"
         )
-    accepted = package.arguments_of(tasks[0])
+    accepted = package.registry_params(tasks[0])
     if unknown := [name for name in settings.task_args if name not in accepted and "kwargs" not in accepted]:
         raise OperatorError(f"{settings.task} has no argument {', '.join(unknown)} (task_args)")
     return tasks[0]
@@ -280,7 +261,7 @@ def _scorers(task: Any, package: InspectPackage) -> dict[str, Any]:
         raise OperatorError(f"{task.name} has no scorer, so its episodes have no reward")
     found: dict[str, Any] = {}
     for number, scorer in enumerate(scorers, start=1):
-        name = package.name_of(scorer)
+        name = str(package.registry_name(scorer))
         found[name if name not in found else f"{name}_{number}"] = scorer
     return found
 

@@ -20,7 +20,7 @@ import time
 import unicodedata
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import orjson
 import regex
@@ -28,6 +28,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from rollyard.records.errors import Failure, FailureKind, did_you_mean
 from rollyard.records.types import Json, ServerRef
+from rollyard.resources_servers.models import Models
 from rollyard.resources_servers.rubric import Score
 from rollyard.services.responses.response_validity import is_answer, message_text
 
@@ -137,13 +138,6 @@ class JudgeSettings(BaseModel):
 log = logging.getLogger(__name__)
 
 
-class Models(Protocol):
-    """The model servers of the run."""
-
-    async def respond(self, server: str, request: Json, *, timeout_s: float) -> Json:
-        """Send the request to /v1/responses on the model server `server`. Raises Failure if the call fails."""
-
-
 @dataclass(frozen=True, slots=True)
 class Vote:
     """One reply from the judge."""
@@ -172,13 +166,14 @@ class Judge:
                 raise TypeError(f"grade was given {name}={text!r:.100} ({type(text).__name__}); expected a string")
         if len(response) > self._settings.max_response_chars:
             return self._zero(f"the answer has {len(response)} characters: too long to be graded")
-        item = Question(question, response, reference)
-        key = item.digest(self._settings)
+        inputs = [question, response, reference, self._settings.model_dump(mode="json")]
+        key = hashlib.sha256(orjson.dumps(inputs, option=orjson.OPT_SORT_KEYS)).hexdigest()
         if (cached := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
             return cached
         try:
-            votes = await self._votes(item, key[:8])
+            prompt = self._prompt(question=question, response=response, reference=reference, code=key[:8])
+            votes = await self._votes(prompt, response, key[:8])
         except Failure as failure:
             # The model determines the length of its answer. A failure would give it a second attempt.
             if failure.kind is not FailureKind.CONTEXT_OVERFLOW:
@@ -191,14 +186,22 @@ class Judge:
                 self._cache.popitem(last=False)
         return score
 
-    async def _votes(self, item: Question, code: str) -> list[Vote]:
-        request = {**self._settings.params, "input": item.prompt(code, self._settings)}
+    def _prompt(self, **values: str) -> str:
+        """Fill in the prompt template. Placeholders such as {reference} inside the inserted values are not expanded."""
+        scale = self._settings.scale
+        values["grades"] = (
+            f"a number from {scale[0]:g} to {scale[1]:g}" if scale else " or ".join(self._settings.grades)
+        )
+        return FIELD.sub(lambda found: values[found[1]], self._settings.prompt)
+
+    async def _votes(self, prompt: str, response: str, code: str) -> list[Vote]:
+        request = {**self._settings.params, "input": prompt}
         deadline = time.monotonic() + self._settings.timeout_s
         tasks: list[asyncio.Task[Vote]] = []
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 tasks.extend(
-                    asyncio.create_task(self._vote(request, code, item.response, deadline))
+                    asyncio.create_task(self._vote(request, code, response, deadline))
                     for _ in range(self._settings.votes)
                 )
                 return await asyncio.gather(*tasks)
@@ -254,33 +257,6 @@ class Judge:
     def _shortened(self, text: str) -> str:
         limit, text = self._settings.text_chars, text.strip()
         return text if len(text) <= limit else f"... {text[-limit:]}" if limit else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """An answer to grade, with its question and the reference answer."""
-
-    question: str
-    response: str
-    reference: str
-
-    def digest(self, settings: JudgeSettings) -> str:
-        """Return a hash of everything that determines the grade."""
-        inputs = [self.question, self.response, self.reference, settings.model_dump(mode="json")]
-        return hashlib.sha256(orjson.dumps(inputs, option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-    def prompt(self, code: str, settings: JudgeSettings) -> str:
-        """Fill in the prompt template. Placeholders such as {reference} inside the inserted values are not expanded."""
-        scale = settings.scale
-        grades = f"a number from {scale[0]:g} to {scale[1]:g}" if scale else " or ".join(settings.grades)
-        values = {
-            "question": self.question,
-            "response": self.response,
-            "reference": self.reference,
-            "grades": grades,
-            "code": code,
-        }
-        return FIELD.sub(lambda found: values[found[1]], settings.prompt)
 
 
 MATCH_S = 1.0

@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.records.types import Json
 from rollyard.resources_servers.answers.extraction import cut
 from rollyard.resources_servers.answers.prompts import chat, completion
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
-from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, Tests, score
+from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, parsed_row, score
 from rollyard.resources_servers.python_answers.program_extraction import find
-from rollyard.services.sandbox.records import MAX_TIMES
+from rollyard.services.sandbox.records import MAX_TIMES, Trial
 
 
 class MbppTask(BaseModel):
@@ -45,21 +45,19 @@ class Mbpp(ProgramEnvironment[MbppSettings]):
     def __init__(self, task: Mapping[str, Any], settings: MbppSettings) -> None:
         """Parse the row's tests. Raises BadTask if they are missing or invalid, or do not call a function."""
         super().__init__(task, settings)
+        row = parsed_row(MbppTask, task, "an MBPP")
         try:
-            row = MbppTask.model_validate(dict(task))
             tests = (*row.test_list, *(row.challenge_test_list if settings.challenge_tests else ()))
             names = names_used(row.test_setup_code, tests)
             # Not the answer's imports: an answer could define its own `math`, in which all numbers are close.
             imports = "".join(f"import {module}\n" for module in modules_used(row.test_setup_code, tests))
-        except ValidationError as error:
-            problems = "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors(include_url=False))
-            raise BadTask(f"not an MBPP row: {problems}") from error
         except SyntaxError as error:
             raise BadTask(f"the row's tests are not valid Python: {error}") from error
         if not names:
             raise BadTask("the row's tests do not call a function; expected something like: assert f(1) == 2")
         times = time_limit_factor(row.task_id, row.gold_cpu_s, settings.limits.cpu_s)
-        self.tests = Tests(names, tests, prelude=imports, setup=row.test_setup_code, times=times)
+        setup = row.test_setup_code
+        self.tests = Trial(code="", names=names, tests=tests, prelude=imports, setup=setup, times=times)
 
     async def verify(self, response: Verification) -> Verdict:
         """Give a reward of 1 for a program that passes every test."""

@@ -12,7 +12,7 @@ from rollyard.records.errors import Failure, OperatorError
 from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.evaluate import main as evaluate
-from rollyard.resources_servers.gsm8k.rollout_log import reduce_rollouts
+from rollyard.resources_servers.gsm8k.rollout_log import figures
 from rollyard.resources_servers.gsm8k.train import train_settings, training_parser
 from rollyard.services.http.transport import HttpResponse
 from rollyard.training.checkpoints import Checkpoints
@@ -54,7 +54,7 @@ def test_l4_evaluation_has_the_documented_default_prompt_and_names(capsys: pytes
     with pytest.raises(SystemExit):
         evaluate(["--help"])
     assert "system prompt (default: none)" in " ".join(capsys.readouterr().out.split())
-    names = {line.partition(":")[0] for line in reduce_rollouts([]).lines()}
+    names = {*figures([])}
     assert {"correct_rate", "parse_err_rate", "avg_completion_length", "total_completion_tokens"} <= names
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.judging.judge import PROMPT, Judge, JudgeSettings
+from rollyard.resources_servers.models import Models
 from rollyard.resources_servers.rubric import Score
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_entries import servers_of
@@ -25,7 +26,7 @@ CODE = re.compile(r"GRADE ([0-9a-f]{8}): ")
 PLAIN: Json = {"model_server": "judge", "pattern": r"GRADE:\s*(.+)"}
 
 
-class Scripted:
+class Scripted(Models):
     """Model servers whose answers are a list, or made from the prompt."""
 
     def __init__(self, *answers: Answer | Callable[[str], Answer]) -> None:
@@ -33,7 +34,7 @@ class Scripted:
         self.requests: list[Json] = []
         self.at_once = self.most = 0
 
-    async def respond(self, server: str, request: Json, *, timeout_s: float) -> Json:
+    async def respond(self, server: str, request: Json, *, timeout_s: float = 0) -> Json:
         assert server == "judge"
         self.requests.append(request)
         self.at_once += 1
@@ -280,8 +281,11 @@ async def test_a_judge_that_cannot_be_reached_is_its_own_failure_and_no_other_vo
 
 
 async def test_a_judge_that_hangs_is_a_timeout_of_its_server() -> None:
-    class Silent:
-        async def respond(self, server: str, request: Json, *, timeout_s: float) -> Json:
+    class Silent(Models):
+        def __init__(self) -> None:
+            pass
+
+        async def respond(self, server: str, request: Json, *, timeout_s: float = 0) -> Json:
             await asyncio.Event().wait()
             return {}
 
