@@ -63,10 +63,6 @@ class AnswerEnvironment(Environment[A], Generic[A]):
         finally:
             await workers.close()
 
-    @property
-    def grader(self) -> AnswerGrader:
-        return self.shared
-
     def verdict(self, grade: Grade, gold: str) -> Verdict:
         right = grade.lenient if self.settings.score == "lenient" else grade.strict
         return Verdict(

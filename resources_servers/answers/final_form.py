@@ -19,19 +19,13 @@ _INVERSE = r"\\arc|\\(?:sin|cos|tan|cot|sec|csc)h?\s*\^\s*\{?\s*-\s*1"
 _UNFINISHED = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
-        (
-            "a binomial coefficient",
-            r"\\[dt]?binom|\\choose|_\{?\d+\}?\s*[PC]\s*_|\d\s*[PC]\s*\d|[PC]\(\d+,\s*\d+\)",
-        ),
+        ("a binomial coefficient", r"\\[dt]?binom|\\choose|_\{?\d+\}?\s*[PC]\s*_|\d\s*[PC]\s*\d|[PC]\(\d+,\s*\d+\)"),
         ("a factorial", r"!"),
         (
             "a sum or a product over a range",
             r"\\(?:sum|prod)(?![a-z])|(?<![\d.])\d+ *\\[lc]?dots|\\[lc]?dots.*[+*]|[+*].*\\[lc]?dots|\\cdots",
         ),
-        (
-            "a limit, a derivative or an integral",
-            r"\\(?:lim|i*int|oint)(?![a-z])|\\frac\s*\{\s*d\s*\}|\\frac\s*\{d\b",
-        ),
+        ("a limit, a derivative or an integral", r"\\(?:lim|i*int|oint)(?![a-z])|\\frac\s*\{\s*d\s*\}|\\frac\s*\{d\b"),
         ("a rounding function", r"\\(?:lfloor|lceil)|\\text\s*\{\s*(?:floor|ceil|round)"),
         (
             "a divisor, a remainder, a maximum or a minimum",
@@ -43,10 +37,7 @@ _UNFINISHED = tuple(
         ("an exponential function", r"\\exp(?![a-z])"),
         ("a gamma function", r"\\(?:Gamma|zeta)\s*\("),
         ("an absolute value", r"\\[lr]?vert(?![a-z])|\|"),
-        (
-            "a complex conjugate, a real or an imaginary part",
-            r"\\(?:Re|Im|arg)(?![a-z])|\\overline\s*\{[^{}]*[a-z+]",
-        ),
+        ("a complex conjugate, a real or an imaginary part", r"\\(?:Re|Im|arg)(?![a-z])|\\overline\s*\{[^{}]*[a-z+]"),
         (
             "a matrix operation",
             r"\\end\{\w*matrix\}\s*(?:\\begin|\^|[-+]|\\cdot|\\times|\d|\\text)|\\begin\s*\{vmatrix",

@@ -30,6 +30,7 @@ def completion(prompt: str, stops: Sequence[str], max_output_tokens: int) -> Jso
     }
 
 
-def with_shots(shots: Sequence[tuple[str, str]], prompt: str) -> str:
+def few_shot(template: str, shots: Sequence[tuple[str, str]], question: str) -> str:
     """Build lm-eval's few-shot prompt: a space before each answer, and an empty line after each example."""
-    return "".join(f"{question} {answer}\n\n" for question, answer in shots) + prompt
+    solved = [f"{template.replace('{}', shot)} {answer}\n\n" for shot, answer in shots]
+    return "".join(solved) + template.replace("{}", question)

@@ -12,12 +12,21 @@ from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
 from rollyard.resources_servers.answers.extraction import Found
-from rollyard.resources_servers.answers.finders import boxed, boxed_or_tagged, hashes, minerva, number, phrased
+from rollyard.resources_servers.answers.finders import (
+    CHANGED,
+    bare_value,
+    boxed,
+    boxed_or_tagged,
+    hashes,
+    minerva,
+    number,
+    phrased,
+    values,
+)
 from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
 from rollyard.resources_servers.answers.problem_statement import problem_text
-from rollyard.resources_servers.answers.prompts import chat, completion, with_shots
+from rollyard.resources_servers.answers.prompts import chat, completion, few_shot
 from rollyard.resources_servers.answers.quantity import quantity
-from rollyard.resources_servers.answers.sentence_values import CHANGED, bare_value, values
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 
 
@@ -44,10 +53,7 @@ class Gsm8kSettings(AnswerSettings):
 
 
 class Gsm8k(AnswerEnvironment[Gsm8kSettings]):
-    verdict_fields = (
-        *AnswerEnvironment.verdict_fields,
-        VerdictField(path="reward_components", role="component"),
-    )
+    verdict_fields = (*AnswerEnvironment.verdict_fields, VerdictField(path="reward_components", role="component"))
 
     def __init__(self, task: Mapping[str, Any], settings: Gsm8kSettings) -> None:
         """Raises BadTask without a number in `expected_answer` or at the end of `answer`, and for an unknown `form`."""
@@ -65,7 +71,7 @@ class Gsm8k(AnswerEnvironment[Gsm8kSettings]):
 
     async def verify(self, response: Verification) -> Verdict:
         """`parse_error` in the verdict is True if there is no answer that `score` could accept."""
-        grade = await self.grader.grade(self.gold, response, self.form, self.problem)
+        grade = await self.shared.grade(self.gold, response, self.form, self.problem)
         verdict = self.verdict(grade, self.gold)
         readable = bool((grade.answer or "").strip(" ,"))  # an empty box is no answer
         in_format = readable and grade.in_requested_format
@@ -158,13 +164,10 @@ ANSWER_FORMS = {
 
 def create_params(form: str, question: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
     """Build the request parameters. `shots` are (question, answer) pairs, used only in the lm-eval formats."""
-    stops = ANSWER_FORMS[form].stops
     if form == "chat":
         return chat(question, system)
     template = "Question: {}\nAnswer:" if form == "lm_eval" else "Q: {}\nA:"
-    examples = [(template.replace("{}", shot), answer) for shot, answer in shots]
-    prompt = with_shots(examples, template.replace("{}", question))
-    return completion(prompt, stops, MAX_OUTPUT_TOKENS)
+    return completion(few_shot(template, shots, question), ANSWER_FORMS[form].stops, MAX_OUTPUT_TOKENS)
 
 
 server = serve(Gsm8k)

@@ -69,10 +69,7 @@ def _prepare(options: argparse.Namespace, rows: Path, evaluation_rows: Path | No
 LOGGERS = ("rich", "print", "wandb", "mlflow")
 _ENVIRONMENT = "gsm8k_resources_server.resources_servers.gsm8k"
 _POLICY = "policy_model.responses_api_models.vllm_model"
-_CONFIGS = (
-    "resources_servers/gsm8k/configs/gsm8k.yaml",
-    "responses_api_models/vllm_model/configs/vllm_model.yaml",
-)
+_CONFIGS = ("resources_servers/gsm8k/configs/gsm8k.yaml", "responses_api_models/vllm_model/configs/vllm_model.yaml")
 
 
 def training_parser(description: str | None) -> argparse.ArgumentParser:

@@ -110,11 +110,11 @@ class HarborTask(Environment[HarborSettings]):
     async def verify(self, response: Verification) -> Verdict:
         """Run the task's tests in the box, and return the reward that they wrote."""
         found = await self._open_box.test()
-        more: Json = {"rewards": found.reward.rewards} if found.reward.rewards else {}
+        more: Json = {"rewards": found.rewards} if found.rewards else {}
         return Verdict(
-            reward=found.reward.reward,
-            success=found.reward.reward >= 1.0,
-            problem=self._died or found.reward.problem,
+            reward=found.reward,
+            success=found.reward >= 1.0,
+            problem=self._died or found.problem,
             test_output=found.output[-_OUTPUT_KEPT:],
             **more,
         )

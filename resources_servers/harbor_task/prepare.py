@@ -65,17 +65,15 @@ async def _solution_problem(task: TaskFolder, settings: HarborSettings) -> str:
     except UnsupportedTask as error:
         return str(error)
     try:
-        solved = await box.solve()
-        tested = await box.test()
+        solved, tested = await box.solve(), await box.test()
     except UnsupportedTask as error:
         return str(error)
     finally:
         await box.close()
-    if tested.reward.reward >= 1.0:
+    if tested.reward >= 1.0:
         return ""
     output = " ".join((solved.output[-200:] + tested.output[-200:]).split())
-    why = tested.reward.problem or output
-    return f"its own solution gets the reward {tested.reward.reward:g} here: {why}"
+    return f"its own solution gets the reward {tested.reward:g} here: {tested.problem or output}"
 
 
 if __name__ == "__main__":

@@ -210,7 +210,6 @@ class VerifierSection(_Section):
 
 class EnvironmentSection(_Section):
     build_timeout_sec: float = Field(default=600.0, gt=0)
-    docker_image: str | None = None
     os: str = "linux"
     memory_mb: int | None = Field(default=None, gt=0)
     memory: str | None = None

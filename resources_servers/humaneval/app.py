@@ -59,7 +59,7 @@ class HumanEval(ProgramEnvironment[ProgramSettings]):
         """Give a reward of 1 for a program that passes the check."""
         row, text = self.row, response.text
         found = program(row.prompt, row.entry_point, text)
-        return self.verdict(await score(self.sandbox, self.tests, lm_eval_program(row.prompt, text), found))
+        return self.verdict(await score(self.shared, self.tests, lm_eval_program(row.prompt, text), found))
 
 
 FORMS = ("chat", "lm_eval")

@@ -16,10 +16,7 @@ from rollyard.services.datasets.splits import SplitSelection
 MAX_OUTPUT_TOKENS = 1280
 """The limit that lm-eval uses."""
 TEST, TRAIN = "ifeval", "ifeval_train"
-HUB = {
-    TEST: Hub("google/IFEval"),
-    TRAIN: Hub("allenai/RLVR-IFeval"),
-}
+HUB = {TEST: Hub("google/IFEval"), TRAIN: Hub("allenai/RLVR-IFeval")}
 
 
 def main(arguments: list[str] | None = None) -> None:

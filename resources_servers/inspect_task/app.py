@@ -81,10 +81,9 @@ class InspectTask(EpisodeTools[InspectSettings]):
     def episode_tools(self) -> list[Json]:
         return function_tools(self._solver.request.tools)
 
-    async def call_episode_tool(self, name: str, arguments: Json) -> ToolResult | str:
+    async def call_episode_tool(self, name: str, arguments: Json) -> ToolResult:
         """Let the solver call the tool. inspect_ai reports unknown tools and invalid arguments to the model."""
-        result = await self._solver.call(name, arguments)
-        return ToolResult(result.text, done=True) if result.done else result.text
+        return await self._solver.call(name, arguments)
 
     async def verify(self, response: Verification) -> Verdict:
         """Give the solver the last message, and grade with all scorers of the task."""

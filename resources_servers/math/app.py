@@ -12,11 +12,20 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS
 from rollyard.resources_servers.answers.extraction import Found
-from rollyard.resources_servers.answers.finders import boxed, boxed_or_tagged, dollars, hashes, minerva, number, phrased
+from rollyard.resources_servers.answers.finders import (
+    bare_value,
+    boxed,
+    boxed_or_tagged,
+    dollars,
+    hashes,
+    minerva,
+    number,
+    phrased,
+    values,
+)
 from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
 from rollyard.resources_servers.answers.problem_statement import problem_text
-from rollyard.resources_servers.answers.prompts import chat, completion, with_shots
-from rollyard.resources_servers.answers.sentence_values import bare_value, values
+from rollyard.resources_servers.answers.prompts import chat, completion, few_shot
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 
 
@@ -38,7 +47,7 @@ class Math(AnswerEnvironment[AnswerSettings]):
 
     async def verify(self, response: Verification) -> Verdict:
         """Give a reward of 1 for an answer that is equivalent to the gold answer."""
-        return self.verdict(await self.grader.grade(self.gold, response, self.form, self.problem), self.gold)
+        return self.verdict(await self.shared.grade(self.gold, response, self.form, self.problem), self.gold)
 
 
 # Implements the MATH dataset's string comparison and the answer extraction of lm-eval's hendrycks_math.
@@ -198,13 +207,10 @@ def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
 
 def create_params(form: str, problem: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
     """Build the request parameters. `shots` are (problem, solution) pairs, used only in the lm-eval formats."""
-    answer_form = ANSWER_FORMS[form]
     if form == "chat":
         return chat(problem, system)
     template = "Problem:\n{}\n\nSolution:" if form == "lm_eval_minerva" else "Problem: {}\nAnswer:"
-    examples = [(template.replace("{}", shot), answer) for shot, answer in shots]
-    prompt = with_shots(examples, template.replace("{}", problem))
-    return completion(prompt, answer_form.stops, MAX_OUTPUT_TOKENS)
+    return completion(few_shot(template, shots, problem), ANSWER_FORMS[form].stops, MAX_OUTPUT_TOKENS)
 
 
 server = serve(Math)

@@ -63,7 +63,7 @@ class Mbpp(ProgramEnvironment[MbppSettings]):
         """Give a reward of 1 for a program that passes every test."""
         text = response.text
         found = find(text, self.tests.names)
-        return self.verdict(await score(self.sandbox, self.tests, lm_eval_program(text), found))
+        return self.verdict(await score(self.shared, self.tests, lm_eval_program(text), found))
 
 
 GOLD_CPU_S = {123: 9.0}

@@ -10,15 +10,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import is_number
 from rollyard.records.types import MAX_REWARD, Json
 from rollyard.records.verdict_fields import VerdictField
-from rollyard.resources_servers.base import (
-    BadTask,
-    InvalidToolCall,
-    ToolResult,
-    Turn,
-    Verdict,
-    Verification,
-    serve,
-)
+from rollyard.resources_servers.base import BadTask, InvalidToolCall, ToolResult, Turn, Verdict, Verification, serve
 from rollyard.resources_servers.episode_tools import EpisodeTools
 from rollyard.resources_servers.openenv_environment.connection import (
     Connection,

@@ -136,8 +136,6 @@ class Connection:
         return Failure(kind, f"the OpenEnv server at {self._url} {what}")
 
 
-# The OpenEnv server that episodes use: one that runs already, or a container that is started with this server.
-
 ASK_S = 10.0
 _SCHEMES = {"ws://": "http://", "wss://": "https://"}
 

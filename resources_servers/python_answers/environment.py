@@ -66,10 +66,6 @@ class ProgramEnvironment(Environment[P]):
         finally:
             await sandbox.stop()
 
-    @property
-    def sandbox(self) -> Sandbox:
-        return self.shared
-
     def verdict(self, scored: Score) -> Verdict:
         """Build the verdict from the score. Raises BadTask if the row's tests are not valid Python."""
         right = scored.lenient if self.settings.score == "lenient" else scored.strict
@@ -90,7 +86,7 @@ class ProgramEnvironment(Environment[P]):
             tests=outcome.tests if outcome else None,
             output=outcome.output if outcome else "",
             cpu_s=outcome.cpu_s if outcome else 0.0,
-            sandbox=list(self.sandbox.layers.in_force),
+            sandbox=list(self.shared.layers.in_force),
         )
 
 

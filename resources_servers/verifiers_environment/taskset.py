@@ -41,8 +41,8 @@ class LoadedTaskset:
     shared_toolsets: Sequence[OpenToolset]
 
 
-def load_taskset(settings: VerifiersSettings) -> tuple[Any, list[Any], list[Any]]:
-    """Return the package, tasks and shared toolsets (not open yet). Raises OperatorError for what is not supported."""
+async def open_taskset(settings: VerifiersSettings) -> LoadedTaskset:
+    """Load the taskset and open its shared toolsets. Raises OperatorError for what is not supported."""
     verifiers = load("verifiers.v1", "verifiers", FEATURE)
     loaders = load("verifiers.v1.utils.loaders", "verifiers", FEATURE)
     try:
@@ -65,16 +65,7 @@ def load_taskset(settings: VerifiersSettings) -> tuple[Any, list[Any], list[Any]
         raise OperatorError(f"taskset {settings.taskset!r} needs containers, which are not supported here; use vf-eval")
     if not tasks:
         raise OperatorError(f"taskset {settings.taskset!r} has no tasks")
-    return verifiers, tasks, shared
-
-
-async def open_taskset(settings: VerifiersSettings) -> LoadedTaskset:
-    """Load the taskset and open its shared toolsets. Raises OperatorError."""
-    verifiers, tasks, shared = load_taskset(settings)
     return LoadedTaskset(verifiers, tasks, [await toolset_of(each, None) for each in shared])
-
-
-# Converts conversations between OpenAI Responses items and the messages of verifiers.
 
 
 def prompt_items(data: Any) -> list[Json]:
