@@ -18,7 +18,7 @@ from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.math.app import ANSWER_FORMS, gold_answer
 from tests.external.math.spellings import notations, reprinted
 from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_of
-from tests.unit.resources_servers.answers.test_claims import accepted_formulas
+from tests.unit.resources_servers.answers.test_equality import accepted_formulas
 from tests.unit.resources_servers.math.mutants import mutants
 from tests.unit.resources_servers.math.test_answers import accepted, boxed_grades, golds
 
