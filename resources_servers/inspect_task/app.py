@@ -81,9 +81,10 @@ class InspectTask(EpisodeTools[InspectSettings]):
     def episode_tools(self) -> list[Json]:
         return function_tools(self._solver.request.tools)
 
-    async def call_episode_tool(self, name: str, arguments: Json) -> ToolResult:
+    async def call_episode_tool(self, name: str, arguments: Json) -> ToolResult | str:
         """Let the solver call the tool. inspect_ai reports unknown tools and invalid arguments to the model."""
-        return await self._solver.call(name, arguments)
+        result = await self._solver.call(name, arguments)
+        return result if result.done else str(result.output)
 
     async def verify(self, response: Verification) -> Verdict:
         """Give the solver the last message, and grade with all scorers of the task."""

@@ -114,7 +114,8 @@ NUMBERS = r"""
 """
 UNITS = {
     "cm": [r"5\text{ cm}"], "cm^2": [r"15\mbox{ cm}^2"], "in^2": ["864 square inches", r"864 \mbox{ inches}^2"],
-    "degree": [r"90^\circ", "90 degrees"], "dollar": [r"\$36"], "cent": ["5.4 cents"], None: [r"5\text{ students}", "5"],
+    "degree": [r"90^\circ", "90 degrees"],
+    "dollar": [r"\$36"], "cent": ["5.4 cents"], None: [r"5\text{ students}", "5"],
 }  # fmt: skip
 
 
