@@ -60,9 +60,7 @@ async def test_an_answer_that_needs_algebra_is_compared_with_it() -> None:
         assert verdict["reward"] == 0.0 and "equality: numbers" in verdict["reason"]
 
 
-async def test_it_does_not_start_without_math_verify_unless_configured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_it_does_not_start_without_math_verify_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(OperatorError, match="pip install"):
         async with in_process_server(server):

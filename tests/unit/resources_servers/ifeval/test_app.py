@@ -15,10 +15,7 @@ from rollyard.resources_servers.ifeval.prepare import main
 from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
 
-ROW: Json = {
-    "instruction_id_list": ["punctuation:no_comma", "startend:quotation"],
-    "kwargs": [{}, {"num_words": None}],
-}
+ROW: Json = {"instruction_id_list": ["punctuation:no_comma", "startend:quotation"], "kwargs": [{}, {"num_words": None}]}
 
 
 async def test_a_verdict_has_strict_and_loose_scores_on_both_levels() -> None:

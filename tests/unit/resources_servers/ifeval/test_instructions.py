@@ -14,13 +14,7 @@ import pytest
 
 from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.ifeval.app import variants
-from rollyard.resources_servers.ifeval.instruction import (
-    KINDS,
-    LANGUAGES,
-    language_of,
-    word_count,
-    words_in_capitals,
-)
+from rollyard.resources_servers.ifeval.instruction import KINDS, LANGUAGES, language_of, word_count, words_in_capitals
 from rollyard.resources_servers.ifeval.sentences import sentence_count
 from tests.unit.resources_servers.answers.grading import DATA, rows_of
 from tests.unit.resources_servers.ifeval.following_texts import ENGLISH, SAMPLES, follows, text_that_follows
