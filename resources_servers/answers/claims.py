@@ -292,7 +292,9 @@ def _as_value(gold: str, answer: str, problem: Problem) -> Claim:
     if len(parts(gold)) == 1 and len(of_gold) == 2 and of_gold[1][0] in ("=", r"\in"):
         return _as_named(gold, answer, problem)
     if len(of_gold) > 1:
-        return Claim(gold, _in_interval(gold, _worded(gold, answer, problem), problem))
+        answer = _worded(gold, answer, problem)
+        named = _named(answer, problem)
+        return Claim(gold, named[1] if named and links(answer)[1][0] == r"\in" else answer)
     if signs & _ORDER:
         if not re.search(r",|\\infty|\\cup|\\[{]|\\mathbb", gold) or quantity(gold) is not None:
             raise Refused("the answer is a relation; expected a value")
@@ -338,11 +340,6 @@ def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
 def _is_same_function(one: str, other: str) -> bool:
     """Return whether two names can stand for the same function, as `y` and `f(x)` can."""
     return "y" in (one, other) and (_APPLIED.fullmatch(one) or _APPLIED.fullmatch(other)) is not None
-
-
-def _in_interval(gold: str, answer: str, problem: Problem) -> str:
-    named = _named(answer, problem)
-    return named[1] if named and links(answer)[1][0] == r"\in" else answer
 
 
 def _chain(gold: str, answer: str, problem: Problem) -> Claim:
@@ -611,7 +608,8 @@ def _kept(text: str, known: frozenset[str], problem: Problem) -> str:
         return lone
     if (lone == "L" and not {"L", "l"} & problem.variables) or (len(lone) > 1 and lone.isupper() and is_unit(lone)):
         return rf"\text{{ {lone.casefold()}}}"
-    if words == [lone] and lone.isascii() and ((lone.isupper() and len(lone) <= 5) or _is_symbol(lone)):
+    is_symbol = len(lone) == 1 and not is_unit(lone)
+    if words == [lone] and lone.isascii() and ((lone.isupper() and len(lone) <= 5) or is_symbol):
         return lone  # \text{i}, \mathrm{AB}
     for position, word in enumerate(words):
         if not _is_allowed(word.casefold(), words, position, known, problem):
@@ -624,10 +622,6 @@ def _kept(text: str, known: frozenset[str], problem: Problem) -> str:
     if any(word.casefold() in known for word in words) or re.search(r"[\d:%$]", text):
         return rf"\text{{{text}}}" if _is_plain(words) else _without(text)
     return rf"\text{{ {' '.join(measured)}}}" if (measured := _measured(words, problem)) else ""
-
-
-def _is_symbol(word: str) -> bool:
-    return len(word) == 1 and not is_unit(word)
 
 
 def _is_plain(words: list[str]) -> bool:

@@ -1,6 +1,7 @@
 r"""Finds answers in a model's text: in boxes, tags and phrases, or as its last number or formula.
 
-An answer with an alternative (`\boxed{5} or 6`) is correct only if both values are correct.
+An answer with an alternative (`\boxed{5} or 6`) is correct only if both values are correct, so that a policy gains
+nothing by giving several.
 """
 
 from __future__ import annotations

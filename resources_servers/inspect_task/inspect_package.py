@@ -193,15 +193,10 @@ class LoadedTask:
 def digest(sample: Any) -> str:
     """Return a hash of what determines a sample, to notice rows that belong to another version of the dataset."""
     content = sample.model_dump(mode="json", include={"input", "choices", "target", "metadata"}, exclude_none=True)
-    _drop_message_ids(content)
-    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-
-def _drop_message_ids(content: Json) -> None:
-    """Remove the ids of chat messages, which inspect_ai creates at random in each process."""
     if isinstance(messages := content.get("input"), list):
         for message in messages:
-            message.pop("id", None)
+            message.pop("id", None)  # inspect_ai creates it at random in each process
+    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def load_task(settings: InspectSettings, package: InspectPackage) -> LoadedTask:

@@ -259,6 +259,10 @@ class Judge:
         return text if len(text) <= limit else f"... {text[-limit:]}" if limit else ""
 
 
+# The graded answer is untrusted: it may instruct the judge, and contain text that looks like a grade. So only the last
+# line of the judge counts, and must match the pattern completely. With {code} in the pattern, the answer cannot contain
+# such a line, because the code depends on it. A line in Markdown or another case is accepted too, but without {code}
+# only if the graded answer does not contain it.
 MATCH_S = 1.0
 """Time limit for matching one line against the pattern. Patterns such as `(x|xx)+y` can take exponential time."""
 

@@ -141,7 +141,11 @@ _STATE: ContextVar[Any] = ContextVar("verifiers_state")
 
 @dataclass(frozen=True)
 class OpenToolset:
-    """A toolset that is set up, and its tools by the names under which the model calls them."""
+    """A toolset that is set up, and its tools by the names under which the model calls them.
+
+    verifiers itself starts a process per toolset, and sends it the rollout's state over HTTP. Here, the toolset reads
+    the state of the episode that calls it.
+    """
 
     toolset: Any
     server: Any
