@@ -24,8 +24,8 @@ from rollyard.records.errors import Failure
 from rollyard.records.run_types import Directory, Keys
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import server as gsm8k
+from rollyard.resources_servers.math.app import last_box, same_string
 from rollyard.resources_servers.math.app import server as math
-from rollyard.resources_servers.math.prompt_formats import last_box, same_string
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.session import Session
 from rollyard.services.http.transport import HttpTransport, LocalTransport

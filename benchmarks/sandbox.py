@@ -22,7 +22,7 @@ from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.humaneval.app import HumanEval
-from rollyard.resources_servers.python_answers.environment import ProgramSettings, Tests
+from rollyard.resources_servers.python_answers.environment import ProgramSettings
 from rollyard.services.sandbox.python_runtime import find_python
 from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
@@ -45,8 +45,9 @@ def problems(count: int) -> list[Json]:
 
 
 async def in_sandbox(sandbox: Sandbox, row: Json) -> bool:
-    tests: Tests = HumanEval(row, ProgramSettings()).tests
-    return (await sandbox.run(tests.trial(row["prompt"] + row["canonical_solution"]))).passed
+    tests = HumanEval(row, ProgramSettings()).tests
+    code = row["prompt"] + row["canonical_solution"]
+    return (await sandbox.run(tests.model_copy(update={"code": code}))).passed
 
 
 async def in_subprocess(row: Json) -> bool:

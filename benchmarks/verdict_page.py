@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.graders import Triple
 from benchmarks.verdict_scores import GRADERS, Found, Scored, wilson
 from rollyard.records.errors import OperatorError
-from rollyard.resources_servers.math.prompt_formats import last_box, same_string
+from rollyard.resources_servers.math.app import last_box, same_string
 
 BEGIN, END = "<!-- rates: begin -->", "<!-- rates: end -->"
 MAX_LENGTH = 72

@@ -22,11 +22,12 @@ from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.environment import Verification
-from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
-from rollyard.resources_servers.gsm8k.prompt_formats import gold_number
-from rollyard.resources_servers.ifeval.scoring import instruction, outcome
-from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
-from rollyard.resources_servers.math.prompt_formats import gold_answer
+from rollyard.resources_servers.gsm8k.app import ANSWER_FORMS as GSM8K
+from rollyard.resources_servers.gsm8k.app import gold_number
+from rollyard.resources_servers.ifeval.app import outcome
+from rollyard.resources_servers.ifeval.instruction import instruction
+from rollyard.resources_servers.math.app import ANSWER_FORMS as MATH
+from rollyard.resources_servers.math.app import gold_answer
 
 DATA = INSTALLED.parent / "shared" / "data"
 ENVIRONMENTS = INSTALLED / "resources_servers"

@@ -109,9 +109,7 @@ def silence_math_verify() -> None:
 
 
 def _with_same_parentheses(gold: str, answer: str) -> tuple[str, str]:
-    """Put parentheses around both lists or around neither: math-verify reads a pair without parentheses as an unordered
-    set, and a list in parentheses as a pair.
-    """
+    """Give both lists parentheses, or neither: math-verify reads a list without them as a set."""
     gold, answer = normalized(gold), normalized(answer)
     if "," in gold and "," in answer and not _RELATION.search(gold + answer):
         if brackets(gold) == "(" and not brackets(answer) and "(" not in answer and "[" not in answer:
@@ -123,9 +121,7 @@ def _with_same_parentheses(gold: str, answer: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=256)
 def read(text: str) -> tuple[Any, ...]:
-    """Parse `text` with math-verify. Return sympy expressions followed by the text itself, or an empty tuple if parsing
-    fails.
-    """
+    """Parse with math-verify: sympy expressions followed by the text itself, or an empty tuple if parsing fails."""
     from latex2sympy2_extended import NormalizationConfig  # type: ignore[import-untyped]
     from math_verify import LatexExtractionConfig, parse  # type: ignore[import-untyped]
 
@@ -149,9 +145,7 @@ def read(text: str) -> tuple[Any, ...]:
 
 
 def _both_signs(text: str) -> tuple[Any, ...]:
-    r"""Return the set of both values of a formula such as `\frac{2 \pm \sqrt{20}}{2}`, which the parser cannot read, or
-    an empty tuple for anything else.
-    """
+    r"""Return both values of `\frac{2 \pm \sqrt{20}}{2}`, which the parser cannot read; else an empty tuple."""
     from sympy import FiniteSet  # type: ignore[import-untyped]
 
     if not _SIGN_WITHIN.search(text) or "," in text or text.count(r"\mp"):
@@ -177,9 +171,7 @@ def _joined(expression: Any, text: str) -> Any:
 
 
 def _with_one_i(expression: Any) -> Any:
-    """If there is a variable `i`, treat it as the imaginary unit and the others as real. The parser's own choice
-    depends on spaces.
-    """
+    """Read a variable `i` as the imaginary unit, and the others as real. The parser's own choice depends on spaces."""
     from sympy import Eq, I, Symbol
 
     symbols = getattr(expression, "free_symbols", ())

@@ -140,9 +140,7 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
 
 
 def _word(wanted: str, answer: str) -> str:
-    r"""Return the word that an answer such as `\text{Graph A}`, `\text{an odd function}` or `\text{Yes, it is}` gives.
-    Return the answer itself if its other words may matter.
-    """
+    r"""Return the word of `\text{Graph A}` or `\text{Yes, it is}`, or `answer` if its other words may matter."""
     given = plain_words(answer).strip("().")
     if given == wanted:
         return answer
@@ -164,9 +162,7 @@ def _in_asked_base(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _with_unit(text: str, problem: Problem) -> str:
-    r"""Write the letter after a number as a unit, `\text{ m}`, if the problem mentions the unit and has no such
-    variable.
-    """
+    r"""Write a letter after a number as a unit, `\text{ m}`, if the problem has that unit and no such variable."""
     text = _NUMBER_IN_TEXT.sub(r"\1", text)
     match = _BARE_UNIT.search(text)
     if match is None or match[1] in problem.variables or UNITS.get(match[1].casefold()) not in problem.units:
@@ -175,9 +171,7 @@ def _with_unit(text: str, problem: Problem) -> str:
 
 
 def _without_parameter(gold: str, answer: str) -> tuple[str, str]:
-    r"""Drop `n \in \mathbb{Z}` from `n\pi, n \in \mathbb{Z}`. The answer may give its parameter another name, or not
-    explain it.
-    """
+    r"""Drop `n \in \mathbb{Z}` from `n\pi, n \in \mathbb{Z}`. The answer may rename or not explain it."""
     if (wanted := _PARAMETER.search(gold) if "Z" in gold or "integer" in gold else None) is None:
         return gold, answer
     given = _PARAMETER.search(answer)
@@ -189,9 +183,7 @@ def _without_parameter(gold: str, answer: str) -> tuple[str, str]:
 
 
 def _in_requested_unit(found: Claim, problem: Problem) -> Claim:
-    """Drop the percent sign if the problem asks for a percentage. Raises Refused if the problem asks for a different
-    unit.
-    """
+    """Drop the percent sign if a percentage is requested. Raises Refused if another unit is requested."""
     wanted, given = quantity(found.gold), quantity(found.answer)
     if problem.percent and wanted and given and given.percent and not wanted.percent and abs(wanted.value) >= 1:
         return replace(found, answer=found.answer.replace("%", ""))
@@ -226,9 +218,7 @@ def _named(text: str, problem: Problem) -> tuple[str, str] | None:
 
 
 def _as_list(gold: str, answer: str, problem: Problem) -> Claim | None:
-    """Return a list of named values (`x = 2, y = 3`) in the gold answer's order, or None if the answer is not such a
-    list.
-    """
+    """Return named values (`x = 2, y = 3`) in the gold answer's order, or None if the answer is not such a list."""
     wanted, given = _assignments(gold, problem), _assignments(answer, problem)
     if wanted is given is None:
         return None
@@ -302,7 +292,9 @@ def _as_value(gold: str, answer: str, problem: Problem) -> Claim:
     if len(parts(gold)) == 1 and len(of_gold) == 2 and of_gold[1][0] in ("=", r"\in"):
         return _as_named(gold, answer, problem)
     if len(of_gold) > 1:
-        return Claim(gold, _in_interval(gold, _worded(gold, answer, problem), problem))
+        answer = _worded(gold, answer, problem)
+        named = _named(answer, problem)
+        return Claim(gold, named[1] if named and links(answer)[1][0] == r"\in" else answer)
     if signs & _ORDER:
         if not re.search(r",|\\infty|\\cup|\\[{]|\\mathbb", gold) or quantity(gold) is not None:
             raise Refused("the answer is a relation; expected a value")
@@ -325,9 +317,7 @@ def _as_value(gold: str, answer: str, problem: Problem) -> Claim:
 
 
 def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
-    """Compare an answer with a gold answer such as `y = 2x + 3`. The right side alone, an equation for the same name,
-    and an equivalent equation are accepted.
-    """
+    """Compare with a gold answer such as `y = 2x + 3`, which may be given without its name or rearranged."""
     name, value = (side for _, side in links(gold))
     found = links(answer)
     if is_name(name, Problem()) and len(found) <= 2:
@@ -352,15 +342,8 @@ def _is_same_function(one: str, other: str) -> bool:
     return "y" in (one, other) and (_APPLIED.fullmatch(one) or _APPLIED.fullmatch(other)) is not None
 
 
-def _in_interval(gold: str, answer: str, problem: Problem) -> str:
-    named = _named(answer, problem)
-    return named[1] if named and links(answer)[1][0] == r"\in" else answer
-
-
 def _chain(gold: str, answer: str, problem: Problem) -> Claim:
-    r"""Parse a chain such as `A = \pi r^2 = 9\pi` or `\sqrt{2} \approx 1.414`. Every relation in the chain must hold.
-    Its value is the last exact side.
-    """
+    r"""Parse `A = \pi r^2 = 9\pi` or `\sqrt{2} \approx 1.414`. Its value is the last exact side."""
     found = links(answer)
     if len(found) == 1:
         value = _worded(gold, answer, problem)
@@ -481,11 +464,7 @@ def without_modulus(gold: str, answer: str, problem: Problem) -> str:
 
 
 def is_name(text: str, problem: Problem) -> bool:
-    """Return whether `text` is a plain name or the quantity that the problem asks for.
-
-    A left-hand side is removed only if it is a name or the requested quantity: `x = 7` means 7, but `-x = 7` and `x^2 =
-    7` do not.
-    """
+    """Return whether `text` is a plain name or the requested quantity: `x = 7` means 7, but `-x = 7` does not."""
     text = text.strip()
     if len(text) > _MAX_LENGTH:
         return False
@@ -629,7 +608,8 @@ def _kept(text: str, known: frozenset[str], problem: Problem) -> str:
         return lone
     if (lone == "L" and not {"L", "l"} & problem.variables) or (len(lone) > 1 and lone.isupper() and is_unit(lone)):
         return rf"\text{{ {lone.casefold()}}}"
-    if words == [lone] and lone.isascii() and ((lone.isupper() and len(lone) <= 5) or _is_symbol(lone)):
+    is_symbol = len(lone) == 1 and not is_unit(lone)
+    if words == [lone] and lone.isascii() and ((lone.isupper() and len(lone) <= 5) or is_symbol):
         return lone  # \text{i}, \mathrm{AB}
     for position, word in enumerate(words):
         if not _is_allowed(word.casefold(), words, position, known, problem):
@@ -642,10 +622,6 @@ def _kept(text: str, known: frozenset[str], problem: Problem) -> str:
     if any(word.casefold() in known for word in words) or re.search(r"[\d:%$]", text):
         return rf"\text{{{text}}}" if _is_plain(words) else _without(text)
     return rf"\text{{ {' '.join(measured)}}}" if (measured := _measured(words, problem)) else ""
-
-
-def _is_symbol(word: str) -> bool:
-    return len(word) == 1 and not is_unit(word)
 
 
 def _is_plain(words: list[str]) -> bool:

@@ -52,9 +52,7 @@ class AnswerEnvironment(Environment[A], Generic[A]):
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: AnswerSettings) -> AsyncIterator[AnswerGrader]:
-        """Create the server's grader and its worker processes. Raises OperatorError if the `math` extra is not
-        installed.
-        """
+        """Create the server's grader. Raises OperatorError if the `math` extra is not installed."""
         if settings.equality != "math_verify":
             yield AnswerGrader(None)
             return
@@ -64,10 +62,6 @@ class AnswerEnvironment(Environment[A], Generic[A]):
             yield AnswerGrader(workers)
         finally:
             await workers.close()
-
-    @property
-    def grader(self) -> AnswerGrader:
-        return self.shared
 
     def verdict(self, grade: Grade, gold: str) -> Verdict:
         right = grade.lenient if self.settings.score == "lenient" else grade.strict

@@ -46,9 +46,7 @@ class Comparison(Record):
 
 
 def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Comparison | None:
-    """Compare without algebra. Return None if the comparison requires algebra. `problem` is the text of the problem,
-    which says what quantity is requested.
-    """
+    """Return None if the comparison requires algebra. `problem` says which quantity is requested."""
     if len(answer) > MAX_CHARACTERS:
         reason = f"the answer has {len(answer)} characters; the limit is {MAX_CHARACTERS}"
         return Comparison(equal=False, reason=reason)
@@ -89,9 +87,7 @@ def compared(found: Claim) -> Comparison | None:
 
 
 def contradicts(found: Claim) -> bool | None:
-    """Return True if a step of the answer is false, False if all steps are true, and None if checking them requires
-    algebra.
-    """
+    """Return whether a step of the answer is false, or None if checking that requires algebra."""
     open_steps = False
     for one, other in (*found.steps, *found.nearly):
         first, second = quantity(one), quantity(other)
@@ -120,11 +116,8 @@ def _same_base(gold: str, answer: str) -> Comparison | None:
         return None if wanted is None else Comparison(equal=True, reason="the same digits in the same base")
     if wanted is None and given is not None and given[1] == 10:
         return None
-    return Comparison(equal=False, reason=f"the answer has {_base_words(given)}; expected {_base_words(wanted)}")
-
-
-def _base_words(based: tuple[str, int] | None) -> str:
-    return "no base" if based is None else f"base {based[1]}" if based else ""
+    found, expected = ("no base" if one is None else f"base {one[1]}" for one in (given, wanted))
+    return Comparison(equal=False, reason=f"the answer has {found}; expected {expected}")
 
 
 def _same_time(gold: str, answer: str) -> Comparison | None:
@@ -171,8 +164,10 @@ def _letters(text: str) -> list[str] | None:
 def _same_quantity(gold: str, answer: str) -> Comparison | None:
     wanted, given = quantity(gold), quantity(answer)
     units = (wanted.unit if wanted else unit_of(gold)), (given.unit if given else unit_of(answer))
-    if units[0] and units[1] and _units_differ(units[0], units[1]):
-        return Comparison(equal=False, reason=f"the answer is in {units[1]}; expected {units[0]}")
+    if units[0] and units[1]:
+        parts = zip(units[0].split("/"), units[1].split("/"), strict=False)  # `dollars` is short for `dollars per hour`
+        if any(part != other for part, other in parts):
+            return Comparison(equal=False, reason=f"the answer is in {units[1]}; expected {units[0]}")
     if wanted is None or given is None:
         return None
     if given.value in _meanings(wanted, given):
@@ -180,11 +175,6 @@ def _same_quantity(gold: str, answer: str) -> Comparison | None:
     if wanted.percent == given.percent and _rounds(wanted, given):
         return Comparison(equal=True, exact=False, reason=f"equal to {DECIMALS} decimals")
     return Comparison(equal=False, reason="a different number")
-
-
-def _units_differ(one: str, other: str) -> bool:
-    """Return whether the units differ. `dollars` is accepted as short for `dollars per hour`."""
-    return any(part != counterpart for part, counterpart in zip(one.split("/"), other.split("/"), strict=False))
 
 
 def _meanings(wanted: Quantity, given: Quantity) -> tuple[Fraction, ...]:
@@ -210,9 +200,7 @@ def _rounds(one: Quantity, other: Quantity) -> bool:
 
 
 def _same_brackets(gold: str, answer: str) -> Comparison | None:
-    """Reject an answer of the wrong kind, such as a set instead of a pair, a half-open interval instead of an open one,
-    or several values instead of one.
-    """
+    """Reject another kind of answer: a set for a pair, a half-open interval for an open one, several values for one."""
     kinds = brackets(gold), brackets(answer)
     if "{" in kinds and (set(kinds) & {"(", "["}):
         return Comparison(equal=False, reason="a set is neither a pair nor an interval")

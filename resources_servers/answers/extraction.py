@@ -144,9 +144,7 @@ _RETRACTION = re.compile(
 
 
 def after_last_retraction(text: str) -> str:
-    r"""Return the text after the last retraction, because every answer before it is retracted:
-    `\boxed{5}. Wait, no, it's 7.`
-    """
+    """Return the text after the last retraction, such as `Wait, no`: every answer before it is retracted."""
     start = 0
     for match in scan(_RETRACTION, text):
         start = match.end()

@@ -19,19 +19,13 @@ _INVERSE = r"\\arc|\\(?:sin|cos|tan|cot|sec|csc)h?\s*\^\s*\{?\s*-\s*1"
 _UNFINISHED = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
-        (
-            "a binomial coefficient",
-            r"\\[dt]?binom|\\choose|_\{?\d+\}?\s*[PC]\s*_|\d\s*[PC]\s*\d|[PC]\(\d+,\s*\d+\)",
-        ),
+        ("a binomial coefficient", r"\\[dt]?binom|\\choose|_\{?\d+\}?\s*[PC]\s*_|\d\s*[PC]\s*\d|[PC]\(\d+,\s*\d+\)"),
         ("a factorial", r"!"),
         (
             "a sum or a product over a range",
             r"\\(?:sum|prod)(?![a-z])|(?<![\d.])\d+ *\\[lc]?dots|\\[lc]?dots.*[+*]|[+*].*\\[lc]?dots|\\cdots",
         ),
-        (
-            "a limit, a derivative or an integral",
-            r"\\(?:lim|i*int|oint)(?![a-z])|\\frac\s*\{\s*d\s*\}|\\frac\s*\{d\b",
-        ),
+        ("a limit, a derivative or an integral", r"\\(?:lim|i*int|oint)(?![a-z])|\\frac\s*\{\s*d\s*\}|\\frac\s*\{d\b"),
         ("a rounding function", r"\\(?:lfloor|lceil)|\\text\s*\{\s*(?:floor|ceil|round)"),
         (
             "a divisor, a remainder, a maximum or a minimum",
@@ -43,10 +37,7 @@ _UNFINISHED = tuple(
         ("an exponential function", r"\\exp(?![a-z])"),
         ("a gamma function", r"\\(?:Gamma|zeta)\s*\("),
         ("an absolute value", r"\\[lr]?vert(?![a-z])|\|"),
-        (
-            "a complex conjugate, a real or an imaginary part",
-            r"\\(?:Re|Im|arg)(?![a-z])|\\overline\s*\{[^{}]*[a-z+]",
-        ),
+        ("a complex conjugate, a real or an imaginary part", r"\\(?:Re|Im|arg)(?![a-z])|\\overline\s*\{[^{}]*[a-z+]"),
         (
             "a matrix operation",
             r"\\end\{\w*matrix\}\s*(?:\\begin|\^|[-+]|\\cdot|\\times|\d|\\text)|\\begin\s*\{vmatrix",
@@ -121,9 +112,7 @@ def _denominator(text: str) -> str:
 
 
 def _unsolved(gold: str, answer: str) -> str | None:
-    """Return an error for an unsolved inequality: `|x-3| < 5` and `2x < 10` are not solutions, `-2 < x < 8` and
-    `(-2,8)` are.
-    """
+    """Return why an inequality is not solved: `|x-3| < 5` and `2x < 10` are not, `-2 < x < 8` and `(-2,8)` are."""
     if not _COMPARISON.search(answer):
         return None
     for of_gold in parts(gold):
@@ -155,9 +144,7 @@ def _bare(text: str) -> str:
 
 
 def _is_set_up(answer: str, problem: Problem) -> bool:
-    """Return whether the answer is an unevaluated calculation with the problem's numbers, such as `64 - 56` if the
-    problem mentions 56. Fractions and numbers in scientific notation do not count.
-    """
+    """Return whether the answer calculates with the problem's numbers: `64 - 56`, but not `3/4` or `3 * 10^5`."""
     bare = _SCIENTIFIC.sub("", _bare(answer)).strip()
     if _FRACTION.fullmatch(bare) or _ARITHMETIC.search(bare) is None:
         return False
@@ -170,9 +157,7 @@ def _largest_radicand(text: str) -> int:
 
 
 def _other_form(gold: str, answer: str, problem: Problem) -> str | None:
-    """If the problem asks for a factored, expanded or simplified form, return why the answer does not have it, or None
-    if it does.
-    """
+    """Return why the answer lacks the form that the problem asks for (factored, expanded, simplified), or None."""
     if "simplif" in problem.tasks and _largest_radicand(answer) > _largest_radicand(gold) > 0:
         return "a root is not simplified"
     if not _LETTER.search(_bare(gold)) or "=" in gold:

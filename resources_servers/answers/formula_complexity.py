@@ -83,7 +83,8 @@ def why_too_costly(gold: str, answer: str) -> str | None:
     for name, size in given.items():
         limit = max(_LIMITS[name], 2 * wanted[name])
         if not size <= limit:
-            return f"the answer has {_shown(size)} {name}; the limit is {limit:,.0f}"
+            shown = f"{size:,.0f}" if size < 1e12 else "too many"
+            return f"the answer has {shown} {name}; the limit is {limit:,.0f}"
     return None
 
 
@@ -102,10 +103,6 @@ _LIMITS = {
     "indices": 12,
     "sets": 6,
 }
-
-
-def _shown(size: float) -> str:
-    return f"{size:,.0f}" if size < 1e12 else "too many"
 
 
 def _sizes(text: str) -> dict[str, float]:
@@ -222,7 +219,7 @@ class _Reader:
             return self.formula(_OPENING[token])
         if re.match(r"\.?\d", token):
             plain = token.replace(",", "")
-            return _Size(float(len(plain)), _value(plain))
+            return _Size(float(len(plain)), float(plain) if len(plain) < 300 else math.inf)
         if token in (r"\frac", r"\binom", r"\dbinom", r"\tbinom"):
             above, below = self._operand(), self._operand()
             if token != r"\frac":
@@ -241,10 +238,6 @@ class _Reader:
 
 
 _RELATIONS = frozenset((r"\le", r"\ge", r"\ne", r"\in", r"\approx", r"\cup", r"\cap", r"\equiv"))
-
-
-def _value(plain: str) -> float:
-    return float(plain) if len(plain) < 300 else math.inf
 
 
 def _factorial(size: _Size) -> _Size:

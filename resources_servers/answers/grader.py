@@ -90,10 +90,8 @@ class AnswerGrader:
         return Grade(found.text, found.method, compared.reason, strict, compared.equal, strict_found is not None)
 
     async def _compared(self, gold: str, found: Found, problem: str, budget: Budget | None) -> Comparison:
-        """Compare the answer. An answer with several values is right if each value equals the gold answer, or if the
-        list of values does.
-        """
-        if _is_list(gold) and (listed := _listed(found)) is not None:
+        """Several values are right if each equals the gold answer, or if their list does."""
+        if _LISTING.search(gold) and quantity(gold) is None and (listed := _listed(found)) is not None:
             as_list = await self._equal(gold, listed, problem, budget)
             if as_list.equal:
                 return as_list
@@ -131,7 +129,7 @@ async def _in_thread_if_long(length: int, function: Callable[P, R], *args: P.arg
 def read(response: Verification, form: AnswerForm) -> tuple[Found | None, Found | None]:
     """Return the answer in the requested format and the answer in any format, in linear time."""
     text = cut(without_reasoning(first_turn(response.text, partial(_is_answered, form))), form.stops)
-    kept, truncated = after_last_retraction(text), _is_truncated(response)
+    kept, truncated = after_last_retraction(text), response.response.get("status") == "incomplete"
     # lm-eval's comparisons do not handle retracted answers.
     searched = text if form.matches else kept
     strict, found = _usable(form.strict(searched), searched, truncated), first_of(form.lenient, kept)
@@ -150,11 +148,6 @@ def _is_answered(form: AnswerForm, text: str) -> bool:
     return found is not None and found.whole and found.method not in OPEN_ENDED
 
 
-def _is_list(gold: str) -> bool:
-    """Return whether the gold answer is a list of values."""
-    return bool(_LISTING.search(gold)) and quantity(gold) is None
-
-
 def _listed(found: Found) -> str | None:
     """Return the values as one list: all values in the text if none of them is a list, otherwise the adjacent ones."""
     single = not any(_LISTING.search(value) for value in found.every)
@@ -162,11 +155,6 @@ def _listed(found: Found) -> str | None:
     if not 1 < len(values) <= MAX_VALUES:
         return None
     return (r" \text{ or } " if all(map(_INEQUALITY.search, values)) else ", ").join(values)
-
-
-def _is_truncated(response: Verification) -> bool:
-    """Return whether the model's output was truncated by a limit."""
-    return response.response.get("status") == "incomplete"
 
 
 def _usable(found: Found | None, text: str, truncated: bool) -> Found | None:

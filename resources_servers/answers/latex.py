@@ -120,9 +120,7 @@ def plain_words(text: str) -> str:
 
 
 def words(text: str) -> str | None:
-    r"""Return the lower-case words of a textual answer (`\text{(A)}` -> `a`, `Evelyn` -> `evelyn`), or None for a
-    formula.
-    """
+    r"""Return the lower-case words of a textual answer (`\text{(A)}` -> `a`), or None for a formula."""
     text = normalized(text)
     plain = _TEXT.sub(r"\1", text).replace('"', "").replace("``", "").replace("''", "")
     bare = plain.strip(" ().").strip()
@@ -238,9 +236,7 @@ _REMARK = re.compile(r"(_\{?(\d+)\}?)\\text\{\(?base\2\)?\}$")
 
 
 def based(text: str) -> tuple[str, int] | None:
-    r"""Return the digits and the base, or None if `text` is not a number with an explicit base: `52_8`,
-    `(52)_{\text{eight}}`, `52 \text{ base } 8`.
-    """
+    r"""Return the digits and the base of `52_8`, `(52)_{\text{eight}}` or `52 \text{ base } 8`; None for other text."""
     text = without_spaces(text)
     if text.startswith("(") and text.endswith(")") and text.count("(") == 1:
         text = text[1:-1]
@@ -270,9 +266,7 @@ _ANOTHER = re.compile(r"\([A-Z]\)|\b(?:or|not|and|but|maybe|either)\b|\b[A-Z]\)|
 
 
 def choice(text: str) -> tuple[str, str] | None:
-    r"""Return the chosen letter and the value after it, or None if the answer does not choose exactly one option:
-    `(C)`, `\textbf{(C) }15`, `Option C`, `C. 15`.
-    """
+    r"""Return the letter and the value of a chosen option: `(C)`, `\textbf{(C) }15`, `Option C`; else None."""
     bare = _TEXT.sub(r"\1", normalized(text)).strip()
     match = _OPTION.fullmatch(bare)
     if match is None or not (letter := match[1] or match[2] or match[3]).isupper() or _ANOTHER.search(match[4]):

@@ -89,9 +89,7 @@ class Problem:
 
 
 def problem_text(task: Mapping[str, Any]) -> str:
-    """Return the row's `problem` or `question`, or else the last user message of a chat. The result is empty if the row
-    has neither.
-    """
+    """Return the row's `problem` or `question`, or else the last user message of a chat, which may be empty."""
     for key in ("problem", "question"):
         if isinstance(text := task.get(key), str) and text.strip():
             return text
@@ -183,9 +181,7 @@ _DIVIDED = re.compile(rf"([^=]{{1,200}}?) *{_BY_MODULUS} *= *(-?\d+)")
 
 
 def derivative(formula: str) -> tuple[str, int] | None:
-    r"""Return the function name and the order of a derivative (`f'(x)`, `y''`, `\frac{dy}{dx}`, `\frac{d}{dx} f(x)`),
-    or None for anything else.
-    """
+    r"""Return the function's name and the order of `f'(x)`, `y''`, `\frac{dy}{dx}`, `\frac{d}{dx} f(x)`; else None."""
     match = _DERIVATIVE.fullmatch(plain_spelling(formula))
     if match is None:
         return None
@@ -201,9 +197,7 @@ def is_requested(name: str, problem: Problem) -> bool:
 
 
 def is_other_quantity(name: str, problem: Problem) -> bool:
-    """Return whether `name` is a quantity in the problem, but not the one that the problem asks for: `a = 7`
-    does not answer "find $a+b$".
-    """
+    """Return whether `name` is a quantity, but not the requested one: `a = 7` does not answer "find $a+b$"."""
     bare = plain_spelling(name)
     if not problem.computed or is_requested(name, problem) or _is_set_equal(bare, problem):
         return False

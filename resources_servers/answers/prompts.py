@@ -10,9 +10,7 @@ from rollyard.records.types import Json
 
 
 def chat(question: str, system: str) -> Json:
-    """Return the request parameters of a chat that consists of the question and, unless it is empty, the system
-    message.
-    """
+    """Return the request parameters of a chat; an empty system message is left out."""
     messages = [{"role": "system", "content": system}] if system else []
     return {"input": [*messages, {"role": "user", "content": question}]}
 
@@ -32,6 +30,7 @@ def completion(prompt: str, stops: Sequence[str], max_output_tokens: int) -> Jso
     }
 
 
-def with_shots(shots: Sequence[tuple[str, str]], prompt: str) -> str:
+def few_shot(template: str, shots: Sequence[tuple[str, str]], question: str) -> str:
     """Build lm-eval's few-shot prompt: a space before each answer, and an empty line after each example."""
-    return "".join(f"{question} {answer}\n\n" for question, answer in shots) + prompt
+    solved = [f"{template.replace('{}', shot)} {answer}\n\n" for shot, answer in shots]
+    return "".join(solved) + template.replace("{}", question)

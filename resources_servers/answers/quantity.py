@@ -51,9 +51,7 @@ class Quantity:
 
 @lru_cache(maxsize=1024)
 def quantity(text: str, *, any_words: bool = False) -> Quantity | None:
-    """Parse `text` as a single number. Return None if it is not one. With `any_words`, ignore words after it, as in `18
-    eggs`.
-    """
+    """Parse a single number, or return None. With `any_words`, ignore words after it, as in `18 eggs`."""
     text = _bare(normalized(text), any_words)
     match = _VALUE.match(text)
     if match is None or len(match.group()) > MAX_DIGITS or (match["inner"] and not match["money"]):
@@ -98,9 +96,7 @@ def _bare(text: str, any_words: bool) -> str:
 
 
 def unit_of(text: str) -> str | None:
-    r"""Return the unit of measure at the end of `text`, such as `cm` in `\frac{\pi}{2} \text{ cm}`, or None if it has
-    no unit.
-    """
+    r"""Return the unit of measure at the end, such as `cm` in `\frac{\pi}{2} \text{ cm}`, or None."""
     text = normalized(text)
     if text.endswith("^\\circ"):
         return "degree"

@@ -49,9 +49,7 @@ def with_usual_sets(text: str) -> str:
 
 
 def same_vector(gold: str, answer: str, problem: Problem) -> tuple[str, str]:
-    """Write vectors as tuples if the gold answer is one: a column, a row, or in brackets. A matrix of one row stands
-    for a column only if the problem is about vectors.
-    """
+    """Write vectors as tuples. A matrix of one row stands for a column only if the problem is about vectors."""
     if "matrix" not in gold + answer:
         return gold, answer
     if not problem.words & _VECTORS and ("&" in gold or "matrix" in answer or "matrix" not in gold):
@@ -81,9 +79,7 @@ def _usual(match: re.Match[str]) -> str:
 
 
 def solved_set(answer: str) -> str:
-    r"""Convert `x \ne 2`, and inequalities that are joined by `or`, to a union of intervals. Return other relations
-    unchanged.
-    """
+    r"""Convert `x \ne 2`, and inequalities joined by `or`, to a union of intervals. Keep other relations."""
     if (pierced := _without_points(answer)) is not None:
         return pierced
     if distance := _DISTANCE.fullmatch(answer):
@@ -98,9 +94,7 @@ def solved_set(answer: str) -> str:
 
 
 def _without_points(answer: str) -> str | None:
-    r"""Convert `0 < x < 5, x \ne 2` to a set difference and `x \ne 2, 3` to a union of intervals. Return None for
-    anything else.
-    """
+    r"""Convert `0 < x < 5, x \ne 2` to a set difference and `x \ne 2, 3` to a union of intervals; else None."""
     points, names, base = list[tuple[Fraction, str]](), set[str](), ""
     for item in parts(answer):
         excluded = _EXCLUDED.fullmatch(item)
@@ -123,9 +117,7 @@ def _without_points(answer: str) -> str | None:
 
 
 def _interval(part: str) -> tuple[str, str]:
-    r"""Return the variable and the interval of a simple inequality such as `2 < x \le 3`, or empty strings for anything
-    else.
-    """
+    r"""Return the variable and the interval of an inequality such as `2 < x \le 3`, or empty strings."""
     found = links(part)
     sides, signs = [side for _, side in found], [sign for sign, _ in found[1:]]
     if signs and all(sign in (">", r"\ge") for sign in signs):

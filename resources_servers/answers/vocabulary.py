@@ -142,9 +142,7 @@ def stems(word: str) -> frozenset[str]:
 
 
 def unit_name(word: str) -> str | None:
-    """Return the canonical name of a unit of measure, such as `cm` for `centimetres`, or None if the word is not a
-    unit.
-    """
+    """Return the canonical name of a unit, such as `cm` for `centimetres`, or None."""
     if word.casefold() in _PROSE:
         return None
     return next((UNITS[stem] for stem in sorted(stems(word), key=len, reverse=True) if stem in UNITS), None)
@@ -181,9 +179,7 @@ def changes_numbers(name: str) -> bool:
 
 
 def without_ordinal(text: str) -> str:
-    r"""Return the number of `12^{\text{th}}`, `12\text{th}` and `the 12th one`, with the words after it. Other text,
-    such as `a 12th`, is returned unchanged.
-    """
+    r"""Return the number of `12^{\text{th}}` and `the 12th one`, with the words after it. Keep other text."""
     match = _ORDINAL.search(text)
     if match is None:
         return text
@@ -198,9 +194,7 @@ def without_ordinal(text: str) -> str:
 
 
 def spoken_number(text: str) -> int | None:
-    """Parse number words, such as `twenty-one` as 21. Return None if the text is anything but a single integer in
-    words.
-    """
+    """Parse an integer in words, such as `twenty-one`; None for other text."""
     words = text.casefold().replace("-", " ").replace(" and ", " ").split()
     total = group = 0
     previous = ""

@@ -70,7 +70,8 @@ class WorkerPool:
         if not _is_external(result) and await self._can_parse(gold):
             return Comparison(equal=False, reason=reason)
         kind = FailureKind.TIMEOUT if result.get("died") == signal.SIGPROF else FailureKind.SERVER_ERROR
-        raise Failure(kind, f"the answer {_shown(answer)} could not be verified: {reason}")
+        shown = answer if len(answer) <= 80 else f"{answer[:80]}..."
+        raise Failure(kind, f"the answer {shown!r} could not be verified: {reason}")
 
     async def _can_parse(self, gold: str) -> bool:
         """Return whether the gold answer can be parsed within half the CPU time limit."""
@@ -162,7 +163,3 @@ async def _started() -> asyncio.subprocess.Process:
 def _is_external(result: dict[str, object]) -> bool:
     """Return whether the comparison was ended by something other than the formulas, such as a signal from outside."""
     return bool(result.get("external")) or result.get("died") in _EXTERNAL_SIGNALS
-
-
-def _shown(answer: str) -> str:
-    return repr(answer if len(answer) <= 80 else f"{answer[:80]}...")

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
+from rollyard.resources_servers.answers.extraction import Found
+from rollyard.resources_servers.answers.finders import (
+    CHANGED,
+    bare_value,
+    boxed,
+    boxed_or_tagged,
+    hashes,
+    minerva,
+    number,
+    phrased,
+    values,
+)
+from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
 from rollyard.resources_servers.answers.problem_statement import problem_text
+from rollyard.resources_servers.answers.prompts import chat, completion, few_shot
+from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
-from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, gold_number
 
 
 class Gsm8kSettings(AnswerSettings):
@@ -37,15 +53,10 @@ class Gsm8kSettings(AnswerSettings):
 
 
 class Gsm8k(AnswerEnvironment[Gsm8kSettings]):
-    verdict_fields = (
-        *AnswerEnvironment.verdict_fields,
-        VerdictField(path="reward_components", role="component"),
-    )
+    verdict_fields = (*AnswerEnvironment.verdict_fields, VerdictField(path="reward_components", role="component"))
 
     def __init__(self, task: Mapping[str, Any], settings: Gsm8kSettings) -> None:
-        """Parse the gold number from the row's `expected_answer`, or from the last line of its `answer`. Raises BadTask
-        if neither contains a number, or if `form` is unknown.
-        """
+        """Raises BadTask without a number in `expected_answer` or at the end of `answer`, and for an unknown `form`."""
         super().__init__(task, settings)
         text = str(task.get("expected_answer", task.get("answer", "")))
         gold = gold_number(text)
@@ -59,11 +70,8 @@ class Gsm8k(AnswerEnvironment[Gsm8kSettings]):
         self.gold, self.form, self.problem = gold, ANSWER_FORMS[form], problem_text(task)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Give a reward of 1 for the correct number, plus or minus the format's part.
-
-        `parse_error` in the verdict is True if there is no answer that `score` could accept.
-        """
-        grade = await self.grader.grade(self.gold, response, self.form, self.problem)
+        """`parse_error` in the verdict is True if there is no answer that `score` could accept."""
+        grade = await self.shared.grade(self.gold, response, self.form, self.problem)
         verdict = self.verdict(grade, self.gold)
         readable = bool((grade.answer or "").strip(" ,"))  # an empty box is no answer
         in_format = readable and grade.in_requested_format
@@ -76,6 +84,90 @@ class Gsm8k(AnswerEnvironment[Gsm8kSettings]):
                 "reward_components": {"correct": verdict.reward, "format": part},
             }
         return verdict.model_copy(update=fields)
+
+
+SYSTEM = r"First, think step by step. Then put your final answer inside \boxed{...}."
+MAX_OUTPUT_TOKENS = 512
+_HASHES = re.compile(r"#### (-?[0-9.,]+)")
+_ANSWER_IS = re.compile(
+    r"The answer is (-?[0-9.,]+)."
+)  # as in the harness, the last dot is unescaped and matches any character
+_LEADING = re.compile(r"[^\d\-.$]*((?:-\s?)?\$?\s?-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*/\s*\d+)?%?)")
+_VARIABLE = re.compile(r"[xyn]\b")
+_RANGE = re.compile(r"[$ ]{0,3}[\d.,]{1,40}(?: ?(?:to|-|–|;) ?|, ?(?<=[, ]))\$?\d[^=]*$")
+
+
+def gold_number(answer: str) -> str | None:
+    """Return the number after the last `####` of a GSM8K solution, or `answer` if it is a number, or else None."""
+    last = answer.rpartition("####")[2].strip()
+    return last if quantity(last) is not None else None
+
+
+def same_digits(gold: str, answer: str) -> bool:
+    """Return whether both are equal, ignoring commas, dollar signs and a final period, as lm-eval does."""
+
+    def bare(text: str) -> str:
+        return re.sub(r"[,$]", "", text).removesuffix(".")
+
+    return bare(gold) == bare(answer)
+
+
+def _first(pattern: re.Pattern[str], method: str, text: str) -> Found | None:
+    match = pattern.search(text)
+    return Found(match.group(1), method, match.end(1)) if match else None
+
+
+def _numbers_in(text: str) -> list[str]:
+    """Return the number in each of the sentence's values, from its start or from after its last equals sign."""
+    return [_number_in(value) for value in values(text)]
+
+
+def _number_in(text: str) -> str:
+    """Extract `$18` from `9 * 2 = $18 a day`. Return the text unchanged if other words change the number."""
+    text = bare_value(text)
+    if quantity(text, any_words=True) is not None:
+        return text
+    last = text.rpartition("=")[2]
+    match = _LEADING.match(last)
+    if (
+        match is None
+        or _VARIABLE.match(last, match.end())
+        or CHANGED.search(text[: len(text) - len(last) + match.start(1)])
+    ):
+        return text
+    return text if _RANGE.match(text, match.start(1)) and last == text else match[1]
+
+
+_LENIENT = (
+    boxed_or_tagged,
+    narrowed(hashes, _numbers_in),
+    narrowed(minerva, _numbers_in),
+    narrowed(phrased, _numbers_in),
+    number,
+)
+ANSWER_FORMS = {
+    "chat": AnswerForm(stops=(), strict=boxed, lenient=_LENIENT),
+    "lm_eval": AnswerForm(
+        stops=("Question:", "</s>", "<|im_end|>"),
+        strict=lambda text: _first(_HASHES, "hashes", text),
+        lenient=_LENIENT,
+        matches=same_digits,
+    ),
+    "lm_eval_cot": AnswerForm(
+        stops=("Q:", "</s>", "<|im_end|>"),
+        strict=lambda text: _first(_ANSWER_IS, "answer_is", text),
+        lenient=_LENIENT,
+        matches=same_digits,
+    ),
+}
+
+
+def create_params(form: str, question: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
+    """Build the request parameters. `shots` are (question, answer) pairs, used only in the lm-eval formats."""
+    if form == "chat":
+        return chat(question, system)
+    template = "Question: {}\nAnswer:" if form == "lm_eval" else "Q: {}\nA:"
+    return completion(few_shot(template, shots, question), ANSWER_FORMS[form].stops, MAX_OUTPUT_TOKENS)
 
 
 server = serve(Gsm8k)

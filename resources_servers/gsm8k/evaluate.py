@@ -14,8 +14,7 @@ import orjson
 import yaml
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.jsonl import Lines, iter_jsonl, refuse, replace
-from rollyard.records.rewards import is_measured
+from rollyard.records.jsonl import replace
 from rollyard.records.rollout_file import check_output
 from rollyard.records.script import (
     EXIT_FAILED,
@@ -28,12 +27,13 @@ from rollyard.records.script import (
     run_script,
 )
 from rollyard.records.types import Json
+from rollyard.resources_servers.gsm8k.app import MAX_OUTPUT_TOKENS
 from rollyard.resources_servers.gsm8k.prepare import prepare_rows
-from rollyard.resources_servers.gsm8k.prompt_formats import MAX_OUTPUT_TOKENS
 from rollyard.resources_servers.gsm8k.rollout_log import (
     completion_tokens,
+    figures,
+    measured_rows,
     question_text,
-    reduce_rollouts,
     response_text,
 )
 
@@ -62,13 +62,14 @@ def main(arguments: list[str] | None = None) -> int:
 
     def lines() -> Iterator[bytes]:
         nonlocal count
-        for row in _rows(rollouts):
+        for row in measured_rows(rollouts):
             count += 1
             yield orjson.dumps(_record(row)) + b"\n"
 
     replace(options.out, lines())
     print("---- GSM8K Evaluation ----")
-    print("\n".join(reduce_rollouts(_rows(rollouts)).lines()))
+    for name, figure in figures(measured_rows(rollouts)).items():
+        print(f"{name}: {figure}")
     print(f"Wrote {count} step records to {options.out}")
     return status
 
@@ -117,12 +118,6 @@ def _eval_config(options: argparse.Namespace, rows: Path, folder: Path) -> Json:
     elif options.model != "builtin":
         config["policy_base_url"] = f"http://{options.host}:{options.port}/v1"
     return config
-
-
-def _rows(rollouts: Path) -> Iterator[Json]:
-    for line in iter_jsonl(Lines(rollouts), refuse(rollouts)):
-        if is_measured(line.value):
-            yield line.value
 
 
 def _record(row: Json) -> Json:

@@ -14,7 +14,7 @@ from rollyard.records.jsonl import replace
 from rollyard.records.script import EXIT_DONE, not_negative, run_foreground, run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
-from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, SYSTEM, create_params, gold_number
+from rollyard.resources_servers.gsm8k.app import ANSWER_FORMS, SYSTEM, create_params, gold_number
 from rollyard.services.datasets.splits import SplitSelection
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
@@ -64,9 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def prepare_rows(rows: Path, *, split: str, system_prompt: str, limit: int | None, local: Path | None) -> int:
-    """Write the rows and return the exit status. Rows of the same options from the hub are kept, so that an interrupted
-    run can continue without a network.
-    """
+    """Write the rows unless a run with the same options did (it may continue offline). Returns the exit status."""
     selection = _selection(split, system_prompt, limit, local)
     record, wanted = rows.with_name(f"{rows.stem}_options.json"), orjson.dumps(selection)
     if not local and rows.is_file() and record.is_file() and record.read_bytes() == wanted:

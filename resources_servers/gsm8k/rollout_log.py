@@ -1,6 +1,4 @@
-"""The rollouts of a training run as one file with the keys of ludic's rollout log, and the figures of an
-evaluation: accuracy, unreadable answers and completion lengths.
-"""
+"""The rollouts of a run under the keys of ludic's rollout log, and the figures of an evaluation."""
 
 from __future__ import annotations
 
@@ -11,27 +9,29 @@ import orjson
 
 from rollyard.records.jsonl import Lines, iter_jsonl, refuse, replace
 from rollyard.records.rewards import is_measured
-from rollyard.records.types import Json, Record
+from rollyard.records.types import Json
 
 
 def write_rollout_log(files: list[Path], output: Path) -> int:
-    """Write one line per rollout of `files`, and return their number. An existing file is replaced, so that a repeated
-    command does not repeat lines.
-    """
+    """Write one line per rollout of `files`, replacing `output`, and return their number."""
     count = 0
 
     def lines() -> Iterator[bytes]:
         nonlocal count
         for path in files:
-            # The last line of a file that is still being written may be incomplete.
-            for line in iter_jsonl(Lines(path, whole=True), refuse(path)):
-                if not is_measured(line.value):
-                    continue
+            for row in measured_rows(path):
                 count += 1
-                yield orjson.dumps(_record(path.stem, line.value)) + b"\n"
+                yield orjson.dumps(_record(path.stem, row)) + b"\n"
 
     replace(output, lines())
     return count
+
+
+def measured_rows(path: Path) -> Iterator[Json]:
+    """Yield the rollouts with a reward. The last line of a file that is still being written may be incomplete."""
+    for line in iter_jsonl(Lines(path, whole=True), refuse(path)):
+        if is_measured(line.value):
+            yield line.value
 
 
 def response_text(row: Json) -> str:
@@ -78,34 +78,11 @@ def _record(step: str, row: Json) -> Json:
     }
 
 
-class Gsm8kFigures(Record):
-    """The figures over all rollouts. Rates are shares from 0 to 1, lengths are in tokens."""
+def figures(rows: Iterable[Json]) -> dict[str, str]:
+    """Return the figures of the rollout rows by name: shares of all rollouts, and lengths in tokens.
 
-    rollouts: int
-    correct_rate: float
-    """Share of the rollouts with the correct number."""
-    parse_err_rate: float
-    """Share of the rollouts from which no number could be extracted."""
-    avg_completion_length: float | None
-    """Mean number of generated tokens; None if the endpoint does not report usage."""
-    total_completion_tokens: int
-
-    def lines(self) -> list[str]:
-        """Return one line per figure. `accuracy` and the names below it are aliases that other scripts read."""
-        length = "unknown" if self.avg_completion_length is None else f"{self.avg_completion_length:.1f}"
-        return [
-            f"accuracy: {100 * self.correct_rate:.2f}%",
-            f"correct_rate: {100 * self.correct_rate:.2f}%",
-            f"parse_err_rate: {100 * self.parse_err_rate:.2f}%",
-            f"parse_error_rate: {100 * self.parse_err_rate:.2f}%",
-            f"avg_completion_length: {length}",
-            f"avg_completion_tokens: {length}",
-            f"total_completion_tokens: {self.total_completion_tokens}",
-        ]
-
-
-def reduce_rollouts(rows: Iterable[Json]) -> Gsm8kFigures:
-    """Return the figures of the rollout rows."""
+    The names are those of this project's and of ludic's scripts.
+    """
     count = correct = unreadable = 0
     lengths: list[int] = []
     for row in rows:
@@ -115,13 +92,17 @@ def reduce_rollouts(rows: Iterable[Json]) -> Gsm8kFigures:
         tokens = completion_tokens(row)
         if tokens is not None:
             lengths.append(tokens)
-    return Gsm8kFigures(
-        rollouts=count,
-        correct_rate=correct / count if count else 0.0,
-        parse_err_rate=unreadable / count if count else 0.0,
-        avg_completion_length=sum(lengths) / len(lengths) if lengths else None,
-        total_completion_tokens=sum(lengths),
-    )
+    right, unread = (f"{100 * part / max(count, 1):.2f}%" for part in (correct, unreadable))
+    length = f"{sum(lengths) / len(lengths):.1f}" if lengths else "unknown"
+    return {
+        "accuracy": right,
+        "correct_rate": right,
+        "parse_err_rate": unread,
+        "parse_error_rate": unread,
+        "avg_completion_length": length,
+        "avg_completion_tokens": length,
+        "total_completion_tokens": str(sum(lengths)),
+    }
 
 
 def completion_tokens(row: Json) -> int | None:

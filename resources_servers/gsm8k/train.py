@@ -23,8 +23,8 @@ from rollyard.records.jsonl import replace
 from rollyard.records.rollout_file import check_output
 from rollyard.records.script import ScriptParser, not_negative, own_command, positive, run_foreground, run_script
 from rollyard.records.types import Json
+from rollyard.resources_servers.gsm8k.app import SYSTEM
 from rollyard.resources_servers.gsm8k.prepare import prepare_rows
-from rollyard.resources_servers.gsm8k.prompt_formats import SYSTEM
 from rollyard.resources_servers.gsm8k.rollout_log import write_rollout_log
 from rollyard.services.config.overrides import format_value
 from rollyard.services.config.settings_file import dump_settings
@@ -69,10 +69,7 @@ def _prepare(options: argparse.Namespace, rows: Path, evaluation_rows: Path | No
 LOGGERS = ("rich", "print", "wandb", "mlflow")
 _ENVIRONMENT = "gsm8k_resources_server.resources_servers.gsm8k"
 _POLICY = "policy_model.responses_api_models.vllm_model"
-_CONFIGS = (
-    "resources_servers/gsm8k/configs/gsm8k.yaml",
-    "responses_api_models/vllm_model/configs/vllm_model.yaml",
-)
+_CONFIGS = ("resources_servers/gsm8k/configs/gsm8k.yaml", "responses_api_models/vllm_model/configs/vllm_model.yaml")
 
 
 def training_parser(description: str | None) -> argparse.ArgumentParser:
@@ -142,10 +139,7 @@ def loggers_of(text: str) -> list[str]:
 
 
 def train_settings(options: argparse.Namespace, rows: Path, evaluation_rows: Path | None, served_name: str) -> Json:
-    """Return the keys of `ng_train` that the options stand for. `served_name`: the model's name at the vLLM server.
-
-    Raises OperatorError for values that contradict each other.
-    """
+    """Return `ng_train`'s keys. Raises OperatorError for values that contradict each other."""
     check_options(options)
     sampling = {"max_output_tokens": options.max_completion_tokens}
     return {

@@ -17,9 +17,8 @@ from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, Environment, ToolResult, Verdict, Verification, serve, tool
 from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
-from rollyard.resources_servers.harbor_task.settings import HarborSettings
 from rollyard.resources_servers.harbor_task.task_box import TaskBox
-from rollyard.resources_servers.harbor_task.task_folder import TaskSet, load_tasks
+from rollyard.resources_servers.harbor_task.task_folder import HarborSettings, TaskSet, load_tasks
 from rollyard.services.sandbox.shell.records import CommandResult
 from rollyard.services.sandbox.shell.shell_box import BoxDied, ShellBox, plan_for
 
@@ -111,11 +110,11 @@ class HarborTask(Environment[HarborSettings]):
     async def verify(self, response: Verification) -> Verdict:
         """Run the task's tests in the box, and return the reward that they wrote."""
         found = await self._open_box.test()
-        more: Json = {"rewards": found.reward.rewards} if found.reward.rewards else {}
+        more: Json = {"rewards": found.rewards} if found.rewards else {}
         return Verdict(
-            reward=found.reward.reward,
-            success=found.reward.reward >= 1.0,
-            problem=self._died or found.reward.problem,
+            reward=found.reward,
+            success=found.reward >= 1.0,
+            problem=self._died or found.problem,
             test_output=found.output[-_OUTPUT_KEPT:],
             **more,
         )

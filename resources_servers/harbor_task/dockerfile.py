@@ -300,7 +300,7 @@ def substituted(text: str, variables: Mapping[str, str]) -> str:
 
 _OS_RELEASE = Path("/etc/os-release")
 _FIELD = re.compile(r"^(\w+)=[\"']?(.*?)[\"']?$", re.MULTILINE)
-_PREFIXES = ("docker.io/library/", "docker.io/", "library/")
+_REGISTRY = re.compile(r"^(?:docker\.io/(?:library/)?|library/)")
 _VARIANTS = frozenset({"slim"})
 
 
@@ -321,7 +321,7 @@ class HostImage:
 
     def replaces(self, image: str, accepted: Sequence[str]) -> bool:
         """Return whether the host has the image's distribution or Python in the same version, or `accepted` matches."""
-        name = _short(image)
+        name = _REGISTRY.sub("", image)
         if any(fnmatchcase(one, pattern) for pattern in accepted for one in (name, image)):
             return True
         base, _, tag = name.partition("@")[0].partition(":")
@@ -342,13 +342,6 @@ def host_image(os_release: Path = _OS_RELEASE, python: str = "/usr/bin/python3")
     versions = frozenset(filter(None, (fields.get("VERSION_ID"), fields.get("VERSION_CODENAME"))))
     found = re.search(r"python(3\.\d+)$", os.path.realpath(python))
     return HostImage(fields.get("ID", "unknown"), versions, found[1] if found else "")
-
-
-def _short(image: str) -> str:
-    for prefix in _PREFIXES:
-        if image.startswith(prefix):
-            return image.removeprefix(prefix)
-    return image
 
 
 _BEGIN = r"(?:^|[;&|(`{]|\$\(|\b(?:sudo|then|do|else|exec|time|env|nohup)\s)\s*(?:\w+=\S*\s+)*"

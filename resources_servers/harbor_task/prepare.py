@@ -13,9 +13,8 @@ from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.records.terminal import plain
 from rollyard.resources_servers.dataset_sources import write_rows
 from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
-from rollyard.resources_servers.harbor_task.settings import HarborSettings
 from rollyard.resources_servers.harbor_task.task_box import TaskBox
-from rollyard.resources_servers.harbor_task.task_folder import TaskFolder, load_tasks
+from rollyard.resources_servers.harbor_task.task_folder import HarborSettings, TaskFolder, load_tasks
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -66,17 +65,15 @@ async def _solution_problem(task: TaskFolder, settings: HarborSettings) -> str:
     except UnsupportedTask as error:
         return str(error)
     try:
-        solved = await box.solve()
-        tested = await box.test()
+        solved, tested = await box.solve(), await box.test()
     except UnsupportedTask as error:
         return str(error)
     finally:
         await box.close()
-    if tested.reward.reward >= 1.0:
+    if tested.reward >= 1.0:
         return ""
     output = " ".join((solved.output[-200:] + tested.output[-200:]).split())
-    why = tested.reward.problem or output
-    return f"its own solution gets the reward {tested.reward.reward:g} here: {why}"
+    return f"its own solution gets the reward {tested.reward:g} here: {tested.problem or output}"
 
 
 if __name__ == "__main__":

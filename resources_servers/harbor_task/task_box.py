@@ -6,7 +6,7 @@ import asyncio
 import posixpath
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import orjson
@@ -14,22 +14,12 @@ import orjson
 from rollyard.records.json_values import is_number
 from rollyard.records.types import MAX_REWARD
 from rollyard.resources_servers.harbor_task.dockerfile import Copy, Run, UnsupportedTask
-from rollyard.resources_servers.harbor_task.settings import HarborSettings
-from rollyard.resources_servers.harbor_task.task_folder import ENVIRONMENT, SOLUTION, TESTS, TaskFolder
+from rollyard.resources_servers.harbor_task.task_folder import ENVIRONMENT, SOLUTION, TESTS, HarborSettings, TaskFolder
 from rollyard.services.sandbox.shell.records import BoxEntry, CommandResult
 from rollyard.services.sandbox.shell.shell_box import BoxDied, BoxRefused, ShellBox, plan_for
 
 VERIFIER_LOGS = "/logs/verifier"
 _LOGS = ("/logs/agent", VERIFIER_LOGS, "/logs/artifacts")
-
-
-@dataclass(frozen=True)
-class Tested:
-    """What the tests found."""
-
-    reward: TestReward
-    output: str
-    timed_out: bool = False
 
 
 class TaskBox:
@@ -70,12 +60,12 @@ class TaskBox:
             variables = {**self._env, **(env or {})}
             return await self._box.run(argv, cwd=self._task.build.workdir, env=variables, timeout_s=timeout_s)
 
-    async def test(self) -> Tested:
+    async def test(self) -> TestReward:
         """Copy the tests into the box, run them, and read the reward. What the model broke gives the reward 0."""
         try:
             return await self._test()
         except (BoxDied, BoxRefused) as error:
-            return Tested(TestReward(0.0, problem=f"the tests cannot run: {error}"), "")
+            return TestReward(0.0, problem=f"the tests cannot run: {error}")
 
     async def solve(self) -> CommandResult:
         """Run the task's own solution. Raises UnsupportedTask if it has none."""
@@ -88,7 +78,7 @@ class TaskBox:
     async def close(self) -> None:
         await self._box.close()
 
-    async def _test(self) -> Tested:
+    async def _test(self) -> TestReward:
         if not self._settings.keep_processes:
             await self._box.kill_processes()
         for path in ("/tests", VERIFIER_LOGS):
@@ -103,9 +93,8 @@ class TaskBox:
         text_file = await self._box.read(f"{VERIFIER_LOGS}/reward.txt", MAX_BYTES)
         await self._box.remove("/tests")
         if result.timed_out:
-            reward = TestReward(0.0, problem=f"the tests did not finish within {limit_s:g} s")
-            return Tested(reward, result.output, timed_out=True)
-        return Tested(read_reward(json_file, text_file, self._settings.reward_key), result.output)
+            return TestReward(0.0, problem=f"the tests did not finish within {limit_s:g} s", output=result.output)
+        return replace(read_reward(json_file, text_file, self._settings.reward_key), output=result.output)
 
     async def _execute_build(self) -> None:
         limit_s = min(self._task.config.environment.build_timeout_sec, self._settings.max_build_s)
@@ -194,6 +183,8 @@ class TestReward:
     """All values of reward.json."""
     problem: str = ""
     """Why there is no reward."""
+    output: str = ""
+    """What the tests printed."""
 
 
 def read_reward(json_file: bytes | None, text_file: bytes | None, key: str | None) -> TestReward:

@@ -3,7 +3,7 @@
 from rollyard.records.script import run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
-from rollyard.resources_servers.humaneval.prompt_formats import FORMS, SYSTEM, create_params
+from rollyard.resources_servers.humaneval.app import FORMS, SYSTEM, create_params
 from rollyard.services.datasets.splits import SplitSelection
 
 

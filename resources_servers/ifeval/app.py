@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from rollyard.records.optional import EXTRAS, require
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.answers.extraction import without_reasoning
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, serve
-from rollyard.resources_servers.ifeval.scoring import Outcome, instructions, outcome
+from rollyard.resources_servers.ifeval import rlvr
+from rollyard.resources_servers.ifeval.instruction import Instruction, instruction, shown
 from rollyard.resources_servers.ifeval.sentences import sentence_count
 
 LONG = 2_000
@@ -36,9 +38,7 @@ class Ifeval(Environment[IfevalSettings]):
     )
 
     def __init__(self, task: Mapping[str, Any], settings: IfevalSettings) -> None:
-        """Parse the row's `instruction_id_list` and `kwargs`, or its `ground_truth`. Raises BadTask if the row is
-        invalid.
-        """
+        """Raises BadTask if the row's `instruction_id_list` and `kwargs`, or its `ground_truth`, are invalid."""
         super().__init__(task, settings)
         try:
             self.instructions = instructions(task)
@@ -78,6 +78,40 @@ class Ifeval(Environment[IfevalSettings]):
 
     def _outcomes(self, text: str) -> list[Outcome]:
         return [outcome(kind, checked, text) for kind, checked in self.instructions]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether one instruction was followed."""
+
+    kind: str
+    strict: bool
+    loose: bool
+
+
+def instructions(row: Mapping[str, Any]) -> list[tuple[str, Instruction]]:
+    """Return a row's instructions, each with its kind. Raises ValueError for an invalid row."""
+    if row.get("ground_truth") is not None:
+        return [rlvr.instruction(row["ground_truth"])]
+    kinds, arguments = row.get("instruction_id_list"), row.get("kwargs")
+    if not isinstance(kinds, list) or not isinstance(arguments, list) or not kinds or len(kinds) != len(arguments):
+        raise ValueError(
+            f"found instruction_id_list {shown(kinds)} and kwargs {shown(arguments)}; expected two non-empty lists of"
+            " equal length"
+        )
+    return [(kind, instruction(kind, kwargs)) for kind, kwargs in zip(kinds, arguments, strict=True)]
+
+
+def outcome(kind: str, checked: Instruction, text: str) -> Outcome:
+    strict = checked.followed(text)
+    return Outcome(kind, strict, strict or any(checked.followed(variant) for variant in variants(text)))
+
+
+def variants(text: str) -> list[str]:
+    """Return the text as it is, without its first line, last line, and both; and each of them without asterisks."""
+    lines = text.split("\n")
+    cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
+    return list(dict.fromkeys([*cuts, *(part.replace("*", "") for part in cuts)]))
 
 
 server = serve(Ifeval)

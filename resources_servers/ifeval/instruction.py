@@ -1,6 +1,4 @@
-"""The verifiable instructions of IFEval. Their base class parses their arguments; each checks whether a text
-follows it.
-"""
+"""The verifiable instructions of IFEval: each checks whether a text follows it."""
 
 from __future__ import annotations
 
@@ -50,11 +48,7 @@ Phrase = Annotated[str, AfterValidator(_not_blank)]
 
 
 class Instruction(BaseModel):
-    """Base class of all instruction types. Its fields are the row's `kwargs`; arguments of other instructions are
-    ignored.
-
-    The docstring of each subclass states when a response follows the instruction.
-    """
+    """An instruction. Its fields are the row's `kwargs`; each docstring says when a response follows it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -72,9 +66,7 @@ def counted(found: int, relation: Relation, number: int) -> bool:
 
 
 def read(kind: str, instruction_type: type[Instruction], arguments: Any) -> Instruction:
-    """Build an instruction from the row's arguments. Raises ValueError with a message that starts with `kind` if they
-    are invalid.
-    """
+    """Build an instruction from the row's arguments. Raises ValueError, whose message starts with `kind`."""
     if not isinstance(arguments, Mapping | None):
         raise ValueError(f"{kind}: kwargs are {shown(arguments)}; expected an object")
     try:
@@ -111,9 +103,7 @@ class Existence(Instruction):
 
 
 class Frequency(Instruction):
-    """The response contains the keyword at least, or fewer than, `frequency` times, ignoring case. The keyword may be
-    part of a longer word.
-    """
+    """The keyword, ignoring case, occurs at least or fewer than `frequency` times, also within longer words."""
 
     keyword: Phrase
     frequency: Count
@@ -136,10 +126,7 @@ class ForbiddenWords(Instruction):
 
 
 class LetterFrequency(Instruction):
-    """The response contains a character at least, or fewer than, `let_frequency` times, ignoring case.
-
-    Any character is allowed, whereas Google's checker counts a random letter instead of `#`.
-    """
+    """Any character, ignoring case; Google's checker counts a random letter instead of `#`."""
 
     letter: str = Field(min_length=1, max_length=1)
     let_frequency: Count
@@ -235,9 +222,7 @@ class NumberParagraphs(Instruction):
 
 
 class NthParagraphFirstWord(Instruction):
-    """The response has the given number of paragraphs, separated by an empty line, and the nth starts with the given
-    word.
-    """
+    """That many paragraphs, separated by an empty line; the nth starts with the given word."""
 
     num_paragraphs: Count = Field(ge=1)
     nth_paragraph: Count = Field(ge=1)
@@ -325,9 +310,7 @@ class NumberPlaceholders(Instruction):
 
 
 class Postscript(Instruction):
-    """The response has a postscript that starts with the marker, such as `P.S.`. Spaces are allowed between its
-    letters.
-    """
+    """A postscript that starts with the marker, such as `P.S.`. Spaces are allowed between its letters."""
 
     postscript_marker: Phrase
 
@@ -398,10 +381,44 @@ def _no_json(name: str) -> NoReturn:
 
 
 def _up_to_last(ending: str, text: str) -> list[str]:
-    """Truncate each line after its last `ending`, so that an unclosed bracket does not cause a scan of the rest of the
-    line.
-    """
+    """Truncate each line after its last `ending`, so that an unclosed bracket does not cause a long scan."""
     return [line[: line.rfind(ending) + len(ending)] for line in text.split("\n") if ending in line]
+
+
+KINDS: dict[str, type[Instruction]] = {
+    "change_case:capital_word_frequency": CapitalWordFrequency,
+    "change_case:english_capital": EnglishCapital,
+    "change_case:english_lowercase": EnglishLowercase,
+    "combination:repeat_prompt": RepeatPrompt,
+    "combination:two_responses": TwoResponses,
+    "detectable_content:number_placeholders": NumberPlaceholders,
+    "detectable_content:postscript": Postscript,
+    "detectable_format:constrained_response": ConstrainedResponse,
+    "detectable_format:json_format": JsonFormat,
+    "detectable_format:multiple_sections": MultipleSections,
+    "detectable_format:number_bullet_lists": NumberBulletLists,
+    "detectable_format:number_highlighted_sections": NumberHighlightedSections,
+    "detectable_format:title": Title,
+    "keywords:existence": Existence,
+    "keywords:forbidden_words": ForbiddenWords,
+    "keywords:frequency": Frequency,
+    "keywords:letter_frequency": LetterFrequency,
+    "language:response_language": ResponseLanguage,
+    "length_constraints:nth_paragraph_first_word": NthParagraphFirstWord,
+    "length_constraints:number_paragraphs": NumberParagraphs,
+    "length_constraints:number_sentences": NumberSentences,
+    "length_constraints:number_words": NumberWords,
+    "punctuation:no_comma": NoComma,
+    "startend:end_checker": EndChecker,
+    "startend:quotation": Quotation,
+}
+
+
+def instruction(kind: Any, arguments: Any) -> Instruction:
+    """Build an instruction from an item of `instruction_id_list` and its `kwargs`. Raises ValueError."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"instruction {shown(kind)} is unknown; expected one of {', '.join(KINDS)}")
+    return read(kind, KINDS[kind], arguments)
 
 
 _WORD = re.compile(r"\w+")
@@ -417,16 +434,12 @@ _JOINT = re.compile(
 
 
 def word_count(text: str) -> int:
-    """Count runs of letters, digits and underscores. Combining marks, such as vowel signs and accents, do not split a
-    word.
-    """
+    """Count runs of letters, digits and underscores. Combining marks, such as accents, do not split a word."""
     return len(_WORD.findall(_SIGNS.sub(_without_marks, text)))
 
 
 def words_in_capitals(text: str) -> int:
-    """Count words without lower-case letters. Words are split as in the Penn Treebank: `DON'T` and `CANNOT` are two
-    words each, `HI-FI` is one.
-    """
+    """Count words split as in the Penn Treebank: `DON'T` and `CANNOT` are two each, `HI-FI` is one."""
     words = (word for word in _BETWEEN_WORDS.split(text) if word != word.lower())
     return sum(part.isupper() for word in words for part in _JOINT.split(word))
 

@@ -10,16 +10,13 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.answers.prompts import chat
 from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
 from rollyard.resources_servers.ifeval import rlvr
-from rollyard.resources_servers.ifeval.scoring import instructions
+from rollyard.resources_servers.ifeval.app import instructions
 from rollyard.services.datasets.splits import SplitSelection
 
 MAX_OUTPUT_TOKENS = 1280
 """The limit that lm-eval uses."""
 TEST, TRAIN = "ifeval", "ifeval_train"
-HUB = {
-    TEST: Hub("google/IFEval"),
-    TRAIN: Hub("allenai/RLVR-IFeval"),
-}
+HUB = {TEST: Hub("google/IFEval"), TRAIN: Hub("allenai/RLVR-IFeval")}
 
 
 def main(arguments: list[str] | None = None) -> None:

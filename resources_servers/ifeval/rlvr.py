@@ -153,9 +153,7 @@ class BulletPoints(ifeval.NumberBulletLists):
 
 
 class Choice(Instruction):
-    """The response contains exactly one of the options, as a whole word. A response that lists several options is
-    rejected.
-    """
+    """The response contains exactly one of the options, as a whole word, and none of the others."""
 
     options: Annotated[list[Phrase], BeforeValidator(_listed)] = Field(min_length=1)
 
@@ -201,9 +199,7 @@ class Lowercase(Instruction):
 
 
 class CapitalWords(Instruction):
-    """The response has at least, at most or around N words (±10 %) in capital letters A to Z. Single letters count as
-    words.
-    """
+    """At least, at most or around N (±10 %) words in capital letters A to Z, single letters included."""
 
     N: Count
     quantifier: Quantifier
@@ -258,9 +254,7 @@ FUNCTIONS: dict[str, type[Instruction]] = {
 
 
 def instruction(ground_truth: Any) -> tuple[str, Instruction]:
-    """Parse `ground_truth`, an object or its JSON text. Return the function's name and the instruction. Raises
-    ValueError if it is invalid.
-    """
+    """Parse `ground_truth`, an object or its JSON text: the function's name and the instruction. Raises ValueError."""
     arguments = ground_truth
     if isinstance(arguments, str):
         try:

@@ -64,9 +64,7 @@ _DOTTED = re.compile(r"[^\W\d_](?:\.[^\W\d_])+")
 
 
 class Abbreviations(set[str]):
-    """A set of abbreviations that also contains all single letters separated by periods: `u.s`, `a.m`, `d.c`, `e.g`,
-    `n.a.s.a`.
-    """
+    """Also contains all single letters separated by periods: `u.s`, `a.m`, `d.c`, `e.g`, `n.a.s.a`."""
 
     def __contains__(self, word: object) -> bool:
         return super().__contains__(word) or (isinstance(word, str) and _DOTTED.fullmatch(word) is not None)

@@ -13,8 +13,13 @@ from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, ToolResult, Verdict, Verification, serve
 from rollyard.resources_servers.episode_tools import EpisodeTools
-from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
-from rollyard.resources_servers.inspect_task.settings import InspectSettings
+from rollyard.resources_servers.inspect_task.inspect_package import (
+    InspectPackage,
+    InspectSettings,
+    LoadedTask,
+    digest,
+    load_task,
+)
 from rollyard.resources_servers.inspect_task.solver_episode import (
     SolverEpisode,
     function_tools,
@@ -22,7 +27,6 @@ from rollyard.resources_servers.inspect_task.solver_episode import (
     items_of,
     rehearse,
 )
-from rollyard.resources_servers.inspect_task.task_loading import LoadedTask, digest, load_task
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class InspectTask(EpisodeTools[InspectSettings]):
     async def call_episode_tool(self, name: str, arguments: Json) -> ToolResult | str:
         """Let the solver call the tool. inspect_ai reports unknown tools and invalid arguments to the model."""
         result = await self._solver.call(name, arguments)
-        return ToolResult(result.text, done=True) if result.done else result.text
+        return result if result.done else str(result.output)
 
     async def verify(self, response: Verification) -> Verdict:
         """Give the solver the last message, and grade with all scorers of the task."""

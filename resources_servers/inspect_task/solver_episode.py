@@ -20,9 +20,8 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError
 from rollyard.records.types import Json
-from rollyard.resources_servers.base import BadTask, Models
-from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
-from rollyard.resources_servers.inspect_task.task_loading import LoadedTask
+from rollyard.resources_servers.base import BadTask, Models, ToolResult
+from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage, LoadedTask
 from rollyard.services.responses.response_validity import is_answer, message_text
 
 STOP_S = 5.0
@@ -40,15 +39,6 @@ class ModelRequest:
     messages: list[Any]
     tools: list[Any]
     answer: asyncio.Future[Any]
-
-
-@dataclass(frozen=True)
-class ToolOutput:
-    """What the model reads after a tool call."""
-
-    text: str
-    done: bool
-    """Whether the solver has ended, for example because the tool submitted the answer."""
 
 
 class SolverEpisode:
@@ -85,10 +75,10 @@ class SolverEpisode:
         self._solver = asyncio.create_task(self._solve(), context=self._context)
         await self._advance()
 
-    async def call(self, name: str, arguments: Json) -> ToolOutput:
-        """Answer the model call with a tool call and return the tool's result."""
+    async def call(self, name: str, arguments: Json) -> ToolResult:
+        """Answer the model call with a tool call. The result is `done` if the solver has ended."""
         if self._request is None:
-            return ToolOutput("The episode has ended; no tool can be called.", done=True)
+            return ToolResult("The episode has ended; no tool can be called.", done=True)
         call_id = f"call_{uuid.uuid4().hex}"
         known = len(self._request.messages)
         self._answer(self._package.model.ModelOutput.for_tool_call("policy", name, arguments, tool_call_id=call_id))
@@ -98,7 +88,7 @@ class SolverEpisode:
         after = [message for message in messages[known:] if message.role == "user"] if self._request else []
         texts = [*map(tool_text, found), *(message.text for message in after)]
         done = self._request is None
-        return ToolOutput("\n\n".join(texts) or ("The answer was submitted." if done else ""), done)
+        return ToolResult("\n\n".join(texts) or ("The answer was submitted." if done else ""), done=done)
 
     async def finish(self, text: str) -> None:
         """Answer the model call with the last message. If the solver then calls the model again, it is stopped."""

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from rollyard.records.types import Json
 from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS
+from rollyard.resources_servers.answers.extraction import Found
+from rollyard.resources_servers.answers.finders import (
+    bare_value,
+    boxed,
+    boxed_or_tagged,
+    dollars,
+    hashes,
+    minerva,
+    number,
+    phrased,
+    values,
+)
+from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
 from rollyard.resources_servers.answers.problem_statement import problem_text
+from rollyard.resources_servers.answers.prompts import chat, completion, few_shot
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
-from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
 
 
 class Math(AnswerEnvironment[AnswerSettings]):
@@ -30,7 +47,170 @@ class Math(AnswerEnvironment[AnswerSettings]):
 
     async def verify(self, response: Verification) -> Verdict:
         """Give a reward of 1 for an answer that is equivalent to the gold answer."""
-        return self.verdict(await self.grader.grade(self.gold, response, self.form, self.problem), self.gold)
+        return self.verdict(await self.shared.grade(self.gold, response, self.form, self.problem), self.gold)
+
+
+# Implements the MATH dataset's string comparison and the answer extraction of lm-eval's hendrycks_math.
+
+_DROPPED = re.compile(r"\n|\\!|\\left|\\right|\^\{\\circ\}|\^\\circ|\\\$|\\%|%")
+_UNIT = re.compile(r"\\text\{ .*")
+_ROOT = re.compile(r"\\sqrt(?!\{)(.)")
+_FRACTION = re.compile(r"\\frac(?!\{)(.)(?:(?!\{)(.)|(?=\{))")
+_BARE = re.compile(r"\\sqrt(?:$|\\sqrt)|\\frac\s*(?:$|\\frac)")
+_SLASH = re.compile(r"(-?\d+)/(-?\d+)")
+
+
+def between_dollars(text: str) -> Found | None:
+    """Return the text between the first and the last dollar sign, or the whole text if it has fewer than two."""
+    first, last = text.find("$"), text.rfind("$")
+    if first < last:
+        return Found(text[first + 1 : last], "between_dollars", last + 1)
+    return Found(text, "whole_text", len(text)) if text.strip() else None
+
+
+def last_box(solution: str) -> str | None:
+    r"""Return the answer that lm-eval shows in a few-shot example: the argument of the solution's last `\boxed`."""
+    bare = solution.rfind("\\boxed ")
+    if bare >= 0:
+        return solution[bare + len("\\boxed ") :].partition("$")[0]
+    start = solution.rfind("\\boxed{")
+    if start < 0:
+        return None
+    depth, first = 0, start + len("\\boxed{")
+    for position in range(first - 1, len(solution)):
+        depth += {"{": 1, "}": -1}.get(solution[position], 0)
+        if depth == 0:
+            return solution[first:position]
+    return None
+
+
+def same_string(gold: str, answer: str) -> bool:
+    """Return whether both normalize to the same string. If either cannot be normalized, compare them verbatim."""
+    try:
+        return normalized(gold) == normalized(answer)
+    except ValueError:
+        return gold == answer
+
+
+def normalized(text: str) -> str:
+    r"""Normalize like MATH's original code. Raises ValueError where it fails: two units, a \sqrt without argument."""
+    text = _DROPPED.sub("", text.replace(r"\\", "\\").replace("tfrac", "frac").replace("dfrac", "frac"))
+    if text.count(r"\text{ ") > 1:
+        raise ValueError(f"found two units in {text!r}")
+    text = _UNIT.sub("", text)
+    text = re.sub(r"(^|[ {])\.", r"\g<1>0.", text)
+    left, equals, right = text.partition("=")
+    if equals and len(left) <= 2 and "=" not in right:  # `x = 5`
+        text = right
+    if _BARE.search(text):
+        raise ValueError(f"found \\sqrt or \\frac without an argument in {text!r}")
+    text = _ROOT.sub(r"\\sqrt{\1}", text).replace(" ", "")
+    text = _FRACTION.sub(lambda match: _braced(match.group(1), match.group(2)), text)
+    if text == "0.5":
+        return r"\frac{1}{2}"
+    slash = _SLASH.fullmatch(text)
+    return rf"\frac{{{slash[1]}}}{{{slash[2]}}}" if slash else text
+
+
+def _braced(above: str, below: str | None) -> str:
+    return rf"\frac{{{above}}}" + (f"{{{below}}}" if below else "")
+
+
+SYSTEM = r"Think step by step, and put your final answer inside \boxed{...}."
+MAX_OUTPUT_TOKENS = 1024
+_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+MAX_CONCLUSION_LENGTH = 200
+_CONCLUDING = re.compile(
+    r"\b(?:therefore|thus|hence|so|finally|consequently|in conclusion|we (?:get|have|find|obtain)|which gives"
+    r"|this gives)\b[,:]?\s*(?:we (?:get|have|find|obtain|conclude that)\b[,:]?\s*|that\b\s*)?",
+    re.IGNORECASE,
+)
+
+
+def gold_answer(row: Mapping[str, Any]) -> str | None:
+    """Return the row's `expected_answer`, `answer`, or the last box in its `solution`; None if it has none."""
+    for key in ("expected_answer", "answer", "solution"):
+        value = row.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)
+        if isinstance(value, str) and value.strip():
+            # Any of these keys may contain a complete solution.
+            box = boxed(value)
+            if box is not None and box.whole:
+                return box.text or None
+            return value.strip() if key != "solution" else None
+    return None
+
+
+def whole(text: str) -> Found | None:
+    """Return the text if it is a single line with at most three words, and therefore probably just the answer."""
+    line = text.strip()
+    if not line or "\n" in line or len(_WORD.findall(line)) > 3:
+        return None
+    return Found(line, "whole_text", len(text))
+
+
+def concluded(text: str) -> Found | None:
+    """Return the conclusion at the end, such as `x = 5` in `Therefore, x = 5.`, if it is short enough."""
+    text = text.rstrip()
+    begin = max(text.rfind("\n"), text.rfind(". "), len(text) - MAX_CONCLUSION_LENGTH, 0)
+    lead = deque(_CONCLUDING.finditer(text, begin), 1)
+    return replace(found, end=len(text)) if lead and (found := whole(text[lead[0].end() :])) else None
+
+
+def _values(text: str) -> list[str]:
+    """Return the formula in each value of a sentence, or the value's text if it contains no formula."""
+    return [bare_value(value) for value in values(text)]
+
+
+_LENIENT = (
+    boxed_or_tagged,
+    narrowed(minerva, _values),
+    narrowed(hashes, _values),
+    narrowed(phrased, _values),
+    narrowed(concluded, _values),
+    dollars,
+    narrowed(whole, _values),
+    number,
+)
+ANSWER_FORMS = {
+    "chat": AnswerForm(stops=(), strict=boxed, lenient=_LENIENT),
+    "lm_eval_hendrycks": AnswerForm(stops=("Problem:",), strict=between_dollars, lenient=_LENIENT, matches=same_string),
+    "lm_eval_minerva": AnswerForm(
+        stops=("Problem:",),
+        strict=narrowed(minerva, _values),
+        # A base model continues after its answer, so the requested sentence takes precedence over a box.
+        lenient=(narrowed(minerva, _values), *_LENIENT),
+    ),
+}
+
+
+def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
+    """Convert a solved row to a few-shot example, with only the answer for hendrycks_math and the full solution
+    otherwise.
+
+    Raises ValueError if the row is not a solved problem, or if its solution has no box and hendrycks_math needs the
+    answer.
+    """
+    if not row.get("problem") or not row.get("solution"):
+        raise ValueError(
+            f"a few-shot example has the fields {', '.join(row) or '(none)'}; expected problem and solution"
+        )
+    problem, solution = str(row["problem"]), str(row["solution"])
+    if form != "lm_eval_hendrycks":
+        return problem, solution
+    answer = last_box(solution)
+    if answer is None:
+        raise ValueError(f"the solution to {problem[:60]!r} does not contain a \\boxed{{}} answer")
+    return problem, answer
+
+
+def create_params(form: str, problem: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
+    """Build the request parameters. `shots` are (problem, solution) pairs, used only in the lm-eval formats."""
+    if form == "chat":
+        return chat(problem, system)
+    template = "Problem:\n{}\n\nSolution:" if form == "lm_eval_minerva" else "Problem: {}\nAnswer:"
+    return completion(few_shot(template, shots, problem), ANSWER_FORMS[form].stops, MAX_OUTPUT_TOKENS)
 
 
 server = serve(Math)

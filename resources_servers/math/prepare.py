@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 
@@ -12,10 +12,8 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.script import not_negative, run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
-from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, SYSTEM, create_params, gold_answer, worked
+from rollyard.resources_servers.math.app import ANSWER_FORMS, SYSTEM, create_params, gold_answer, worked
 from rollyard.services.datasets.splits import ALL, SplitSelection
-
-# Selects few-shot examples in the same way as lm-eval.
 
 
 def subject_of(row: Json) -> str:
@@ -23,43 +21,34 @@ def subject_of(row: Json) -> str:
     return str(row.get("subject") or row.get("type") or "unknown")
 
 
-class FixedShots:
-    """Uses the first rows as the examples for every problem."""
-
-    def __init__(self, form: str, rows: Iterable[Json], count: int) -> None:
-        """Raises ValueError if there are fewer than `count` rows, or if a row is not a solved problem."""
-        self._shots = [worked(form, row) for row in rows][:count]
-        if len(self._shots) < count:
-            raise ValueError(f"--shots is {count}, but only {len(self._shots)} rows are available")
-
-    def before(self, subject: str) -> list[tuple[str, str]]:
-        """Return the examples, which do not depend on `subject`."""
-        return self._shots
+Shots = Callable[[str], list[tuple[str, str]]]
+"""Returns the examples for the next row of a subject."""
 
 
-class SampledShots:
-    """Samples the examples for each problem from the rows of its subject.
+def fixed_shots(form: str, rows: Iterable[Json], count: int) -> Shots:
+    """The first rows, for every problem. Raises ValueError if they are too few, or not solved problems."""
+    found = [worked(form, row) for row in rows][:count]
+    if len(found) < count:
+        raise ValueError(f"--shots is {count}, but only {len(found)} rows are available")
+    return lambda subject: found
 
-    lm-eval treats each subject as a separate task, for which it seeds a random generator once and then draws a sample
-    per row, in order.
+
+def sampled_shots(form: str, rows: Iterable[Json], count: int, seed: int) -> Shots:
+    """A sample of the subject's rows for each problem. Raises ValueError for a row that is not a solved problem.
+
+    To lm-eval, each subject is a task of its own, with a generator that is seeded once and draws for its rows in order.
     """
+    pools = defaultdict[str, list[tuple[str, str]]](list)
+    for row in rows:
+        pools[subject_of(row)].append(worked(form, row))
+    rngs = defaultdict[str, Random](lambda: Random(seed))
 
-    def __init__(self, form: str, rows: Iterable[Json], count: int, seed: int) -> None:
-        """Raises ValueError if a row is not a solved problem."""
-        self._count = count
-        self._pools = defaultdict[str, list[tuple[str, str]]](list)
-        for row in rows:
-            self._pools[subject_of(row)].append(worked(form, row))
-        self._rngs = defaultdict[str, Random](lambda: Random(seed))
+    def sample(subject: str) -> list[tuple[str, str]]:
+        if count > len(pools[subject]):
+            raise ValueError(f"--shots is {count}, but --shots-from has only {len(pools[subject])} rows for {subject}")
+        return rngs[subject].sample(pools[subject], count)
 
-    def before(self, subject: str) -> list[tuple[str, str]]:
-        """Return the examples for the next row of `subject`. Raises ValueError if the subject has fewer than `count`
-        rows.
-        """
-        pool = self._pools[subject]
-        if self._count > len(pool):
-            raise ValueError(f"--shots is {self._count}, but --shots-from has only {len(pool)} rows for {subject}")
-        return self._rngs[subject].sample(pool, self._count)
+    return sample
 
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
@@ -90,12 +79,11 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--shots requires --form lm_eval_hendrycks or lm_eval_minerva")
     if options.form == "lm_eval_hendrycks" and count and not options.shots_from:
         parser.error("--shots with --form lm_eval_hendrycks requires --shots-from with the rows to sample from")
-    shots: FixedShots | SampledShots
     try:
         if options.shots_from:
-            shots = SampledShots(options.form, read_rows(options.shots_from, TRAIN), count, options.seed)
+            shots_for = sampled_shots(options.form, read_rows(options.shots_from, TRAIN), count, options.seed)
         else:
-            shots = FixedShots(options.form, read_rows(SHOTS), count)
+            shots_for = fixed_shots(options.form, read_rows(SHOTS), count)
     except (OperatorError, ValueError) as error:
         parser.error(str(error))
     numbers: Counter[str] = Counter()
@@ -104,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
         subject = subject_of(row)
         number = numbers[subject]
         numbers[subject] += 1
-        examples = shots.before(subject)  # also for a skipped row, because lm_eval samples for every row
+        examples = shots_for(subject)  # also for a skipped row, because lm_eval samples for every row
         level = _level(row.get("level"))
         if level is not None and level not in options.levels:
             return None

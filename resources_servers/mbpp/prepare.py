@@ -5,8 +5,7 @@ from pathlib import Path
 from rollyard.records.script import not_negative, run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
-from rollyard.resources_servers.mbpp.prompt_formats import FORMS, SYSTEM, create_params, names_used
-from rollyard.resources_servers.mbpp.time_limits import GOLD_CPU_S
+from rollyard.resources_servers.mbpp.app import FORMS, GOLD_CPU_S, SYSTEM, create_params, names_used
 from rollyard.services.datasets.splits import ALL, SplitSelection
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"

@@ -10,25 +10,17 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import is_number
 from rollyard.records.types import MAX_REWARD, Json
 from rollyard.records.verdict_fields import VerdictField
-from rollyard.resources_servers.base import (
-    BadTask,
-    InvalidToolCall,
-    ToolResult,
-    Turn,
-    Verdict,
-    Verification,
-    serve,
-)
+from rollyard.resources_servers.base import BadTask, InvalidToolCall, ToolResult, Turn, Verdict, Verification, serve
 from rollyard.resources_servers.episode_tools import EpisodeTools
-from rollyard.resources_servers.openenv_environment.action_schema import mcp_tools
 from rollyard.resources_servers.openenv_environment.connection import (
     Connection,
     OpenEnvServer,
+    OpenEnvSettings,
     RejectedMessage,
     StepTimeout,
+    mcp_tools,
     openenv_server,
 )
-from rollyard.resources_servers.openenv_environment.settings import OpenEnvSettings
 from rollyard.services.responses.lenient_json import as_text
 
 _OVER = "The episode is over."

@@ -7,15 +7,53 @@ import contextlib
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
 
 import aiohttp
+from pydantic import Field, model_validator
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.records.types import Json
-from rollyard.resources_servers.openenv_environment.action_schema import ActionSchema
-from rollyard.resources_servers.openenv_environment.settings import OpenEnvSettings
+from rollyard.records.types import RESERVED_PATHS, Json
+from rollyard.resources_servers.base import EnvironmentSettings
 from rollyard.services.responses.lenient_json import loads
+
+
+class OpenEnvSettings(EnvironmentSettings):
+    url: str | None = Field(default=None, pattern=r"^(http|https|ws|wss)://")
+    """Address of a running OpenEnv server, such as http://127.0.0.1:8000. Set this or `image`."""
+    image: str | None = None
+    """Docker image of an OpenEnv server, which is started with this server and stopped with it."""
+    docker: str = "docker"
+    """Command that runs `image`: docker, or a program with the same options, such as podman."""
+    image_port: int = Field(default=8000, ge=1, le=65535)
+    """Port on which the server in the image listens."""
+    token: str | None = None
+    """Token that the server requires, sent as Authorization: Bearer."""
+    start_wait_s: float = Field(default=10.0, gt=0)
+    """How long to wait for the server while this one starts. An image that starts slowly needs more."""
+    step_timeout_s: float = Field(default=45.0, gt=0)
+    """How long a reset or step may take. Must be below the agent's `tool_timeout_s`."""
+    timeout: Literal["end", "failure"] = "end"
+    """What a step that exceeds its time means. `end`: the episode is over, with the rewards so far, because the model's
+    action may be the cause. `failure`: the rollout failed and is tried again."""
+    reward: Literal["sum", "last"] = "sum"
+    """How the steps' rewards become the episode's: their sum, or the last one that is a number."""
+    tool_name: str = Field(default="act", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")
+    """Name of the tool that takes an action. Environments with MCP tools offer those instead."""
+    text_field: str | None = None
+    """Field of the action that holds the model's message, in turn-based mode; default: its only required string."""
+    observation_field: str | None = None
+    """Field of the observation that the model reads; default: the whole observation as JSON."""
+    max_message_mb: int = Field(default=16, ge=1)
+    """Maximum size of a message of the server."""
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Self:
+        if (self.url is None) == (self.image is None):
+            found = "both url and image are set" if self.url else "neither url nor image is set"
+            raise ValueError(f"{found}; set exactly one of them")
+        return self
+
 
 WORDS = frozenset({"VALIDATION_ERROR", "EXECUTION_ERROR", "INVALID_JSON"})
 """Errors that an action can cause. Their message is for the model; a failure would buy the action a second try."""
@@ -54,10 +92,7 @@ class Connection:
             raise self._failure(FailureKind.UNREACHABLE, f"cannot be reached: {error}") from error
 
     async def ask(self, kind: str, data: Json | None = None) -> Json:
-        """Send a message and return the `data` of its answer.
-
-        Raises RejectedMessage, StepTimeout, or Failure if the server fails or the connection is lost.
-        """
+        """Return the `data` of the answer. Raises RejectedMessage, StepTimeout, or Failure if the server fails."""
         if self._socket is None or self._socket.closed:
             raise self._failure(FailureKind.CONNECTION_LOST, "has closed the connection")
         try:
@@ -101,8 +136,6 @@ class Connection:
         return Failure(kind, f"the OpenEnv server at {self._url} {what}")
 
 
-# The OpenEnv server that episodes use: one that runs already, or a container that is started with this server.
-
 ASK_S = 10.0
 _SCHEMES = {"ws://": "http://", "wss://": "https://"}
 
@@ -118,9 +151,7 @@ class OpenEnvServer:
 
 @contextlib.asynccontextmanager
 async def openenv_server(settings: OpenEnvSettings) -> AsyncIterator[OpenEnvServer]:
-    """Yield the server, once it has told its schema. Raises OperatorError if it is a different one, and
-    Failure unreachable if it does not respond.
-    """
+    """Yield the server. Raises OperatorError for a server of another kind, Failure if it does not respond."""
     headers = {"authorization": f"Bearer {settings.token}"} if settings.token else {}
     connector = aiohttp.TCPConnector(limit=0)  # one connection per episode; `max_sessions` limits them
     async with contextlib.AsyncExitStack() as stack:
@@ -190,3 +221,53 @@ async def _docker(settings: OpenEnvSettings, *arguments: str) -> str:
         said = errors.decode("utf-8", "replace").strip().splitlines() or ["no message"]
         raise OperatorError(f"{settings.docker} {arguments[0]} failed for image {settings.image}: {said[-1]}")
     return output.decode().strip()
+
+
+@dataclass(frozen=True)
+class ActionSchema:
+    """The JSON schema of the actions that a server accepts."""
+
+    schema: Json
+
+    @property
+    def is_mcp(self) -> bool:
+        """Whether the actions are calls of MCP tools, which the server lists on request."""
+        fields = self.schema.get("properties")
+        return isinstance(fields, dict) and "tool_name" in fields
+
+    def tool(self, name: str) -> Json:
+        """Return the tool whose arguments are an action. Metadata is not for the model."""
+        fields = {key: value for key, value in self._fields.items() if key != "metadata"}
+        required = [key for key in self.schema.get("required", []) if key != "metadata"]
+        parameters = {**self.schema, "type": "object", "properties": fields, "required": required}
+        about = str(self.schema.get("description") or "Take one action in the environment.")
+        return {"type": "function", "name": name, "description": about, "parameters": parameters, "strict": False}
+
+    @property
+    def text_field(self) -> str | None:
+        """The only required string field, which can hold a message; None if there is not exactly one."""
+        required = [key for key in self.schema.get("required", []) if key in self._fields]
+        texts = [key for key in required if self._fields[key].get("type") == "string"]
+        return texts[0] if len(required) == len(texts) == 1 else None
+
+    @property
+    def _fields(self) -> dict[str, Any]:
+        fields = self.schema.get("properties")
+        return fields if isinstance(fields, dict) else {}
+
+
+def mcp_tools(listed: object) -> dict[str, Json]:
+    """Return the tools of a `list_tools` observation by the names under which the model calls them.
+
+    Each has the additional key `original`. A name that is part of Rollyard's wire format gets the prefix `env_`.
+    """
+    tools: dict[str, Json] = {}
+    for found in listed if isinstance(listed, list) else ():
+        if not isinstance(found, dict) or not isinstance(original := found.get("name"), str):
+            continue
+        name = f"env_{original}" if original.lower() in RESERVED_PATHS else original
+        parameters = found.get("input_schema") or found.get("inputSchema") or {"type": "object", "properties": {}}
+        about = str(found.get("description") or original)
+        tool: Json = {"type": "function", "name": name, "description": about, "parameters": parameters}
+        tools[name] = {**tool, "strict": False, "original": original}
+    return tools

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field, ValidationError
 
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict
@@ -66,10 +66,6 @@ class ProgramEnvironment(Environment[P]):
         finally:
             await sandbox.stop()
 
-    @property
-    def sandbox(self) -> Sandbox:
-        return self.shared
-
     def verdict(self, scored: Score) -> Verdict:
         """Build the verdict from the score. Raises BadTask if the row's tests are not valid Python."""
         right = scored.lenient if self.settings.score == "lenient" else scored.strict
@@ -90,30 +86,7 @@ class ProgramEnvironment(Environment[P]):
             tests=outcome.tests if outcome else None,
             output=outcome.output if outcome else "",
             cpu_s=outcome.cpu_s if outcome else 0.0,
-            sandbox=list(self.sandbox.layers.in_force),
-        )
-
-
-@dataclass(frozen=True)
-class Tests:
-    """The tests that a program must pass."""
-
-    names: tuple[str, ...]
-    tests: tuple[str, ...]
-    prelude: str = ""
-    setup: str = ""
-    times: int = 1
-    """Factor by which the sandbox's time limits are multiplied."""
-
-    def trial(self, code: str, *, forgiving: bool = False) -> Trial:
-        return Trial(
-            code=code,
-            names=self.names,
-            tests=self.tests,
-            prelude=self.prelude,
-            setup=self.setup,
-            forgiving=forgiving,
-            times=self.times,
+            sandbox=list(self.shared.layers.in_force),
         )
 
 
@@ -122,24 +95,33 @@ class Score:
     strict: bool
     """Whether the text passes when truncated by the benchmark's rule and otherwise unchanged."""
     lenient: bool
-    """Whether the extracted program passes, even if some of its top-level statements fail. Always true if `strict` is.
-    """
+    """Whether the extracted program passes, even if some of its top-level statements fail. True if `strict` is."""
     program: Program | None
     outcome: Outcome | None
-    """Outcome of running `program`, or None if there is none."""
+    """What `program` did."""
 
 
-async def score(sandbox: Sandbox, tests: Tests, strict: str, found: Program | None) -> Score:
-    """Run the strict and the extracted program, or only one if they are the same. Raises Failure if no verdict is
-    possible.
-    """
-    outcome = await sandbox.run(tests.trial(found.code, forgiving=True)) if found else None
+async def score(sandbox: Sandbox, tests: Trial, strict: str, found: Program | None) -> Score:
+    """Test the strict and the extracted program. `tests` has no code yet. Raises Failure if there is no verdict."""
+    outcome = await sandbox.run(tests.model_copy(update={"code": found.code, "forgiving": True})) if found else None
     lenient = outcome is not None and outcome.passed
     if found is not None and outcome is not None and found.code.strip() == strict.strip():
         return Score(lenient and not outcome.passed_over, lenient, found, outcome)
     if not strict.strip() or parsed(strict) is None:
         return Score(False, lenient, found, outcome)
-    plain = await sandbox.run(tests.trial(strict))
+    plain = await sandbox.run(tests.model_copy(update={"code": strict}))
     if plain.passed and not lenient:
         return Score(True, True, Program(strict, "unchanged text"), plain)
     return Score(plain.passed, lenient, found, outcome)
+
+
+R = TypeVar("R", bound=BaseModel)
+
+
+def parsed_row(row_type: type[R], task: Mapping[str, Any], benchmark: str) -> R:
+    """Return the row's fields. Raises BadTask if it is not a row of the benchmark."""
+    try:
+        return row_type.model_validate(dict(task))
+    except ValidationError as error:
+        problems = "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors(include_url=False))
+        raise BadTask(f"not {benchmark} row: {problems}") from error

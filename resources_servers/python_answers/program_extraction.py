@@ -83,9 +83,7 @@ def visible_text(text: str) -> str:
 
 
 def find(text: str, wanted: Sequence[str]) -> Program | None:
-    """Return the first program in `text` that defines all `wanted` names. If there is none, return the first valid
-    program, or None.
-    """
+    """Return the first program that defines all `wanted` names, or else the first valid one, or None."""
     names, first, seen = set(wanted), None, {""}
     for program in _candidates(visible_text(text)):
         if program.code in seen or not program.code.strip() or not parsed(program.code):
@@ -98,9 +96,7 @@ def find(text: str, wanted: Sequence[str]) -> Program | None:
 
 
 def fenced(text: str) -> list[list[str]]:
-    """Return the fenced blocks that may form the program, as one or two groups: the blocks marked as Python, and then
-    the same blocks together with those that do not name a language.
-    """
+    """Return one or two groups of blocks: those marked as Python, and these with those that name no language."""
     found = blocks(text, lambda code: parsed(code) is not None)
     named = [block.code for block in found if block.python]
     possible = [block.code for block in found if block.python or not block.language]
@@ -207,9 +203,7 @@ def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
 
 
 def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
-    """Yield the possible contents of the block, each with its end position. Fences on their own line are tried first,
-    then a fence at the end of a line of code.
-    """
+    """Yield possible contents with their ends: up to a fence on its own line, then to one that ends a line of code."""
     begin, fence = opening.end(), re.escape(opening.group(1))
     quoted = ">" in opening.group().partition(opening.group(1))[0]
     own_line, last_line = (re.compile(rf"{before}{fence}[`~]*[ \t]*$", re.MULTILINE) for before in ("^[ \\t>]*+", ""))

@@ -14,15 +14,16 @@ from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, InvalidToolCall, Verdict, Verification, serve
 from rollyard.resources_servers.episode_tools import EpisodeTools
-from rollyard.resources_servers.verifiers_environment.settings import VerifiersSettings
 from rollyard.resources_servers.verifiers_environment.taskset import (
     FEATURE,
     LoadedTaskset,
+    OpenToolset,
+    VerifiersSettings,
     message_nodes,
     open_taskset,
     prompt_items,
+    toolset_of,
 )
-from rollyard.resources_servers.verifiers_environment.toolset import OpenToolset, toolset_of
 
 
 class VerifiersEnvironment(EpisodeTools[VerifiersSettings]):

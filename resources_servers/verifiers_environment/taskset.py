@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import Field
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.optional import load
 from rollyard.records.types import Json
-from rollyard.resources_servers.verifiers_environment.settings import VerifiersSettings
-from rollyard.resources_servers.verifiers_environment.toolset import OpenToolset, toolset_of
+from rollyard.resources_servers.base import EnvironmentSettings, InvalidToolCall
+
+
+class VerifiersSettings(EnvironmentSettings):
+    taskset: str
+    """Id of the taskset, as for `vf-eval`: an installed module that exports a Taskset."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """The taskset's config, without its id; `task` in it is the config of its tasks."""
+    max_tasks: int = Field(default=10_000, ge=1)
+    """At most this many tasks are loaded; an infinite taskset needs it."""
+    setup_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a task's setup may take, with that of its tools. Exceeding it is a failure."""
+    scoring_timeout_s: float = Field(default=60.0, gt=0)
+    """How long the rewards may take. An answer that takes longer gets a reward of 0, and no second try."""
+
 
 FEATURE = "the environment verifiers_environment"
 
@@ -25,11 +41,8 @@ class LoadedTaskset:
     shared_toolsets: Sequence[OpenToolset]
 
 
-def load_taskset(settings: VerifiersSettings) -> tuple[Any, list[Any], list[Any]]:
-    """Return the package, the tasks, and the taskset's shared toolsets, which are not open yet.
-
-    Raises OperatorError if the taskset cannot be loaded, or needs what is not supported.
-    """
+async def open_taskset(settings: VerifiersSettings) -> LoadedTaskset:
+    """Load the taskset and open its shared toolsets. Raises OperatorError for what is not supported."""
     verifiers = load("verifiers.v1", "verifiers", FEATURE)
     loaders = load("verifiers.v1.utils.loaders", "verifiers", FEATURE)
     try:
@@ -52,16 +65,7 @@ def load_taskset(settings: VerifiersSettings) -> tuple[Any, list[Any], list[Any]
         raise OperatorError(f"taskset {settings.taskset!r} needs containers, which are not supported here; use vf-eval")
     if not tasks:
         raise OperatorError(f"taskset {settings.taskset!r} has no tasks")
-    return verifiers, tasks, shared
-
-
-async def open_taskset(settings: VerifiersSettings) -> LoadedTaskset:
-    """Load the taskset and open its shared toolsets. Raises OperatorError."""
-    verifiers, tasks, shared = load_taskset(settings)
     return LoadedTaskset(verifiers, tasks, [await toolset_of(each, None) for each in shared])
-
-
-# Converts conversations between OpenAI Responses items and the messages of verifiers.
 
 
 def prompt_items(data: Any) -> list[Json]:
@@ -129,3 +133,73 @@ def _text(content: object) -> str:
     if not isinstance(content, list):
         return "" if content is None else str(content)
     return "".join(str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)
+
+
+_STATE: ContextVar[Any] = ContextVar("verifiers_state")
+"""The state of the episode whose tool is running."""
+
+
+@dataclass(frozen=True)
+class OpenToolset:
+    """A toolset that is set up, and its tools by the names under which the model calls them.
+
+    verifiers itself starts a process per toolset, and sends it the rollout's state over HTTP. Here, the toolset reads
+    the state of the episode that calls it.
+    """
+
+    toolset: Any
+    server: Any
+    names: dict[str, str]
+    """Advertised name -> the tool's own name."""
+    tools: Sequence[Json]
+
+    async def call(self, name: str, arguments: Json, state: Any) -> str:
+        """Call a tool and return its text. Raises InvalidToolCall if it fails, as the error is for the model."""
+        errors = load("mcp.server.mcpserver.exceptions", "verifiers", "a toolset")
+        token = _STATE.set(state)
+        try:
+            result = await self.server.call_tool(self.names[name], arguments)
+        except errors.ToolError as error:
+            raise InvalidToolCall(str(error)) from error
+        finally:
+            _STATE.reset(token)
+        text = "\n".join(part.text for part in result.content if getattr(part, "type", "") == "text")
+        if result.is_error:
+            raise InvalidToolCall(text)
+        return text
+
+    async def close(self) -> None:
+        """Release what the toolset's setup opened."""
+        await self.toolset._exit_stack.aclose()
+
+
+async def toolset_of(toolset: Any, data: Any) -> OpenToolset:
+    """Set up a toolset for the data of a task; None for a toolset that all tasks share."""
+    mcp = load("mcp.server.mcpserver", "verifiers", "a toolset")
+
+    async def read_state() -> Any:
+        return _STATE.get()
+
+    async def write_state(before: bytes) -> None:
+        """The tool has changed the episode's own state object."""
+
+    # verifiers' channel to the process of the rollout; here it is this process.
+    toolset._pull_state, toolset._push_state = read_state, write_state
+    await toolset.setup()
+    if data is not None:
+        await toolset.setup_task(data)
+    prefix = f"{toolset.server_name}_" if toolset.server_name else ""
+    server = mcp.MCPServer(toolset.server_name or type(toolset).__name__)
+    toolset.register(server)
+    listed = await server.list_tools()
+    tools = [
+        {
+            "type": "function",
+            "name": prefix + found.name,
+            "description": found.description or found.name,
+            "parameters": found.input_schema,
+            "strict": False,
+        }
+        for found in listed
+    ]
+    return OpenToolset(toolset, server, {prefix + found.name: found.name for found in listed}, tools)

@@ -11,12 +11,12 @@ import pytest
 from rollyard.records.types import Json
 from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
-from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
-from rollyard.resources_servers.gsm8k.prompt_formats import gold_number
+from rollyard.resources_servers.gsm8k.app import ANSWER_FORMS as GSM8K
+from rollyard.resources_servers.gsm8k.app import gold_number
 from rollyard.resources_servers.humaneval import prepare as humaneval
 from rollyard.resources_servers.math import prepare as math
-from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
-from rollyard.resources_servers.math.prompt_formats import gold_answer, last_box
+from rollyard.resources_servers.math.app import ANSWER_FORMS as MATH
+from rollyard.resources_servers.math.app import gold_answer, last_box
 from rollyard.resources_servers.mbpp import prepare as mbpp
 from tests.external.lm_eval.real_tasks import filtered, real_prompts, task
 from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_of

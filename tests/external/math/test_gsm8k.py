@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollyard.resources_servers.answers.grader import AnswerGrader
-from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, gold_number
+from rollyard.resources_servers.gsm8k.app import ANSWER_FORMS, gold_number
 from tests.unit.resources_servers.answers.grading import grade_all, rows_of
 from tests.unit.resources_servers.gsm8k.test_answers import REQUESTED, TEST, UNREQUESTED, agreements, labelled
 

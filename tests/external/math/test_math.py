@@ -15,10 +15,10 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.answers.equality import compare_without_algebra
 from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
-from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
+from rollyard.resources_servers.math.app import ANSWER_FORMS, gold_answer
 from tests.external.math.spellings import notations, reprinted
 from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_of
-from tests.unit.resources_servers.answers.test_claims import accepted_formulas
+from tests.unit.resources_servers.answers.test_equality import accepted_formulas
 from tests.unit.resources_servers.math.mutants import mutants
 from tests.unit.resources_servers.math.test_answers import accepted, boxed_grades, golds
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from rollyard.resources_servers.humaneval.prompt_formats import program
+from rollyard.resources_servers.humaneval.app import program
 from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings
 from rollyard.resources_servers.python_answers.program_extraction import find, parsed, visible_text
 from rollyard.services.sandbox.sandbox import Sandbox

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
-from rollyard.resources_servers.gsm8k.prompt_formats import create_params
+from rollyard.resources_servers.gsm8k.app import create_params
 from rollyard.training.run_paths import TrainingPaths
 from tests.external.training.train_command import training_s
 from tests.external.vllm.engine import Engine

@@ -12,7 +12,7 @@ import pytest
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.resources_servers.harbor_task import prepare
 from rollyard.resources_servers.harbor_task.app import HarborTask
-from rollyard.resources_servers.harbor_task.settings import EXAMPLES
+from rollyard.resources_servers.harbor_task.task_folder import EXAMPLES
 from rollyard.testing import Rollout, calls, play
 from tests.support.shell_boxes import why_no_box
 from tests.support.waiting import until

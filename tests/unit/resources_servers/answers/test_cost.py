@@ -17,8 +17,8 @@ from rollyard.resources_servers.answers.finders import boxed
 from rollyard.resources_servers.answers.formula_complexity import why_too_costly
 from rollyard.resources_servers.answers.grader import LONG, AnswerForm, AnswerGrader, read
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
-from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
-from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
+from rollyard.resources_servers.gsm8k.app import ANSWER_FORMS as GSM8K
+from rollyard.resources_servers.math.app import ANSWER_FORMS as MATH
 from tests.unit.resources_servers.answers.grading import compare_answers, verification_of
 
 POWERS = [

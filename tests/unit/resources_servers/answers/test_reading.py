@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.resources_servers.answers.extraction import cut, without_reasoning
+from rollyard.resources_servers.answers.extraction import Finder, cut, without_reasoning
 from rollyard.resources_servers.answers.finders import boxed, hashes, number, phrased, tagged
 from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
-from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
-from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
+from rollyard.resources_servers.gsm8k.app import ANSWER_FORMS as GSM8K
+from rollyard.resources_servers.math.app import ANSWER_FORMS as MATH
 from tests.unit.resources_servers.answers.grading import grade_all
 
 FORMS = pytest.mark.parametrize("form", [MATH["chat"], GSM8K["chat"]], ids=["math", "gsm8k"])
@@ -191,35 +191,24 @@ def texts(block: str) -> list[str]:
     return [line.replace("@", "\n").replace("┃", "|") for line in block.strip().splitlines()]
 
 
-async def wrongly_graded(form: AnswerForm, block: str, *, right: bool) -> list[str]:
+BLOCKS = {
+    "announced": (ENGLISH, True),
+    "explained": (EXPLAINED, True),
+    "marked": (MARKED, True),
+    "in another language": (OTHER_LANGUAGES, True),
+    "after a retraction": (RETRACTED, True),
+    "one of several": (SEVERAL, False),
+    "negated or qualified": (DENIED, False),
+}
+
+
+@FORMS
+@pytest.mark.parametrize(("block", "right"), BLOCKS.values(), ids=BLOCKS)
+async def test_the_number_12_is_read_from_every_wording_that_gives_it(
+    form: AnswerForm, block: str, right: bool
+) -> None:
     grades = await grade_all(AnswerGrader(None), form, [("12", text) for text in texts(block)])
-    return [text for text, grade in zip(texts(block), grades, strict=True) if grade.lenient is not right]
-
-
-@FORMS
-@pytest.mark.parametrize("block", [ENGLISH, EXPLAINED, MARKED], ids=["announced", "explained", "marked"])
-async def test_a_right_answer_is_found_however_it_is_announced(form: AnswerForm, block: str) -> None:
-    assert await wrongly_graded(form, block, right=True) == []
-
-
-@FORMS
-async def test_announcements_in_other_languages_are_understood(form: AnswerForm) -> None:
-    assert await wrongly_graded(form, OTHER_LANGUAGES, right=True) == []
-
-
-@FORMS
-async def test_a_retracted_answer_is_replaced_by_the_next_one(form: AnswerForm) -> None:
-    assert await wrongly_graded(form, RETRACTED, right=True) == []
-
-
-@FORMS
-async def test_a_text_with_several_candidates_is_wrong(form: AnswerForm) -> None:
-    assert await wrongly_graded(form, SEVERAL, right=False) == []
-
-
-@FORMS
-async def test_a_number_that_is_negated_or_qualified_is_wrong(form: AnswerForm) -> None:
-    assert await wrongly_graded(form, DENIED, right=False) == []
+    assert [text for text, grade in zip(texts(block), grades, strict=True) if grade.lenient is not right] == []
 
 
 CHOICE = r"""
@@ -270,31 +259,76 @@ The answer is 7/2 = 3.5.
 """
 
 
-@pytest.mark.parametrize(
-    ("gold", "block"),
-    [
-        (r"\text{(A)}", CHOICE),
-        ("2,3", LIST),
-        (r"\frac{1}{2}", TWO_NOTATIONS),
-        ("3.5", MONEY),
-        (r"\text{Tom and Jerry}", "The answer is Tom and Jerry."),
-    ],
-    ids=["a choice", "a list", "two notations", "money", "words with and"],
-)
-async def test_lists_and_repeated_values_are_understood(patient_workers: WorkerPool, gold: str, block: str) -> None:
+NO_LIST = r"""
+\boxed{2}
+\boxed{2}, \boxed{4}
+\boxed{2}, \boxed{3}, \boxed{4}
+\boxed{2} so \boxed{2,4}
+"""
+CONTRADICTED = {
+    r"\text{A}": r"""
+\boxed{A}@@**Answer: D**
+\boxed{A}. The answer is D.
+<answer>A</answer>@@The answer is D.
+""",
+    "18": r"""
+\boxed{18}@@**Answer: 20**
+\boxed{18}@@#### 20
+\boxed{18}. So the solution is x=20.
+\boxed{18}. So not 18 but 20.
+<answer>18</answer>@@Final answer: 20
+""",
+    "(x-1)(x+1)": r"""
+\boxed{(x-1)(x+1)}@@Final answer: $(x-1)^2$
+\boxed{(x-1)(x+1)}. The answer is $x^2+1$.
+""",
+    r"\text{Friday}": r"""
+\boxed{\text{Friday}}@@**Answer: Monday**
+\boxed{\text{Friday}}. The answer is Sunday.
+""",
+    "(2,5)": r"""
+\boxed{(2,5)}@@**Answer:** $(2,6)$
+\boxed{(2,5)}. The answer is $[2,5]$.
+""",
+}
+DISCUSSED = {
+    "18": r"""
+\boxed{18}@@**Answer: 18**
+\boxed{18}. The answer is correct.
+\boxed{18}. The other solution is x=20.
+\boxed{18}. The answer is reasonable, because 18 < 20.
+The answer of part one is 20.@@\boxed{18}
+\boxed{18}, not 20.
+<answer>18</answer>@@The answer is 18 dollars.
+""",
+    r"\text{A}": r"""
+\boxed{A}. The answer is (A).
+\boxed{A}@@Final Answer: A. Options B, C and D are wrong.
+""",
+    "(x-1)(x+1)": r"\boxed{(x-1)(x+1)}@@Final answer: $(x+1)(x-1)$",
+    r"\text{Friday}": r"""
+\boxed{\text{Friday}}. The answer is Friday.
+\boxed{\text{Friday}}. The answer is clear.
+""",
+}
+READ = [
+    *((gold, block, False) for gold, block in [("2,3", NO_LIST), *CONTRADICTED.items()]),
+    *((gold, block, True) for gold, block in DISCUSSED.items()),
+    (r"\text{(A)}", CHOICE, True),
+    ("2,3", LIST, True),
+    (r"\frac{1}{2}", TWO_NOTATIONS, True),
+    ("3.5", MONEY, True),
+    (r"\text{Tom and Jerry}", "The answer is Tom and Jerry.", True),
+]
+
+
+@pytest.mark.parametrize(("gold", "block", "right"), READ)
+async def test_lists_choices_and_repetitions_are_understood_and_contradictions_are_wrong(
+    patient_workers: WorkerPool, gold: str, block: str, right: bool
+) -> None:
     grades = await grade_all(AnswerGrader(patient_workers), MATH["chat"], [(gold, text) for text in texts(block)])
-    assert [text for text, grade in zip(texts(block), grades, strict=True) if not grade.lenient] == []
-
-
-async def test_one_of_several_values_is_not_the_whole_list(patient_workers: WorkerPool) -> None:
-    for text in (
-        r"\boxed{2}",
-        r"\boxed{2}, \boxed{4}",
-        r"\boxed{2}, \boxed{3}, \boxed{4}",
-        r"\boxed{2} so \boxed{2,4}",
-    ):
-        (grade,) = await grade_all(AnswerGrader(patient_workers), MATH["chat"], [("2,3", text)])
-        assert not grade.lenient, text
+    assert [text for text, grade in zip(texts(block), grades, strict=True) if grade.lenient is not right] == []
+    assert right or not any(grade.strict for grade in grades)
 
 
 NEXT_TURNS = [
@@ -319,18 +353,14 @@ ALL_FORMS = [(name, form) for forms in (MATH, GSM8K) for name, form in forms.ite
 
 @pytest.mark.parametrize("form", [form for _, form in ALL_FORMS], ids=[name for name, _ in ALL_FORMS])
 async def test_the_answer_stands_before_the_next_turn(form: AnswerForm) -> None:
-    wrong = []
-    for turn in NEXT_TURNS:
-        for answer in ("So it is \\boxed{18}.", "The answer is 18.", "#### 18"):
-            text = answer + turn + answer.replace("18", "5")
-            wrong += [
-                (gold, text)
-                for gold, grade in zip(
-                    ("18", "5"), await grade_all(AnswerGrader(None), form, [("18", text), ("5", text)]), strict=True
-                )
-                if grade.lenient != (gold == "18")
-            ]
-    assert wrong == []
+    pairs = [
+        (gold, answer + turn + answer.replace("18", "5"))
+        for turn in NEXT_TURNS
+        for answer in ("So it is \\boxed{18}.", "The answer is 18.", "#### 18")
+        for gold in ("18", "5")
+    ]
+    grades = await grade_all(AnswerGrader(None), form, pairs)
+    assert [pair for pair, grade in zip(pairs, grades, strict=True) if grade.lenient != (pair[0] == "18")] == []
 
 
 @FORMS
@@ -347,84 +377,33 @@ async def test_tokens_and_labels_before_an_answer_do_not_end_the_turn(form: Answ
     assert [text for text, grade in zip(texts, grades, strict=True) if not grade.lenient] == []
 
 
-@pytest.mark.parametrize(
-    ("gold", "texts"),
-    [
-        (
-            r"\text{A}",
-            ["\\boxed{A}\n\n**Answer: D**", "\\boxed{A}. The answer is D.", "<answer>A</answer>\n\nThe answer is D."],
-        ),
-        (
-            "18",
-            [
-                "\\boxed{18}\n\n**Answer: 20**",
-                "\\boxed{18}\n\n#### 20",
-                "\\boxed{18}. So the solution is x=20.",
-                "\\boxed{18}. So not 18 but 20.",
-                "<answer>18</answer>\n\nFinal answer: 20",
-            ],
-        ),
-        (
-            "(x-1)(x+1)",
-            ["\\boxed{(x-1)(x+1)}\n\nFinal answer: $(x-1)^2$", "\\boxed{(x-1)(x+1)}. The answer is $x^2+1$."],
-        ),
-        (
-            r"\text{Friday}",
-            ["\\boxed{\\text{Friday}}\n\n**Answer: Monday**", "\\boxed{\\text{Friday}}. The answer is Sunday."],
-        ),
-        ("(2,5)", ["\\boxed{(2,5)}\n\n**Answer:** $(2,6)$", "\\boxed{(2,5)}. The answer is $[2,5]$."]),
+FOUND: dict[Finder, list[tuple[str, str | None]]] = {
+    boxed: [
+        (r"\boxed{18}", "18"), (r"so \boxed{17}, no: \boxed{18}.", "18"), (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"), (r"\boxed{\boxed{18}}", "18"), (r"\fbox{18}", "18"), (r"$\boxed 5$", "5"),
+        (r"\boxed { 18 }", "18"), ("\\boxed{\n18\n}", "18"), (r"\boxed{}", ""), (r"\boxed{1} or \boxed{2}", "1, 2"),
+        (r"$\boxed{1}$ and $\boxed{2}$", "1, 2"), (r"$a = \boxed{-1}$ and $a = \boxed{2}.$", "-1, 2"),
+        (r"\boxed{3}, \boxed{3}", "3"), ("\\boxed{1}\n\n\\boxed{2}", "1, 2"), ("no box", None),
+        (r"`\boxed{` is what I use: \boxed{18}", "18"), (r"\boxed{18}, in \boxed{...} as you asked", "18"),
     ],
-)
-async def test_two_different_final_answers_are_none(workers: WorkerPool, gold: str, texts: list[str]) -> None:
-    grades = await grade_all(AnswerGrader(workers), MATH["chat"], [(gold, text) for text in texts])
-    assert [text for text, grade in zip(texts, grades, strict=True) if grade.lenient or grade.strict] == []
-
-
-async def test_what_repeats_or_discusses_the_answer_is_no_second_answer(workers: WorkerPool) -> None:
-    pairs = [
-        ("18", "\\boxed{18}\n\n**Answer: 18**"),
-        ("18", "\\boxed{18}. The answer is correct."),
-        ("18", "\\boxed{18}. The other solution is x=20."),
-        ("18", "\\boxed{18}. The answer is reasonable, because 18 < 20."),
-        ("18", "The answer of part one is 20.\n\n\\boxed{18}"),
-        ("18", "\\boxed{18}, not 20."),
-        ("18", "<answer>18</answer>\n\nThe answer is 18 dollars."),
-        (r"\text{A}", "\\boxed{A}. The answer is (A)."),
-        (r"\text{A}", "\\boxed{A}\n\nFinal Answer: A. Options B, C and D are wrong."),
-        ("(x-1)(x+1)", "\\boxed{(x-1)(x+1)}\n\nFinal answer: $(x+1)(x-1)$"),
-        (r"\text{Friday}", "\\boxed{\\text{Friday}}. The answer is Friday."),
-        (r"\text{Friday}", "\\boxed{\\text{Friday}}. The answer is clear."),
-    ]
-    grades = await grade_all(AnswerGrader(workers), MATH["chat"], pairs)
-    assert [pair for pair, grade in zip(pairs, grades, strict=True) if not grade.lenient] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (r"\boxed{18}", "18"),
-        (r"so \boxed{17}, no: \boxed{18}.", "18"),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\boxed{\boxed{18}}", "18"),
-        (r"\fbox{18}", "18"),
-        (r"$\boxed 5$", "5"),
-        (r"\boxed { 18 }", "18"),
-        ("\\boxed{\n18\n}", "18"),
-        (r"\boxed{}", ""),
-        (r"\boxed{1} or \boxed{2}", "1, 2"),
-        (r"$\boxed{1}$ and $\boxed{2}$", "1, 2"),
-        (r"$a = \boxed{-1}$ and $a = \boxed{2}.$", "-1, 2"),
-        (r"\boxed{3}, \boxed{3}", "3"),
-        ("\\boxed{1}\n\n\\boxed{2}", "1, 2"),
-        (r"`\boxed{` is what I use: \boxed{18}", "18"),
-        (r"\boxed{18}, in \boxed{...} as you asked", "18"),
-        ("no box", None),
+    phrased: [
+        ("The answer is 18.", "18"), ("The answer is: $18.50. Good.", "$18.50"), ("**Answer:** 18", "18"),
+        ("The final answer is **18**.", "18"), ("reasoning\nA: 18", "18"), ("answering 18", None),
+        ("answer is 1. No, the answer is 2.", "2"),
     ],
-)
-def test_the_last_box_or_row_of_boxes_is_the_answer(text: str, expected: str | None) -> None:
-    box = boxed(text)
-    assert (box.text if box else None) == expected
+    number: [
+        ("from 3 to 18.", "18"), ("1,018 eggs", "1,018"), ("It costs $1,018.50.", "$1,018.50"), ("minus -3", "-3"),
+        ("16-3", "3"), ("100% of 50%", "50%"), ("v2 of x3", None), ("., ok", None), ("", None),
+    ],
+    hashes: [("#### 1,018\nbye", "1,018")],
+    tagged: [("<answer> 5 </answer>", "5")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("finder", FOUND, ids=lambda finder: finder.__name__)
+def test_a_finder_returns_the_last_answer_in_its_format(finder: Finder) -> None:
+    texts = [text for text, _ in FOUND[finder]]
+    assert [(text, found.text if (found := finder(text)) else None) for text in texts] == FOUND[finder]
 
 
 @pytest.mark.parametrize("text", [r"\boxed{18", r"\boxed{17} then \boxed{\frac{1}{2}", "\\boxed{" * 2000])
@@ -443,7 +422,6 @@ def test_an_unclosed_box_is_incomplete(text: str) -> None:
         ("<think>it is 18", ""),
         ("18 <think>or not", "18 "),
         ("<thinking>hm</thinking>18", "18"),
-        ("18", "18"),
     ],
 )
 def test_reasoning_is_removed(text: str, rest: str) -> None:
@@ -452,46 +430,3 @@ def test_reasoning_is_removed(text: str, rest: str) -> None:
 
 def test_a_text_ends_at_the_first_stop_string() -> None:
     assert cut("18\n\nQ: next?\nQuestion: 19", ("Question:", "Q:")) == "18\n\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("The answer is 18.", "18"),
-        ("The answer is: $18.50. Good.", "$18.50"),
-        ("**Answer:** 18", "18"),
-        ("The final answer is **18**.", "18"),
-        ("reasoning\nA: 18", "18"),
-        ("answer is 1. No, the answer is 2.", "2"),
-        ("answering 18", None),
-    ],
-)
-def test_a_phrase_is_followed_by_its_answer_up_to_the_end_of_the_sentence(text: str, expected: str | None) -> None:
-    phrase = phrased(text)
-    assert (phrase.text if phrase else None) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("from 3 to 18.", "18"),
-        ("1,018 eggs", "1,018"),
-        ("It costs $1,018.50.", "$1,018.50"),
-        ("minus -3", "-3"),
-        ("16 - 3", "3"),
-        ("100% of 50%", "50%"),
-        ("v2 of x3", None),
-        ("., ok", None),
-        ("", None),
-    ],
-)
-def test_the_last_number_must_be_a_separate_word(text: str, expected: str | None) -> None:
-    last = number(text.replace("16 - 3", "16-3"))
-    assert (last.text if last else None) == expected
-
-
-def test_hashes_and_tags_are_read_to_their_ends() -> None:
-    assert [found.text for found in (hashes("#### 1,018\nbye"), tagged("<answer> 5 </answer>")) if found] == [
-        "1,018",
-        "5",
-    ]

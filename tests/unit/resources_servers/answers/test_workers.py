@@ -19,10 +19,10 @@ LONG = ("3!", "99999999!+y")
 """The algebra compares factorials if the gold answer has one; this one takes minutes."""
 
 
-async def test_an_answer_that_takes_too_long_is_wrong_and_not_a_failure(workers: WorkerPool) -> None:
+async def test_an_answer_that_takes_too_long_is_wrong_and_the_next_comparison_works(workers: WorkerPool) -> None:
     result = await workers.compare(*LONG)
-    assert not result.equal
-    assert "0.5 s" in result.reason
+    assert (result.equal, "0.5 s" in result.reason) == (False, True)
+    assert (await workers.compare("x+1", "1+x")).equal
 
 
 async def test_a_gold_answer_that_takes_too_long_is_a_failure(workers: WorkerPool) -> None:
@@ -33,9 +33,19 @@ async def test_a_gold_answer_that_takes_too_long_is_a_failure(workers: WorkerPoo
     assert "'3!'" in raised.value.problem.detail
 
 
-async def test_an_answer_that_crashes_the_comparison_is_wrong(workers: WorkerPool) -> None:
-    for answer in (r"\frac{1}{0}!", "3" + "!" * 40, r"\sqrt" * 40 + "!", "(x+1)^{9999}!"):
-        assert not (await workers.compare("3!", answer)).equal
+@pytest.mark.parametrize(
+    ("gold", "answers"),
+    [
+        ("3!", [r"\frac{1}{0}!", "3" + "!" * 40, r"\sqrt" * 40 + "!", "(x+1)^{9999}!"]),
+        ("x+1", ["9^{9^9}", "2^{9^9}+y"]),
+        ("f(x)", ["(y+1)^{10000}(x+2)^{1000}"]),
+        ("42", [r"\binom{20000}{10000}"]),
+    ],
+)
+async def test_an_answer_that_crashes_the_comparison_or_is_expensive_is_wrong_and_no_failure(
+    workers: WorkerPool, gold: str, answers: list[str]
+) -> None:
+    assert not any([(await workers.compare(gold, answer)).equal for answer in answers])
 
 
 async def test_all_comparisons_of_one_answer_share_its_cpu_time(workers: WorkerPool) -> None:
@@ -44,20 +54,6 @@ async def test_all_comparisons_of_one_answer_share_its_cpu_time(workers: WorkerP
     assert budget.left_s <= 0
     late = await workers.compare("x+1", "1+x", budget=budget)
     assert (late.equal, "0.5 s" in late.reason) == (False, True)
-
-
-async def test_an_expensive_answer_to_a_cheap_gold_answer_is_never_a_failure(workers: WorkerPool) -> None:
-    for gold, answer in (("x+1", "9^{9^9}"), ("x+1", "2^{9^9}+y"), ("f(x)", "(y+1)^{10000}(x+2)^{1000}")):
-        assert not (await workers.compare(gold, answer)).equal
-
-
-async def test_the_next_comparison_works_after_a_killed_one(workers: WorkerPool) -> None:
-    assert not (await workers.compare(*LONG)).equal
-    assert (await workers.compare("x+1", "1+x")).equal
-
-
-async def test_a_number_of_thousands_of_digits_is_wrong_without_a_failure(workers: WorkerPool) -> None:
-    assert not (await workers.compare("42", r"\binom{20000}{10000}")).equal
 
 
 async def test_waiting_for_a_free_process_does_not_count_against_the_limit(workers: WorkerPool) -> None:

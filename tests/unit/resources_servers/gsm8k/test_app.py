@@ -11,9 +11,8 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.resources_servers.gsm8k.app import server
+from rollyard.resources_servers.gsm8k.app import ANSWER_FORMS, server
 from rollyard.resources_servers.gsm8k.prepare import main
-from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
 from rollyard.services.server.settings import parse_settings
 from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
@@ -61,9 +60,7 @@ async def test_an_answer_that_needs_algebra_is_compared_with_it() -> None:
         assert verdict["reward"] == 0.0 and "equality: numbers" in verdict["reason"]
 
 
-async def test_it_does_not_start_without_math_verify_unless_configured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_it_does_not_start_without_math_verify_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(OperatorError, match="pip install"):
         async with in_process_server(server):
@@ -120,29 +117,20 @@ async def verdicts(**settings: Any) -> list[Json]:
         return [await environment.verdict(ROW, text) for text in TEXTS]
 
 
-async def test_the_rewards_of_ludic_are_a_setting() -> None:
+async def test_the_rewards_of_ludic_are_a_setting_and_reported_by_their_parts() -> None:
     found = await verdicts(score="strict", format_reward=0.1, format_penalty=1.0)
     assert [one["reward"] for one in found] == [1.1, 0.1, -1.0, -1.0, -1.0]
     assert [one["parse_error"] for one in found] == [False, False, True, True, True]
     assert [one["success"] for one in found] == [True, False, False, False, False]
-
-
-async def test_the_parts_of_the_reward_are_reported_by_name() -> None:
-    found = await verdicts(score="strict", format_reward=0.1, format_penalty=1.0)
     assert found[0]["reward_components"] == {"correct": 1.0, "format": 0.1}
     assert found[4]["reward_components"] == {"correct": 0.0, "format": -1.0}
-    assert all(one["reward"] == sum(one["reward_components"].values()) for one in found)
 
 
-async def test_without_these_settings_the_reward_is_the_answer_s_alone() -> None:
+async def test_without_these_settings_the_reward_is_the_answers_alone_and_any_readable_answer_counts() -> None:
     found = await verdicts()
     assert [one["reward"] for one in found] == [1.0, 0.0, 0.0, 0.0, 1.0]
-    assert not any("reward_components" in one for one in found)
-
-
-async def test_with_the_lenient_score_any_readable_answer_is_no_parse_error() -> None:
-    found = await verdicts()
     assert [one["parse_error"] for one in found] == [False, False, True, True, False]
+    assert not any("reward_components" in one for one in found)
 
 
 def test_two_ways_to_reward_the_format_are_refused() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import orjson
+import pytest
 
 from rollyard.records.types import Json
-from rollyard.resources_servers.gsm8k.rollout_log import reduce_rollouts, write_rollout_log
+from rollyard.resources_servers.gsm8k.rollout_log import figures, write_rollout_log
 
 
 def rollout(task: int, repeat: int, **fields: object) -> Json:
@@ -72,31 +72,29 @@ def test_the_incomplete_last_line_of_a_running_collection_is_left_out(tmp_path: 
     assert len(log_of(tmp_path, file)) == 1
 
 
-def measured(answer: str | None, *, success: bool = False, tokens: int | None = 10) -> dict[str, Any]:
+def measured(answer: str | None, *, success: bool = False, tokens: int | None = 10) -> Json:
     usage = None if tokens is None else {"output_tokens": tokens}
     return {"response": {"output": [], "usage": usage}, "extracted_answer": answer, "success": success, "reward": 0.0}
 
 
-def test_rates_are_shares_of_all_rollouts() -> None:
-    found = reduce_rollouts([measured("18", success=True), measured("17"), measured(None), measured(None)])
-    assert (found.correct_rate, found.parse_err_rate) == (0.25, 0.5)
-
-
-def test_lengths_cover_the_rollouts_with_usage() -> None:
-    found = reduce_rollouts([measured("1", tokens=10), measured("1", tokens=20), measured("1", tokens=None)])
-    assert (found.avg_completion_length, found.total_completion_tokens) == (15.0, 30)
-
-
-def test_an_endpoint_without_usage_has_no_mean_length() -> None:
-    assert "avg_completion_length: unknown" in reduce_rollouts([measured("1", tokens=None)]).lines()
-
-
-def test_no_rollouts_have_rates_of_zero() -> None:
-    assert reduce_rollouts([]).correct_rate == 0.0
-
-
-def test_figures_are_printed_under_the_names_of_both_scripts() -> None:
-    names = [line.partition(":")[0] for line in reduce_rollouts([measured("1")]).lines()]
-    assert {"accuracy", "correct_rate", "parse_err_rate", "avg_completion_length", "total_completion_tokens"} <= {
-        *names
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (
+            [measured("18", success=True), measured("17"), measured(None), measured(None, tokens=None)],
+            ("25.00%", "50.00%", "10.0", "30"),
+        ),
+        ([measured("1", tokens=None)], ("0.00%", "0.00%", "unknown", "0")),
+        ([], ("0.00%", "0.00%", "unknown", "0")),
+    ],
+)
+def test_figures_have_the_names_of_both_scripts_and_lengths_cover_the_rollouts_with_usage(
+    rows: list[Json], found: tuple[str, ...]
+) -> None:
+    right, unread, length, total = found
+    assert figures(rows) == {
+        **dict.fromkeys(("accuracy", "correct_rate"), right),
+        **dict.fromkeys(("parse_err_rate", "parse_error_rate"), unread),
+        **dict.fromkeys(("avg_completion_length", "avg_completion_tokens"), length),
+        "total_completion_tokens": total,
     }

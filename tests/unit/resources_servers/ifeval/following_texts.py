@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollyard.resources_servers.ifeval.scoring import instruction, outcome
+from rollyard.resources_servers.ifeval.app import outcome
+from rollyard.resources_servers.ifeval.instruction import instruction
 
 SAMPLES = {
     "ar": "هذا نص قصير مكتوب باللغة العربية عن الطقس الجميل اليوم في المدينة",

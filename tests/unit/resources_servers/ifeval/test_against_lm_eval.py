@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from rollyard.resources_servers.ifeval.scoring import KINDS, instruction, outcome
+from rollyard.resources_servers.ifeval.app import outcome
+from rollyard.resources_servers.ifeval.instruction import KINDS, instruction
 from rollyard.resources_servers.ifeval.sentences import sentences
 from tests.unit.resources_servers.answers.grading import DATA, rows_of
 from tests.unit.resources_servers.ifeval.following_texts import ENGLISH, text_that_follows

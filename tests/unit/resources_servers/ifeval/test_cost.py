@@ -7,8 +7,8 @@ from time import process_time
 
 import pytest
 
-from rollyard.resources_servers.ifeval.instruction import Instruction
-from rollyard.resources_servers.ifeval.scoring import instruction, outcome
+from rollyard.resources_servers.ifeval.app import outcome
+from rollyard.resources_servers.ifeval.instruction import Instruction, instruction
 from tests.unit.resources_servers.answers.grading import DATA, rows_of
 
 NEGLIGIBLE_S = 0.002

@@ -9,7 +9,7 @@ import pytest
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.resources_servers.inspect_task.app import verdict_of
-from rollyard.resources_servers.inspect_task.settings import InspectSettings
+from rollyard.resources_servers.inspect_task.inspect_package import InspectSettings
 
 
 def score(value: Any) -> Any:

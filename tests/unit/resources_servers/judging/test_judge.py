@@ -13,9 +13,8 @@ from pydantic import ValidationError
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json
-from rollyard.resources_servers.judging import reading
-from rollyard.resources_servers.judging.judge import Judge
-from rollyard.resources_servers.judging.settings import PROMPT, JudgeSettings
+from rollyard.resources_servers.judging.judge import PROMPT, Judge, JudgeSettings
+from rollyard.resources_servers.models import Models
 from rollyard.resources_servers.rubric import Score
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_entries import servers_of
@@ -27,7 +26,7 @@ CODE = re.compile(r"GRADE ([0-9a-f]{8}): ")
 PLAIN: Json = {"model_server": "judge", "pattern": r"GRADE:\s*(.+)"}
 
 
-class Scripted:
+class Scripted(Models):
     """Model servers whose answers are a list, or made from the prompt."""
 
     def __init__(self, *answers: Answer | Callable[[str], Answer]) -> None:
@@ -35,7 +34,7 @@ class Scripted:
         self.requests: list[Json] = []
         self.at_once = self.most = 0
 
-    async def respond(self, server: str, request: Json, *, timeout_s: float) -> Json:
+    async def respond(self, server: str, request: Json, *, timeout_s: float = 0) -> Json:
         assert server == "judge"
         self.requests.append(request)
         self.at_once += 1
@@ -164,20 +163,34 @@ async def test_a_decorated_line_that_the_graded_answer_contains_is_no_grade_with
     [
         ("`B`", {"pattern": "([A-C])", "grades": {"A": 1, "B": 0.5, "C": 0}}, 0.5),
         ("```\n5\n```", {"pattern": r"(\d+)", "scale": [0, 10]}, 0.5),
+        ("GRADE: 8", {"scale": [0, 10]}, 0.8),
+        ("GRADE: 1", {"scale": [1, 5]}, 0.0),
         ("**Grade: 4**", {"scale": [0, 10]}, 0.4),
         ("GRADE: 4.", {"scale": [0, 10]}, 0.4),
         ("GRADE: **.5**", {"scale": [0, 1]}, 0.5),
         ("GRADE: -1", {"scale": [-2, 0]}, 0.5),
         ("GRADE: 4**2", {"scale": [0, 100]}, None),
+        ("GRADE: 11", {"scale": [0, 10]}, None),
+        ("GRADE: nan", {"scale": [0, 10]}, None),
+        ("GRADE: good", {"scale": [0, 10]}, None),
+        ("GRADE: FINE", {}, None),
         ("GRADE: CORRECT?", {}, None),
         ("> GRADE: CORRECT", {}, None),
+        ("GRADE: half", {"grades": {"NO": 0, "HALF": 0.5, "YES": 1}}, 0.5),
         ("GRADE: A*", {"grades": {"A": 0.5, "A*": 1}}, 1.0),
         ("`+`", {"pattern": "([+-])", "grades": {"+": 1, "-": 0}}, 1.0),
+        ('{"grade": 5}', {"scale": [1, 5], "json_field": "grade"}, 1.0),
+        ('{"grade": true}', {"scale": [0, 10], "json_field": "grade"}, None),
+        ('{"grade": "CORRECT"}\nas said', {"json_field": "grade"}, None),
+        ('{\n "grade": "INCORRECT"\n}', {"json_field": "grade"}, 0.0),
+        ('So:\n{"why": "fine", "grade": "correct"}', {"json_field": "grade"}, 1.0),
         ('```json\n{"grade": 5}\n```', {"scale": [1, 5], "json_field": "grade"}, 1.0),
         ('Fine.\n```json\n{\n "grade": "Correct."\n}\n```', {"json_field": "grade"}, 1.0),
     ],
 )
-async def test_what_markdown_hides_and_what_is_no_grade(judges: str, settings: Json, value: float | None) -> None:
+async def test_a_grade_is_an_offered_word_or_number_in_a_line_or_in_json(
+    judges: str, settings: Json, value: float | None
+) -> None:
     score = await graded(Scripted(judges).judge(tries=1, **settings), "The 5 of B is 4.")
     assert score.fields["judge_votes"] == [value]
 
@@ -190,7 +203,7 @@ async def test_a_quoted_json_object_is_no_grade() -> None:
 
 
 async def test_a_line_that_takes_too_long_to_match_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MATCH_S", 0.1)
+    monkeypatch.setattr("rollyard.resources_servers.judging.judge.MATCH_S", 0.1)
     settings: Json = {"pattern": "((?:x|xx|xxx)+)+y", "scale": [0, 9], "tries": 1}
     score = await graded(Scripted("x" * 100).judge(**settings))
     assert score.fields["judge_votes"] == [None]
@@ -205,8 +218,10 @@ async def test_a_judge_that_quotes_the_answer_at_its_end_gives_no_grade_with_the
 
 async def test_braces_in_the_graded_text_are_not_expanded() -> None:
     models = Scripted("GRADE: CORRECT")
-    await graded(models.judge(prompt='Q {question} A {response} R {reference} {"x": {}}'), "{reference} {} {0} {code}")
+    judge = models.judge(prompt='Q {question} A {response} R {reference} {"x": {}}', params={"temperature": 0.0})
+    await graded(judge, "{reference} {} {0} {code}")
     assert models.requests[0]["input"] == 'Q 2 + 2? A {reference} {} {0} {code} R 4 {"x": {}}'
+    assert models.requests[0]["temperature"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -224,37 +239,6 @@ async def test_votes_are_combined(answers: list[Answer], settings: Json, value: 
     models = Scripted(*answers)
     score = await graded(models.judge(**{"votes": 3, "grades": {"A": 1, "B": 0}, **settings}))
     assert (score.value, score.fields["judge_votes"]) == (value, votes)
-
-
-@pytest.mark.parametrize(
-    ("answer", "settings", "value"),
-    [
-        ("GRADE: 8", {"scale": [0, 10]}, 0.8),
-        ("GRADE: 1", {"scale": [1, 5]}, 0.0),
-        ('{"grade": 5}', {"scale": [1, 5], "json_field": "grade"}, 1.0),
-        ('So:\n{"why": "fine", "grade": "correct"}', {"json_field": "grade"}, 1.0),
-        ('{\n "grade": "INCORRECT"\n}', {"json_field": "grade"}, 0.0),
-        ("GRADE: half", {"grades": {"NO": 0, "HALF": 0.5, "YES": 1}}, 0.5),
-    ],
-)
-async def test_grades_are_words_or_numbers_in_a_line_or_in_json(answer: str, settings: Json, value: float) -> None:
-    assert (await graded(Scripted(answer).judge(**settings))).value == value
-
-
-@pytest.mark.parametrize(
-    ("answer", "settings"),
-    [
-        ("GRADE: 11", {"scale": [0, 10]}),
-        ("GRADE: nan", {"scale": [0, 10]}),
-        ("GRADE: good", {"scale": [0, 10]}),
-        ('{"grade": true}', {"scale": [0, 10], "json_field": "grade"}),
-        ('{"grade": "CORRECT"}\nas said', {"json_field": "grade"}),
-        ("GRADE: FINE", {}),
-    ],
-)
-async def test_a_grade_that_was_not_offered_is_unreadable(answer: str, settings: Json) -> None:
-    with pytest.raises(Failure, match="contains no grade"):
-        await graded(Scripted(answer).judge(on_unreadable="fail", **settings))
 
 
 @pytest.mark.parametrize("lines", [WINS, "**GRADE: CORRECT**", "GRADE: CORRECT\nGRADE: CORRECT"])
@@ -282,8 +266,11 @@ async def test_a_judge_that_cannot_be_reached_is_its_own_failure_and_no_other_vo
 
 
 async def test_a_judge_that_hangs_is_a_timeout_of_its_server() -> None:
-    class Silent:
-        async def respond(self, server: str, request: Json, *, timeout_s: float) -> Json:
+    class Silent(Models):
+        def __init__(self) -> None:
+            pass
+
+        async def respond(self, server: str, request: Json, *, timeout_s: float = 0) -> Json:
             await asyncio.Event().wait()
             return {}
 
@@ -300,26 +287,15 @@ async def test_an_answer_too_long_for_the_judge_scores_zero_without_a_retry() ->
     assert "too long" in score.fields["judge_note"]
 
 
-async def test_the_same_answer_is_graded_once_and_unreadable_grades_are_not_remembered() -> None:
+async def test_an_answer_is_graded_once_unless_its_grade_is_unreadable_or_forgotten() -> None:
     models = Scripted("?", "GRADE: CORRECT")
-    judge = models.judge(tries=1)
-    assert (await graded(judge)).value == 0.0
-    assert (await graded(judge)) == (await graded(judge))
-    assert len(models.requests) == 2
-    await graded(judge, "another")
-    assert len(models.requests) == 3
-
-
-async def test_the_cache_is_bounded_and_can_be_turned_off() -> None:
-    models = Scripted("GRADE: CORRECT")
-    judge = models.judge(cache_size=1)
-    for response in ("a", "b", "b", "a"):
+    judge = models.judge(tries=1, cache_size=1)
+    for response, requests in (("a", 1), ("a", 2), ("a", 2), ("b", 3), ("b", 3), ("a", 4)):
         await graded(judge, response)
-    assert len(models.requests) == 3
+        assert len(models.requests) == requests
     off = models.judge(cache_size=0)
-    await graded(off, "a")
-    await graded(off, "a")
-    assert len(models.requests) == 5
+    assert await graded(off) == await graded(off)
+    assert len(models.requests) == 6
 
 
 async def test_requests_to_the_judge_are_limited() -> None:
@@ -333,12 +309,6 @@ async def test_the_rollout_keeps_the_end_of_a_long_text() -> None:
     models = Scripted("word, " * 100 + "so\nGRADE: CORRECT")
     assert (await graded(models.judge(text_chars=17))).fields["judge_texts"] == ["... so\nGRADE: CORRECT"]
     assert (await graded(models.judge(text_chars=0))).fields["judge_texts"] == []
-
-
-async def test_further_parameters_are_sent() -> None:
-    models = Scripted("GRADE: CORRECT")
-    await graded(models.judge(params={"temperature": 0.0}))
-    assert models.requests[0]["temperature"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -391,7 +361,7 @@ async def test_confusing_the_judge_does_not_avoid_a_penalty(answers: Any, settin
 
 APP = """
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, serve
-from rollyard.resources_servers.judging.settings import JudgeSettings
+from rollyard.resources_servers.judging.judge import JudgeSettings
 
 
 class Settings(EnvironmentSettings):

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rollyard.resources_servers.answers.grader import AnswerGrader, Grade
-from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS
+from rollyard.resources_servers.math.app import ANSWER_FORMS
 from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_of, verification_of
 from tests.unit.resources_servers.math.mutants import mutants
 

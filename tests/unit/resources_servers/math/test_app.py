@@ -10,9 +10,8 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.resources_servers.math.app import server
+from rollyard.resources_servers.math.app import ANSWER_FORMS, gold_answer, same_string, server
 from rollyard.resources_servers.math.prepare import main
-from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer, same_string
 from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.answers.grading import DATA, EnvironmentClient, in_process_server, rows_of
 

@@ -11,11 +11,15 @@ import pytest
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask
-from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings
+from rollyard.resources_servers.mbpp.app import (
+    Mbpp,
+    MbppSettings,
+    create_params,
+    modules_used,
+    names_used,
+    time_limit_factor,
+)
 from rollyard.resources_servers.mbpp.prepare import main as prepare
-from rollyard.resources_servers.mbpp.prompt_formats import create_params, modules_used, names_used
-from rollyard.resources_servers.mbpp.time_limits import time_limit_factor
-from rollyard.resources_servers.python_answers.environment import ProgramSettings
 from rollyard.services.sandbox.records import Limits, Outcome, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.resources_servers.python_answers.grading_programs import example, failed, mbpp, rows
@@ -56,11 +60,6 @@ async def test_the_verdict_reports_the_extracted_program_and_the_reason(sandbox:
     assert "seccomp" in " ".join(verdict["sandbox"]) or "Landlock" in " ".join(verdict["sandbox"])
 
 
-async def test_a_program_inside_prose_is_right_only_leniently(sandbox: Sandbox) -> None:
-    verdict = (await mbpp(sandbox, ROW, f"Here you are:\n```python\n{RIGHT}```")).model_dump()
-    assert (verdict["lenient_score"], verdict["strict_score"], verdict["reward"]) == (1.0, 0.0, 1.0)
-
-
 @pytest.mark.parametrize("name", FAILING_CODE)
 async def test_a_right_function_is_accepted_leniently_before_code_that(name: str, sandbox: Sandbox) -> None:
     verdict = (await mbpp(sandbox, ROW, f"{RIGHT}\n{FAILING_CODE[name]}\n")).model_dump()
@@ -82,10 +81,10 @@ async def test_an_answer_cannot_replace_a_module_that_the_tests_use(sandbox: San
     assert (await mbpp(sandbox, row, "def f(x): return x + 1.5\n")).reward == 1.0
 
 
-async def test_the_strict_score_can_be_the_reward(sandbox: Sandbox) -> None:
-    fenced = await mbpp(sandbox, ROW, f"```python\n{RIGHT}```", score="strict")
-    plain = await mbpp(sandbox, ROW, f"{RIGHT}[DONE]", score="strict")
-    assert (fenced.reward, plain.reward) == (0.0, 1.0)
+async def test_the_score_that_is_the_reward_is_a_setting(sandbox: Sandbox) -> None:
+    texts = (f"Here you are:\n```python\n{RIGHT}```", f"{RIGHT}[DONE]")
+    for score, rewards in (("lenient", [1.0, 1.0]), ("strict", [0.0, 1.0])):
+        assert [(await mbpp(sandbox, ROW, text, score=score)).reward for text in texts] == rewards
 
 
 async def test_without_a_program_the_answer_is_wrong(sandbox: Sandbox) -> None:
@@ -106,10 +105,6 @@ async def test_an_answer_gets_more_time_only_if_the_gold_program_is_slow(
     for row in (ROW, {**ROW, "gold_cpu_s": 0.6}):
         await mbpp(sandbox, row, RIGHT, limits=Limits(cpu_s=1))
     assert [trial.times for trial in trials] == [1, 2]
-
-
-def test_an_answer_gets_five_seconds_of_cpu_time() -> None:
-    assert MbppSettings().limits.cpu_s == ProgramSettings().limits.cpu_s == 5
 
 
 @pytest.mark.parametrize(
@@ -152,12 +147,8 @@ def test_the_names_used_are_those_that_only_the_answer_defines() -> None:
         "Node",
         "depth",
     )
-
-
-def test_a_function_named_like_a_module_belongs_to_the_answer() -> None:
     tests = ["assert calendar(2020)[0] == 1", "assert sys.getsizeof(queue(1)) > 0"]
-    assert names_used("", tests) == ("calendar", "queue")
-    assert modules_used("", tests) == ("sys",)
+    assert (names_used("", tests), modules_used("", tests)) == (("calendar", "queue"), ("sys",))
 
 
 def test_the_lm_eval_form_ends_at_begin_and_has_its_stop_string() -> None:

@@ -30,73 +30,51 @@ def code_of(text: str, *names: str) -> str:
     return found.code if found else ""
 
 
-def test_a_fenced_block_is_the_program() -> None:
-    assert code_of(f"Sure:\n```python\n{HELPER}{MAIN}```\nThat is all.") == HELPER + MAIN
+EXACT = {
+    "a fenced block": (f"Sure:\n```python\n{HELPER}{MAIN}```\nThat is all.", HELPER + MAIN),
+    "beside a block of another language": (f"```bash\npip install f\n```\n```python\n{MAIN}```", MAIN),
+    "an unclosed fence": (f"```python\n{MAIN}", MAIN),
+    "a block in a list": ("1. so:\n   ```python\n   def f(x):\n       return x\n   ```", "def f(x):\n    return x\n"),
+    "reasoning alone": (f"<think>```python\n{MAIN}```</think>I do not know.", ""),
+    "up to [DONE]": (f"[BEGIN]\n{MAIN}\n[DONE]\n\nYou are an expert", MAIN + "\n"),
+    "between prose without a fence": (f"Here is the function:\n\n{MAIN}\nIt doubles a half.", MAIN + "\n"),
+    "with non-breaking spaces": (f"```python\n{HELPER}{MAIN}```".replace("    ", "\u00a0" * 4), HELPER + MAIN),
+    "beside a return outside a function": (f"```python\n{MAIN}```\n```python\nreturn 2\n```", MAIN),
+    "with Windows line endings": (f"Here:\n```python\n{HELPER}{MAIN}```\nDone.\n".replace("\n", "\r\n"), HELPER + MAIN),
+    "with old line endings": (f"Here:\n```python\n{HELPER}{MAIN}```\nDone.\n".replace("\n", "\r"), HELPER + MAIN),
+    "prose alone": ("I cannot do that.", ""),
+    "nothing": ("", ""),
+}
+DEFINES = {
+    "helpers before the function": (HELPER + MAIN, {"half", "f"}),
+    "helpers after the function": (MAIN + HELPER, {"half", "f"}),
+    "blocks that are joined": (f"First:\n```python\n{HELPER}```\nand\n```py\n{MAIN}```", {"half", "f"}),
+    "indentation between prose": (
+        f"So:\n\n{textwrap.indent(HELPER + chr(10) + MAIN, '    ')}\nThat's all.",
+        {"half", "f"},
+    ),
+    "an invalid second block": (f"```python\n{MAIN}```\nUse it so:\n```python\n>>> f(1)\n1\n```", {"f"}),
+    "a tab": ("```python\r\ndef f(x):\r\n\treturn x\r\n```", {"f"}),
+    "very long prose": (f"{'Let me think.' * 20_000}\n```python\n{MAIN}```", {"f"}),
+    "many blocks before it": ("Hm.\n```python\nx = 1\n```\n" * 3_000 + f"\nSo:\n```python\n{MAIN}```", {"f"}),
+    "a truncated long program": (MAIN + "x = [1, 2, 3]\n" * 1_000 + "y = [1,", {"f", "x"}),
+    "the next task of a base model": (f"{MAIN}\nYou are an expert Python programmer, and here is", {"f"}),
+    "prose after it": (f"{MAIN}\nThis works.", {"f"}),
+    "an incomplete function after it": (f"{MAIN}\ndef g(", {"f"}),
+    "a closing fence after it": (f"{MAIN}\n```\nExplanation", {"f"}),
+}
 
 
-def test_helpers_before_and_after_the_tested_function_are_kept() -> None:
-    assert {"half", "f"} <= defined(code_of(HELPER + MAIN)) & defined(code_of(MAIN + HELPER))
+@pytest.mark.parametrize("name", EXACT)
+def test_the_program_is_extracted_from(name: str) -> None:
+    text, code = EXACT[name]
+    assert code_of(text) == code
 
 
-def test_blocks_are_joined_in_order() -> None:
-    text = f"First a helper:\n```python\n{HELPER}```\nand now\n```py\n{MAIN}```"
-    assert {"half", "f"} <= defined(code_of(text))
-
-
-def test_a_block_of_another_language_is_ignored() -> None:
-    assert code_of(f"```bash\npip install f\n```\n```python\n{MAIN}```") == MAIN
-
-
-def test_an_invalid_block_does_not_affect_the_others() -> None:
-    assert "f" in defined(code_of(f"```python\n{MAIN}```\nUse it so:\n```python\n>>> f(1)\n1\n```"))
-
-
-def test_an_unclosed_fence_counts() -> None:
-    assert code_of(f"```python\n{MAIN}") == MAIN
-
-
-def test_blocks_in_a_list_are_dedented() -> None:
-    assert code_of("1. so:\n   ```python\n   def f(x):\n       return x\n   ```") == "def f(x):\n    return x\n"
-
-
-def test_reasoning_is_not_an_answer() -> None:
-    assert code_of(f"<think>```python\n{MAIN}```</think>I do not know.") == ""
-
-
-def test_a_base_models_answer_ends_at_done() -> None:
-    assert code_of(f"[BEGIN]\n{MAIN}\n[DONE]\n\nYou are an expert") == MAIN + "\n"
-
-
-@pytest.mark.parametrize(
-    "rest", ["\nYou are an expert Python programmer, and here is", "\nThis works.", "\ndef g(", "\n```\nExplanation"]
-)
-def test_the_continuation_of_a_base_model_is_removed(rest: str) -> None:
-    assert defined(code_of(MAIN + rest)) == {"f"}
-
-
-def test_prose_before_a_program_without_a_fence_is_removed() -> None:
-    assert code_of(f"Here is the function:\n\n{MAIN}\nIt doubles a half.") == MAIN + "\n"
-
-
-def test_a_program_after_very_long_prose_is_found() -> None:
-    prose = "Let me think about it.\n```python\nx = 1\n```\n" * 3_000
-    assert "f" in defined(code_of(f"{prose}\nSo:\n```python\n{MAIN}```"))
-
-
-def test_a_truncated_long_program_keeps_its_complete_part() -> None:
-    assert "f" in defined(code_of(MAIN + "x = [1, 2, 3]\n" * 1_000 + "y = [1,"))
-
-
-def test_windows_line_endings_are_accepted() -> None:
-    assert "f" in defined(code_of("```python\r\ndef f(x):\r\n\treturn x\r\n```"))
-
-
-def test_prose_alone_is_not_a_program() -> None:
-    assert find("I cannot do that.", ("f",)) is None
-
-
-def test_an_empty_answer_is_not_a_program() -> None:
-    assert find("", ("f",)) is None
+@pytest.mark.parametrize("name", DEFINES)
+def test_every_definition_is_kept_with(name: str) -> None:
+    text, names = DEFINES[name]
+    assert defined(code_of(text)) - {"x"} == names - {"x"}
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -104,25 +82,6 @@ def test_the_complete_program_is_found_in(name: str) -> None:
     names: dict[str, Any] = {}
     exec(code_of(TEXTS[name].format(code=HELPER + MAIN)), names)
     assert names["f"](3) == 3
-
-
-@pytest.mark.parametrize("line_ending", ["\r\n", "\r"])
-def test_any_line_endings_are_accepted_around_fences(line_ending: str) -> None:
-    text = f"Here:\n```python\n{HELPER}{MAIN}```\nDone.\n".replace("\n", line_ending)
-    assert code_of(text) == HELPER + MAIN
-
-
-def test_non_breaking_spaces_are_normalized() -> None:
-    assert code_of(f"```python\n{HELPER}{MAIN}```".replace("    ", "\u00a0" * 4)) == HELPER + MAIN
-
-
-def test_an_indented_program_is_found_between_prose() -> None:
-    indented = textwrap.indent(HELPER + "\n" + MAIN, "    ")
-    assert {"half", "f"} == defined(code_of(f"So it is:\n\n{indented}\nThat's all."))
-
-
-def test_a_return_outside_a_function_is_not_a_program() -> None:
-    assert code_of(f"```python\n{MAIN}```\n```python\nreturn 2\n```") == MAIN
 
 
 HARD = [
