@@ -87,8 +87,6 @@ def read_errors() -> tuple[type[Exception], ...]:
 
 
 class _Members(io.RawIOBase):
-    """The concatenated contents of a file's members."""
-
     def __init__(self, file: BinaryIO, create: Callable[[], _Decompressor]) -> None:
         self._file = file
         self._create = create
@@ -310,7 +308,6 @@ class TemporaryCopy:
     """A file in TMPDIR that can be opened like a path: each `open("rb")` starts at the first byte."""
 
     def __init__(self, name: str) -> None:
-        """`name`: what to call the file in messages."""
         self._name = name
         self._fd, path = tempfile.mkstemp(prefix="rollyard-")
         os.unlink(path)  # noqa: PTH108 - the open descriptor keeps the bytes
@@ -321,7 +318,6 @@ class TemporaryCopy:
         return self._name
 
     def open(self, mode: Literal["rb", "wb"]) -> BinaryIO:
-        """Open the file at its first byte, independently of other readers. Raises OSError."""
         return open(self, mode)  # noqa: PTH123
 
     def __fspath__(self) -> str:
@@ -362,9 +358,7 @@ STATE = "state.json"
 class DataFile(Protocol):
     """A path, or a copy that can be opened like a path. `str()` returns the name that the user passed."""
 
-    def open(self, mode: Literal["rb"], /) -> BinaryIO:
-        """Open the file for reading, at its first byte."""
-        ...
+    def open(self, mode: Literal["rb"], /) -> BinaryIO: ...
 
     def __fspath__(self) -> str:
         """Return a path that this process can open."""
@@ -372,10 +366,7 @@ class DataFile(Protocol):
 
 
 class DataFiles:
-    """Finds data files in a search path and on S3."""
-
     def __init__(self, roots: Iterable[Path]) -> None:
-        """`roots`: folders to search, in order."""
         self.roots: Sequence[Path] = list(roots)
         self._copies: dict[str, TemporaryCopy] = {}
 

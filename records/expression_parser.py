@@ -82,8 +82,6 @@ FunctionName = Literal["abs", "len", "lower", "startswith", "endswith"]
 
 @dataclass(frozen=True)
 class Constant:
-    """A number, a string, `true`, `false` or `null`."""
-
     value: Value
 
 
@@ -96,8 +94,6 @@ class Items:
 
 @dataclass(frozen=True)
 class Field:
-    """A value of the row."""
-
     path: FieldPath
 
 
@@ -108,8 +104,6 @@ class Not:
 
 @dataclass(frozen=True)
 class Logical:
-    """Operands that are joined by `and` or `or`."""
-
     operator: Literal["and", "or"]
     operands: tuple[Node, ...]
 
@@ -130,8 +124,6 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of one of the functions."""
-
     function: FunctionName
     arguments: tuple[Node, ...]
 

@@ -124,8 +124,6 @@ _new = tuple.__new__  # takes half the time of ParsedLine(...)
 
 
 class ParsedLine(NamedTuple):
-    """A line that contains a JSON object."""
-
     number: int
     """Line number, starting at 1 and counting blank lines. If only part of a file is read, it is relative to the start
     of that part."""
@@ -235,7 +233,6 @@ def skip(_: BadLine) -> None:
 
 
 def hand_over(bad: BadLine) -> BadLine:
-    """An `on_error` that yields the BadLine itself."""
     return bad
 
 

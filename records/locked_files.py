@@ -47,7 +47,6 @@ def open_locked(path: Path) -> int:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether another process has locked the file."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

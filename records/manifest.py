@@ -152,7 +152,6 @@ def code_mark(versions: Sequence[CodeVersion], now: CodeVersion) -> str:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the contents of the manifest file."""
     return orjson.dumps(manifest.model_dump(), option=orjson.OPT_INDENT_2)
 
 

@@ -48,8 +48,6 @@ class RolloutRef(Record):
 
 
 class NoteRecord(Record):
-    """What all records have."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str = Field(min_length=1, max_length=80)
@@ -105,7 +103,6 @@ def parse_record(value: Mapping[str, Any]) -> AnyRecord:
 
 
 def what_is_wrong(error: ValidationError) -> str:
-    """Return what is wrong with a record, in one line."""
     first = error.errors(include_url=False, include_input=False)[0]
     if "verdict" in first["loc"] and first["type"] != "missing":
         return f"verdict: expected correct, wrong, or a number of at most {MAX_REWARD:g}"
@@ -149,12 +146,10 @@ class RolloutNotes:
 
     @property
     def labels(self) -> list[str]:
-        """The labels that at least one author gives the rollout."""
         return list(dict.fromkeys(label for label, _ in self.added))
 
     @property
     def override(self) -> Override | None:
-        """The last verdict of anyone."""
         return next(reversed(self.judged.values()), None)
 
     @property
@@ -164,7 +159,6 @@ class RolloutNotes:
         return list(dict.fromkeys([*labelled, *self.judged, *(note.author for note in self.texts)]))
 
     def of_author(self, author: str) -> RolloutNotes:
-        """Return the part of one author."""
         return RolloutNotes(
             {key: record for key, record in self.added.items() if key[1] == author},
             {name: record for name, record in self.judged.items() if name == author},
@@ -222,7 +216,6 @@ verdict of one author. Rollouts without any have no value (null).
 
 
 def is_note_field(field: FieldPath) -> bool:
-    """Return whether an expression's field is read from the notes."""
     return not field.raw and field.parts[0] in NOTE_FIELDS
 
 

@@ -29,8 +29,6 @@ _LOCKED = (errno.EAGAIN, errno.EACCES)
 
 @dataclass(frozen=True)
 class NotesContent:
-    """What has been read of the file."""
-
     records: tuple[AnyRecord, ...] = ()
     """In the order of the file. A line that occurs twice is read once."""
     ignored: tuple[str, ...] = ()
@@ -57,7 +55,6 @@ class NotesFile:
 
     @staticmethod
     def beside(rollouts: Path) -> NotesFile:
-        """Return the notes of a rollout file."""
         return NotesFile(RolloutPaths(rollouts).notes)
 
     def append(self, record: AnyRecord) -> None:
@@ -94,7 +91,6 @@ class NotesFile:
             return self._content
 
     def why_not_writable(self) -> str:
-        """Return why a record cannot be appended, or ''."""
         if self.path.exists():
             return "" if self.path.is_file() and os.access(self.path, os.W_OK) else f"{self.path} cannot be written"
         folder = self.path.parent

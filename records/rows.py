@@ -19,8 +19,6 @@ ID_KEYS = ("prompt_id", "task_id", "id", "level_id")
 
 
 class Row(NamedTuple):
-    """A parsed line of a dataset file."""
-
     line: int
     """Line number, starting at 1."""
     offset: int

@@ -159,11 +159,7 @@ def client(feature: str, access: AwsAccess | None = None) -> Any:
 
 
 class Target(Protocol):
-    """The destination of a download, such as a Path."""
-
-    def open(self, mode: Literal["wb"], /) -> BinaryIO:
-        """Open the file for writing, at its first byte."""
-        ...
+    def open(self, mode: Literal["wb"], /) -> BinaryIO: ...
 
 
 def fetch(address: str, target: Target) -> None:

@@ -129,7 +129,6 @@ class Scores:
 
     @property
     def tasks(self) -> int:
-        """Number of tasks with at least one rollout."""
         return len(self.counts)
 
     def _index_of(self, task: int | None) -> int:
@@ -201,8 +200,6 @@ NO_NAME = "rows without a dataset_name"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The reward scale of one dataset."""
-
     low: float
     high: float
     unlike_success: int
@@ -280,7 +277,6 @@ class RunScores:
 
     @property
     def tasks(self) -> int:
-        """Number of tasks with at least one rollout."""
         return sum(part.tasks for part in self.parts.values())
 
     @property

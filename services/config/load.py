@@ -179,7 +179,6 @@ def describe_error(error: OmegaConfBaseException) -> str:
 
 
 def _describe_yaml_error(error: Exception) -> str:
-    """Format a YAML error as one line."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{error.problem or error.context} in line {mark.line + 1}, column {mark.column + 1}"

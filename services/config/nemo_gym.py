@@ -37,8 +37,6 @@ from rollyard.services.server.settings import ServerSettings, parse_settings
 
 @dataclass(frozen=True)
 class Replacement:
-    """The agent that plays instead."""
-
     implementation: str
     why: str
     """What both agents do, as a clause."""
@@ -169,8 +167,6 @@ def nemo_gym_folder(family: str, implementation: str, entrypoint: str, roots: Se
 
 
 class Choice(Protocol):
-    """The settings that choose an interpreter."""
-
     @property
     def python(self) -> str | None: ...
     @property
@@ -216,8 +212,6 @@ _MODEL_CONFIG = ConfigDict(extra="allow", hide_input_in_errors=True)
 
 
 class LaunchSettings(ServerSettings):
-    """The settings that choose the interpreter of a NeMo Gym server."""
-
     python: str | None = None
     """Path of the interpreter in which NeMo Gym and the server's requirements are installed."""
     venv: str | None = None

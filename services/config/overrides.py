@@ -186,12 +186,10 @@ class Override:
 
     @property
     def is_dashed(self) -> bool:
-        """Whether it was written as `--key value`."""
         return self.source.startswith("--")
 
     @property
     def top(self) -> str:
-        """First part of the key."""
         return self.key.partition(".")[0]
 
     @property

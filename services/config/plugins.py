@@ -164,7 +164,6 @@ def _root_of_package(point: EntryPoint) -> Path:
 
 
 def folder_names(family: str) -> list[str]:
-    """Return the names that a family's folder may have."""
     return [family, *(alias for alias, name in ALIASES.items() if name == family)]
 
 

@@ -32,8 +32,6 @@ _HOST = re.compile(r"[\w.:%-]+")
 
 
 class ExternalSettings(ServerSettings):
-    """Settings of a server that runs elsewhere."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"url"}
 
     url: str | None = None
@@ -99,8 +97,6 @@ def _checked_url(name: str, url: str) -> str:
 
 
 class ServerEntries:
-    """The server entries of a config."""
-
     def __init__(self, tree: Json, roots: Sequence[Path]) -> None:
         """`tree`: the resolved config, in which an entry is replaced if another server takes its place."""
         self._tree = tree
@@ -199,7 +195,6 @@ class ServerEntries:
         return foreign_server(name, family, implementation, raw, folder, self._tree)
 
     def _note_choice(self, name: str, family: str, implementation: str, own: Path, foreign: Sequence[Path]) -> None:
-        """Note which server is used if several folders have one of that name."""
         installed = (INSTALLED / family / implementation).resolve()
         if foreign:
             self.notes.append(
@@ -232,7 +227,6 @@ class ServerEntries:
 
 
 def _has_setting(family: str, folder: Path, setting: str) -> bool:
-    """Return whether a server of Rollyard has a setting of that name itself."""
     return not needs_isolation(folder) and setting in load_server(family, folder, "app.py").Settings.model_fields
 
 

@@ -73,7 +73,6 @@ def stem_of(name: str) -> str:
 
 
 def _read(name: str) -> tuple[str, Sequence[str]]:
-    """Return the subset and the splits of a path."""
     *folders, last = PurePosixPath(stem_of(name)).parts
     splits: dict[str, None] = {}
     words: list[str] = []
@@ -210,8 +209,6 @@ class AmbiguousFiles(OperatorError):
 
 @dataclass(frozen=True)
 class SplitSelection:
-    """The split and subset to read."""
-
     split: str | None = None
     """The split that the user requested."""
     subset: str | None = None
@@ -298,7 +295,6 @@ def _check_formats(location: str, names: Iterable[str]) -> None:
 
 
 def _describe(layout: Layout) -> str:
-    """List the available subsets and splits on one line."""
     subsets = [
         f"{subset} ({', '.join(split or 'no split name' for split in splits)})" for subset, splits in layout.items()
     ]

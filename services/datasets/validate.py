@@ -23,15 +23,11 @@ R = TypeVar("R")
 
 
 class Problem(Record):
-    """An invalid row."""
-
     line: int
     problem: str
 
 
 class Repetition(Record):
-    """A row that repeats an earlier one."""
-
     line: int
     path: str
     """The file that contains the earlier row, on line `first_line`."""
@@ -39,8 +35,6 @@ class Repetition(Record):
 
 
 class FileReport(Record):
-    """The report on one file."""
-
     path: str
     rows: int
     """Number of valid rows."""
@@ -83,15 +77,12 @@ class _Seen:
         self._origins: dict[bytes, int] = {}
 
     def start_file(self, file: DataFile) -> None:
-        """Set the file that contains the rows added from now on."""
         self._files.append(file)
 
     def add(self, task: bytes, line: int) -> None:
-        """Store the location of a row, unless an equal row was added before."""
         self._origins.setdefault(task, line << 16 | len(self._files) - 1)
 
     def earlier(self, task: bytes, line: int) -> Repetition | None:
-        """Return a Repetition if an equal row was added before, else None."""
         origin = self._origins.get(task)
         if origin is None:
             return None

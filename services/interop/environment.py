@@ -39,7 +39,6 @@ class ServedEnvironment:
     """Deadline of each call to the environment."""
 
     def episode(self, row: Json) -> ServedEpisode:
-        """Return an episode for the row, which is not open yet."""
         return ServedEpisode(self.client, self.server, row, turn_based=self.turn_based, timeout_s=self.timeout_s)
 
     async def act(self, episode: ServedEpisode, name: str, arguments: Json) -> Outcome:

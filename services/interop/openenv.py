@@ -205,7 +205,6 @@ class Sockets:
 
 
 async def _messages(socket: WebSocket) -> AsyncIterator[bytes | str]:
-    """Yield the messages until the client disconnects."""
     while True:
         message = await socket.receive()
         if message["type"] == "websocket.disconnect":
@@ -243,7 +242,6 @@ _METADATA: Json = {"type": "object", "additionalProperties": True}
 
 
 def action_schema(*, turn_based: bool) -> Json:
-    """Return the schema of an action: a tool call, or a message of the model."""
     kinds = ["message"] if turn_based else ["call_tool", "list_tools", "message"]
     fields: Json = {
         "type": {"enum": kinds, "description": "What the model does."},
@@ -260,7 +258,6 @@ def action_schema(*, turn_based: bool) -> Json:
 
 
 def observation_schema() -> Json:
-    """Return the schema of an observation."""
     fields: Json = {
         "text": {**_TEXT, "description": "What the model reads next."},
         "messages": {"type": "array", "items": {"type": "object"}, "description": "After a reset: the conversation."},
@@ -276,7 +273,6 @@ def observation_schema() -> Json:
 
 
 def state_schema() -> Json:
-    """Return the schema of a state."""
     fields: Json = {
         "episode_id": {"anyOf": [_TEXT, {"type": "null"}]},
         "step_count": {"type": "integer", "minimum": 0},

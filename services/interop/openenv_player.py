@@ -88,7 +88,6 @@ class Player:
         return [tool_spec(tool) for tool in (*own, self.environment.submit_tool)]
 
     def state(self) -> Json:
-        """Return OpenEnv's State."""
         episode = self._episode
         return {
             "episode_id": self._episode_id,
@@ -97,7 +96,6 @@ class Player:
         }
 
     async def close(self) -> None:
-        """Close the episode, if one is open."""
         episode, self._episode, self._episode_id = self._episode, None, None
         if episode is not None:
             await episode.close()
@@ -136,16 +134,12 @@ log = logging.getLogger(__name__)
 
 
 class RpcError(Exception):
-    """An error answer with its JSON-RPC code."""
-
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
 class JsonRpc:
-    """Answers JSON-RPC requests, inside a client's session or without one."""
-
     def __init__(self, environment: ServedEnvironment, sessions: SessionStore[Player]) -> None:
         self._environment = environment
         self._sessions = sessions
@@ -167,7 +161,6 @@ class JsonRpc:
         return await self.answer_object(request, player)
 
     async def answer_object(self, request: Json, player: Player | None = None) -> Json:
-        """Return the answer to a request."""
         request_id = request.get("id") if isinstance(request.get("id"), str | int) else None
         try:
             if request.get("jsonrpc") != "2.0":

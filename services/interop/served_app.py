@@ -74,7 +74,6 @@ class AccessMiddleware:
 
 
 def add_task_routes(app: FastAPI, environment: ServedEnvironment) -> None:
-    """Add the routes of one environment."""
     tasks = environment.tasks
 
     @app.get("/list_environments")

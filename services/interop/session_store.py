@@ -33,8 +33,6 @@ class StoredSession(Generic[T]):
 
 
 class SessionStore(Generic[T]):
-    """The open sessions of one server, by id."""
-
     def __init__(self, limit: int, idle_s: float) -> None:
         self.limit = limit
         self._idle_s = idle_s
@@ -94,6 +92,5 @@ class SessionStore(Generic[T]):
                     await self.remove(session_id)
 
     async def close(self) -> None:
-        """End all sessions."""
         await asyncio.gather(*(self.remove(session_id) for session_id in list(self._sessions)))
         await asyncio.gather(*self._closing)

@@ -151,7 +151,6 @@ def check_completion(response: Json, requested: int = 1) -> tuple[Json, Json]:
 
 
 def has_content(message: Json) -> bool:
-    """Return whether a chat message or a delta has content from the model."""
     content = message.get("content")
     if isinstance(content, str):
         if content.strip():
@@ -305,7 +304,6 @@ def _has_item_content(item: Json) -> bool:
 
 
 def _texts(item: Json) -> list[str]:
-    """Return the text of each non-empty part of a message or a reasoning item."""
     parts: list[Any] = []
     for group in (item.get("content"), item.get("summary")):
         parts += [{"text": group}] if isinstance(group, str) else group if isinstance(group, list) else []

@@ -147,8 +147,6 @@ DEFAULT_HEAD_PORT = 11000
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """What RunHelper starts."""
-
     run: RunConfig
     head_port: int
     settings: CollectionSettings
