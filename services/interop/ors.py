@@ -23,6 +23,8 @@ from rollyard.records.types import Json
 from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
 from rollyard.services.interop.episode import Outcome, ServedEpisode
 from rollyard.services.interop.served_app import (
+    SessionStore,
+    StoredSession,
     add_task_routes,
     check_name,
     handle_errors,
@@ -30,7 +32,6 @@ from rollyard.services.interop.served_app import (
     read_object,
     text_in,
 )
-from rollyard.services.interop.session_store import SessionStore, StoredSession
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _MAX_ID = 200

@@ -95,11 +95,6 @@ async def test_an_error_of_the_configuration_is_raised_at_once_and_never_masked(
         await run(lambda count: Failure(kind, "no such model", server="policy"), MASK)
 
 
-async def test_an_unknown_agent_is_raised() -> None:
-    with pytest.raises(RolloutFailed, match="unknown_server"):
-        await run(lost, MASK, {**ROW, "agent_ref": {"name": "nobody"}})
-
-
 @pytest.mark.parametrize(
     ("kind", "server", "requests"),
     [

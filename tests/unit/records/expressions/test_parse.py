@@ -18,10 +18,6 @@ from rollyard.records.expression_parser import (
 )
 
 
-def test_a_condition_is_a_comparison_of_a_field_and_a_constant() -> None:
-    assert parse("reward < 0.5") == Comparison("<", Field(FieldPath(("reward",))), Constant(0.5))
-
-
 def test_a_chain_of_comparisons_means_all_of_them() -> None:
     reward = Field(FieldPath(("reward",)))
     expected = Logical("and", (Comparison("<", Constant(0), reward), Comparison("<", reward, Constant(1))))

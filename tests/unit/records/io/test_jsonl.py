@@ -18,18 +18,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "x.jsonl"
 
 
-def test_skip_yields_only_valid_lines(path: Path) -> None:
-    assert [line.value for line in iter_jsonl(path, skip)] == [{"a": 1}, {"a": 2}]
-
-
 def test_line_numbers_count_blank_lines_and_offsets_count_bytes(path: Path) -> None:
     found = list(iter_jsonl(path, skip))
     assert [(line.number, line.offset, line.line) for line in found] == [(1, 0, b'{"a": 1}\n'), (4, 14, b'{"a": 2}\n')]
-
-
-def test_hand_over_yields_the_error_in_place_of_the_line(path: Path) -> None:
-    are_bad = [type(item) is BadLine for item in iter_jsonl(path, hand_over)]
-    assert are_bad == [False, True, False, True, True]
 
 
 def test_only_the_last_line_can_be_truncated(path: Path) -> None:

@@ -46,8 +46,3 @@ def test_removing_a_removal_restores_what_it_removed() -> None:
 def test_a_removal_counts_wherever_it_is_in_a_merged_file() -> None:
     note = record(ROW, "note", text="look")
     assert not folded(remove(note), note)
-
-
-def test_records_of_rollouts_without_a_place_are_left_out() -> None:
-    note = record(ROW, "note", text="look")
-    assert fold([note], lambda ref: None) == {}

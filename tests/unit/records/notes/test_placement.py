@@ -30,11 +30,6 @@ def test_repeats_that_were_numbered_again_are_found_by_their_response() -> None:
     assert places(refs, [{**row, "_ng_rollout_index": row["_ng_rollout_index"] + 10} for row in file]) == [0, 1, 2]
 
 
-def test_equal_responses_are_told_apart_by_their_repeat() -> None:
-    file = [answered(0, repeat, "same") for repeat in range(3)]
-    assert places([ref_of(file[2]), ref_of(file[0])], file) == [2, 0]
-
-
 def test_two_rollouts_with_equal_responses_stay_two_after_their_repeats_change() -> None:
     file = [answered(0, repeat, "same") for repeat in range(2)]
     refs = [ref_of(row) for row in file]
@@ -59,7 +54,3 @@ def test_rows_of_other_programs_are_identified_by_their_prompt() -> None:
     refs = [ref_of(row) for row in file]
     assert len({ref.task_key for ref in refs}) == 3
     assert places(refs, file[::-1]) == [5, 4, 3, 2, 1, 0]
-
-
-def test_a_row_without_a_response_has_an_identity() -> None:
-    assert ref_of({"_ng_task_index": 1, "_ng_rollout_index": 2}).response_key

@@ -9,7 +9,7 @@ from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import ServerSpec
-from tests.support.foreign_folders import entry, make_root
+from tests.support.foreign_folders import entry
 
 
 def external(root: Path, settings: Json, family: str = "resources_servers", name: str = "mcqa") -> ServerSpec:
@@ -25,11 +25,6 @@ def test_an_entry_of_any_family_may_name_a_server_by_host_and_port(tmp_path: Pat
 
 def test_an_entry_may_name_a_server_by_url(tmp_path: Path) -> None:
     assert external(tmp_path, {"url": "https://gym.example/mcqa/"}).external_url == "https://gym.example/mcqa"
-
-
-def test_a_url_wins_over_a_folder_of_the_same_name(tmp_path: Path) -> None:
-    spec = external(tmp_path, {"url": "http://127.0.0.1:9"}, name="gsm8k")
-    assert spec.external_url == "http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize(
@@ -70,16 +65,6 @@ def test_a_setting_of_rollyards_server_is_refused_with_how_to_start_it_on_that_a
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_an_ipv6_address_is_written_with_or_without_brackets(tmp_path: Path, host: str) -> None:
     assert external(tmp_path, {"host": host, "port": 9}).external_url == "http://[::1]:9"
-
-
-def test_a_misspelt_key_of_an_address_is_refused_with_the_right_ones(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"mine: .* url.* host"):
-        external(tmp_path, {"host": "127.0.0.1", "prot": 9})
-
-
-def test_host_and_port_without_an_entrypoint_name_a_running_server_of_nemo_gym(tmp_path: Path) -> None:
-    make_root(tmp_path, name="mcqa")
-    assert external(tmp_path, {"host": "127.0.0.1", "port": 9}).external_url == "http://127.0.0.1:9"
 
 
 def test_catalogue_entries_of_an_external_server_are_accepted(tmp_path: Path) -> None:

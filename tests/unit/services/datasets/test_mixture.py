@@ -72,11 +72,6 @@ def test_every_epoch_follows_the_order_file_and_skips_rows_it_does_not_list(root
     assert repeated.startswith("dataset 'a': 1 lines ")
 
 
-def test_an_order_file_may_have_a_byte_order_mark_and_crlf(root: Path) -> None:
-    (root / "order.txt").write_bytes(b"\xef\xbb\xbfa7\r\na3\r\n")
-    assert ids(mixture(root, {**A, "order": str(root / "order.txt")})) == ["a7", "a3"]
-
-
 def test_an_order_file_without_ids_is_rejected(root: Path) -> None:
     (root / "order.txt").write_text("\n\n")
     with pytest.raises(OperatorError, match=r"order\.txt: .*no ids"):
@@ -108,12 +103,6 @@ def test_an_order_file_with_an_unknown_id_is_rejected_by_name(text: str, message
     (root / "order.txt").write_text(text)
     with pytest.raises(OperatorError, match=message):
         mixture(root, {**A, "order": str(root / "order.txt")})
-
-
-def test_a_mixture_may_contain_a_dataset_twice(root: Path) -> None:
-    mix = mixture(root, B, {**B, "name": "again", "count": 4})
-    counts = Counter(ids(mix))
-    assert sorted(counts.values()) == [1] * 6 + [2] * 4
 
 
 @pytest.mark.parametrize(
@@ -203,13 +192,6 @@ def test_rows_without_an_agent_are_rejected(root: Path) -> None:
 def test_invalid_settings_are_rejected_with_the_reason(root: Path, wrong: Any, message: str) -> None:
     with pytest.raises(OperatorError, match=message):
         mixture(root, *wrong["datasets"], **{key: value for key, value in wrong.items() if key != "datasets"})
-
-
-def test_a_file_that_changes_during_a_collection_is_an_error(root: Path) -> None:
-    mix = mixture(root, B)
-    (root / "b.jsonl").write_text("gone\n")
-    with pytest.raises(OperatorError, match="changed"):
-        list(mix.rollouts(1))
 
 
 def test_rows_that_move_during_a_collection_are_an_error(root: Path) -> None:

@@ -122,19 +122,6 @@ def test_damaged_compressed_files_are_rejected(tmp_path: Path, file_format: str,
         tasks(tmp_path / "rows")
 
 
-def test_an_invalid_row_of_a_packed_file_is_named_by_its_line(tmp_path: Path) -> None:
-    (tmp_path / "rows.gz").write_bytes(gzip.compress(PLAIN[:HALF] + b"{broken\n"))
-    with pytest.raises(OperatorError, match=rf"rows\.gz: line {PLAIN[:HALF].count(bytes([10])) + 1} .*JSON"):
-        tasks(tmp_path / "rows.gz")
-
-
-def test_a_missing_package_is_named_with_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_packed(tmp_path / "rows.zst", "zst")
-    monkeypatch.setitem(sys.modules, "backports.zstd", None)
-    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[zstd\]'"):
-        tasks(tmp_path / "rows.zst")
-
-
 def test_memory_does_not_grow_with_the_decompressed_size(tmp_path: Path) -> None:
     """Reads 32 MB of rows in chunks."""
     import tracemalloc

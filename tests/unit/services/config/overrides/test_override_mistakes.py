@@ -7,7 +7,6 @@ import re
 import pytest
 
 from rollyard.cli.collect_rollouts import CollectOptions
-from rollyard.cli.lm_eval import LmEvalOptions
 from rollyard.cli.options import Options, read_options
 from rollyard.cli.run import RunOptions, run
 from rollyard.cli.status import StatusOptions
@@ -101,11 +100,6 @@ def test_a_single_value_becomes_a_list_of_one(arguments: list[str]) -> None:
     assert read_options(RunOptions, arguments)[0].config_paths == ("a.yaml",)
 
 
-def test_list_options_accept_a_single_value() -> None:
-    options, _ = read_options(LmEvalOptions, ["+benchmarks=gsm8k:8", "+lm_eval_command=/opt/lm_eval", "+model=7"])
-    assert (options.benchmarks, options.lm_eval_command, options.model) == (("gsm8k:8",), ("/opt/lm_eval",), "7")
-
-
 def test_a_list_that_the_shell_split_at_spaces_is_rejoined() -> None:
     options, _ = read_options(RunOptions, ["+config_paths=[a.yaml,", "b.yaml,", "c", "d.yaml]", "+dry_run=true"])
     assert options.config_paths == ("a.yaml", "b.yaml", "c d.yaml") and options.dry_run
@@ -115,11 +109,6 @@ def test_an_unquoted_tilde_expands_to_the_home_folder(monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOME", "/home/jürgen")
     options, _ = read_options(RunOptions, ["+config_paths=[~/a.yaml, '~/b.yaml']"])
     assert options.config_paths == ("/home/jürgen/a.yaml", "~/b.yaml")
-
-
-def test_non_ascii_letters_need_no_quotes() -> None:
-    (override,) = parse_overrides(["+a=größe/数据.jsonl"])
-    assert override.value == "größe/数据.jsonl"
 
 
 @pytest.mark.parametrize("typed", ["007", "1e3", "true", "1_000", "null_"])
@@ -169,10 +158,6 @@ def test_a_run_token_in_a_command_line_is_noted(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("model", [RunOptions, CollectOptions])
 def test_a_mistyped_help_is_named(model: type[Options]) -> None:
     assert "'--helpp', did you mean '--help'?" in error_message(model, "--helpp")
-
-
-def test_a_mistyped_option_that_took_the_next_file_is_named() -> None:
-    assert "'--dry_rn', did you mean '--dry-run'?" in error_message(RunOptions, "--dry_rn", "a.yaml")
 
 
 def test_a_mistyped_option_next_to_the_servers_settings_is_named_as_it_was_typed() -> None:
