@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-# Names a value inside a row: `reward`, `response.usage.output_tokens`, `row["my key"][0]`.
-
 
 @dataclass(frozen=True)
 class FieldPath:
@@ -71,8 +69,6 @@ def quoted(text: str) -> str:
         return json.dumps(text)
     return json.dumps(text, ensure_ascii=False)
 
-
-# The parts of a parsed expression.
 
 Value = None | bool | int | float | str
 ArithmeticOperator = Literal["+", "-", "*", "/", "%"]

@@ -31,8 +31,6 @@ from rollyard.records.expression_parser import (
     Value,
 )
 
-# Columns of values: one value for each rollout.
-
 LARGEST_EXACT = 2**53
 """Larger integers may lie between two floats."""
 

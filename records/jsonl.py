@@ -22,8 +22,6 @@ from rollyard.records.json_values import json_kind
 from rollyard.records.locked_files import sync_folder
 from rollyard.records.types import Json
 
-# Reads the lines of files as bytes, with their byte offsets. Only `\n` ends a line.
-
 _TYPICAL_LINE_BYTES = 4096
 
 
@@ -77,8 +75,6 @@ def line_at(path: str | os.PathLike[str], offset: int) -> bytes:
     finally:
         os.close(fd)
 
-
-# Explains why a line of a file is not JSON.
 
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive",

@@ -15,8 +15,6 @@ from rollyard.records.json_values import differences
 from rollyard.records.run_types import CodeVersion, ServerCode
 from rollyard.records.types import Json, Record
 
-# Record types of a collection's manifest. They are frozen and reject unknown fields.
-
 
 class Adoption(Record):
     """Records that rollouts without a manifest were checked and adopted."""

@@ -118,9 +118,6 @@ def new_record(kind: str, author: str, rollout: RolloutRef, **fields: Any) -> An
     return parse_record({"kind": kind, **common, **fields})
 
 
-# Names the author of records that state none.
-
-
 def user_name() -> str:
     """Return the name of the user who runs this process, or `user 1000` if the host does not know the id."""
     try:
@@ -128,8 +125,6 @@ def user_name() -> str:
     except KeyError:
         return f"user {os.getuid()}"
 
-
-# What currently applies to each rollout: the records, folded.
 
 K = TypeVar("K", bound=Hashable)
 
@@ -206,8 +201,6 @@ def removed_ids(records: Iterable[AnyRecord]) -> set[str]:
     return removed
 
 
-# The fields that expressions read from the notes of a rollout: `"loop" in labels`, `override == "wrong"`.
-
 NOTE_FIELDS = ("labels", "override", "annotators", "note_texts", "labels_by", "overrides")
 """`labels`: a list of the labels of all authors. `override`: the last verdict, "correct", "wrong" or a reward.
 `annotators`: a list of the authors. `note_texts`: a list of the notes. `labels_by.ann`, `overrides.ann`: labels and
@@ -243,9 +236,6 @@ def note_columns(
     return {field: column_of([field.value(one) for one in values]) for field in fields}
 
 
-# Finds the rows that records are about, by content.
-
-
 def placed(refs: Iterable[RolloutRef], rows: Iterable[tuple[int, RolloutRef]]) -> dict[RolloutRef, int]:
     """Return the place of each rollout among `rows`, which are places with the identities of their rows.
 
@@ -277,8 +267,6 @@ def placed(refs: Iterable[RolloutRef], rows: Iterable[tuple[int, RolloutRef]]) -
 def _content(ref: RolloutRef) -> tuple[str, str]:
     return ref.task_key, ref.response_key
 
-
-# Computes the identity of a rollout from its row.
 
 PROMPT_PREFIX = "prompt:"
 _INCIDENTAL = frozenset({"id", "call_id", "status", "annotations", "logprobs", *TOKEN_FIELDS})

@@ -67,9 +67,6 @@ def unchanged_bound(tasks: int) -> float:
     return 1.0 - float(0.025 ** (1.0 / tasks))
 
 
-# Computes running means of rewards and successes, and their standard errors. Keeps only a few numbers per task in
-# memory.
-
 _MAX_AGENTS = 8
 
 
@@ -190,9 +187,6 @@ def _clustered(
     noise = 8 * sys.float_info.epsilon * size * max(1.0, rollouts / tasks)
     return ClusteredMean(mean, error if error > noise / math.sqrt(tasks) else None, rollouts, tasks)
 
-
-# Infers the reward scale of a dataset from its rollouts, and checks whether rewards of several datasets can be
-# averaged.
 
 NO_NAME = "rows without a dataset_name"
 """Display name of rows without a `dataset_name` if other rows have one."""

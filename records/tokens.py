@@ -129,8 +129,6 @@ def _texts(value: Any, count: int) -> list[str]:
     return []
 
 
-# Fields that are computed from a whole row when they are asked for, by the names that expressions give them.
-
 _MAX_VERSIONS = 100
 
 

@@ -37,8 +37,6 @@ from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_entries import ServerEntries, check_references
 from rollyard.services.server.settings import dashed
 
-# Finds and reads the YAML files of a run, and explains errors in them.
-
 
 def config_files(
     config_paths: Sequence[str | Mapping[str, Any]], roots: Sequence[Path]

@@ -18,144 +18,6 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.services.server.settings import REDACTED, is_secret, redacted_at, without_credentials
 
-# Processes the text of Hydra overrides: finds quotes and brackets, and formats values so that Hydra can parse them.
-
-_CLOSING = {"[": "]", "{": "}"}
-_PIECES = re.compile(
-    r"""(?P<quoted>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')"""
-    r"""|(?P<filled>\$\{[^}]*\})"""  # an interpolation's braces are not a mapping
-    r"""|(?P<mark>[\[\]{},])"""
-    r"""|(?P<text>(?:\\.|\$(?!\{)|[^\[\]{},"'\\$])+|.)""",
-    re.DOTALL,
-)
-_ASSIGNED = re.compile(r"(?:--|[+~]{0,2})[A-Za-z_$][\w.\-/@$]*=")
-_PLAIN = re.compile(r"[A-Za-z_/.][\w/\-.+$%*@?|]*(?: [\w/\-.+$%*@?|]+)*", re.ASCII)
-
-
-def join_split_values(arguments: Iterable[str]) -> list[str]:
-    """Rejoin bracketed values that the shell split at their spaces."""
-    joined: list[str] = []
-    waiting = list(arguments)
-    while waiting:
-        text = waiting.pop(0)
-        if _ASSIGNED.match(text):
-            for number in range(1, len(waiting) + 1):
-                if not open_bracket(text) or _ASSIGNED.match(waiting[number - 1]):
-                    break
-                longer = " ".join([text, *waiting[:number]])
-                if not open_bracket(longer):
-                    text, waiting = longer, waiting[number:]
-                    break
-        joined.append(text)
-    return joined
-
-
-def open_bracket(text: str) -> str:
-    """Return an unmatched bracket in an argument's value; empty if all brackets match."""
-    stack: list[str] = []
-    for kind, piece in pieces(text.partition("=")[2]):
-        if kind == "mark" and piece in _CLOSING:
-            stack.append(piece)
-        elif kind == "mark" and piece in _CLOSING.values() and (not stack or _CLOSING[stack.pop()] != piece):
-            return piece
-    return stack[-1] if stack else ""
-
-
-def pieces(value: str) -> Iterator[tuple[str, str]]:
-    """Split a value into pieces; yield the kind (quoted, filled, mark or text) and the text of each."""
-    for found in _PIECES.finditer(value):
-        yield str(found.lastgroup), found.group()
-
-
-def normalize(text: str) -> str:
-    """Rewrite common notations that Hydra's grammar does not support: `~/x`, `[a,]`, non-ASCII letters."""
-    key, equals, value = text.partition("=")
-    if not equals or (value.isascii() and "~" not in value and not re.search(r",\s*[\]}]", value)):
-        return text
-    found = list(pieces(value))
-    done: list[str] = []
-    for number, (kind, piece) in enumerate(found):
-        following = next((later for _, later in found[number + 1 :] if later.strip()), "")
-        if kind == "mark" and piece == "," and following in ("]", "}") and done and done[-1] not in ("[", "{", ","):
-            continue
-        done.append(_normalize_text(piece) if kind == "text" else piece)
-    return f"{key}={''.join(done)}"
-
-
-def _normalize_text(piece: str) -> str:
-    before, rest = re.fullmatch(r"((?:[^:]*:\s+|[A-Za-z_]\w*:(?!/))?\s*)(.*)", piece, re.DOTALL).groups()  # type: ignore[union-attr]
-    if re.match(r"~(/|$)", rest):
-        rest = str(Path.home()) + rest[1:]
-    if not rest.isascii() and rest.isprintable() and not re.search("[\u2018-\u201f\u00a0]", rest):  # typographic quotes
-        stripped = rest.rstrip()
-        rest = quote(stripped) + rest[len(stripped) :]
-    return f"{before}{rest}"
-
-
-def format_value(value: Any, *, bare: bool = True) -> str:
-    """Format `value` in Hydra's grammar. `bare`: strings without special characters are not quoted."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{', '.join(format_value(item) for item in value)}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {format_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, int | float):
-        return str(value)
-    reserved = str(value).lower() in ("null", "true", "false", "nan", "inf")
-    return str(value) if bare and _PLAIN.fullmatch(str(value)) and not reserved else quote(str(value))
-
-
-def quote(text: str) -> str:
-    return QuotedString(text, Quote.double).with_quotes()
-
-
-# Says what is wrong with an argument that Hydra cannot parse.
-
-_KEY = re.compile(r"[+~]{0,2}[A-Za-z_$][\w\-$]*(?:\.[\w\-$]+)*", re.ASCII)
-_DASHED = re.compile(r"[-\u2010-\u2015\u2212]{1,3}([A-Za-z][\w.\-]*)(?:\s*[=:]\s*(.*))?", re.DOTALL)
-_TYPOGRAPHIC = re.compile("[\u2018-\u201f\u00a0]")
-_EXPECTED = "expected --key value, --key=[a,b], '--key={k: v}' or --key='\"any text\"'"
-
-
-def explain(arguments: Sequence[str], number: int, known: Mapping[str, str]) -> str:
-    """Say in one line what is wrong with `arguments[number]`, without secrets. `known`: the command's options."""
-    text = arguments[number]
-    before = arguments[number - 1] if number else ""
-    after = arguments[number + 1] if number + 1 < len(arguments) else ""
-    key, _, value = text.partition("=")
-    bracket = open_bracket(text)
-    if not text.strip():
-        problem = "it is empty (is a shell variable unset?)"
-    elif option := _DASHED.fullmatch(text):
-        problem = f"an option begins with two plain dashes{did_you_mean(option[1].replace('-', '_'), known)}"
-    elif before.endswith("=") or after.startswith("="):
-        problem = "there are spaces around its ="
-    elif _TYPOGRAPHIC.search(text):
-        problem = "it has typographic quotes or spaces"
-    elif "=" not in text:
-        problem = f"it has no ={did_you_mean(text.lstrip('+~'), known)}; the shell splits a value at its spaces"
-    elif not _KEY.fullmatch(key):
-        problem = f"the name before the = is {key!r}; a name consists of letters, digits, _ and dots"
-    elif not value.isprintable():
-        problem = "its value contains a line break or a control character"
-    elif bracket:
-        problem = f"the {bracket} in its value has no counterpart"
-    elif re.match(r"\s*\w+\s*\(", value):
-        problem = "its value is parsed as a function; write a list as [a,b], and a string with brackets in quotes"
-    elif any(kind == "mark" and piece == "," for kind, piece in pieces(value)) and value.strip()[0] not in "[{":
-        problem = "it has several values; write a list as [a,b], and a string with commas in quotes"
-    else:
-        odd = next((character for character in value if character in "=#&;<>^`!()~\"'{}[]"), "")
-        problem = f"its value contains {odd}; put it in quotes to make it a string" if odd else "its value is invalid"
-    named = REDACTED if before.endswith("=") and is_secret(before.strip("+~- =").rpartition(".")[2]) else shown(text)
-    return f"cannot read the argument {named!r}: {problem}; {_EXPECTED}"
-
-
-# Parses arguments with Hydra's parser into keys and values, and applies them to OmegaConf trees.
-
 _VALUE_OPERATIONS = {OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD}
 _HEADERS = re.compile(r"headers$", re.IGNORECASE)
 _SECRET_INSIDE = re.compile(
@@ -283,8 +145,6 @@ def _plain(value: Any) -> Any:
     return text if isinstance(text, str) else str(value)
 
 
-# Overrides in the command lines of Rollyard's own commands, which other parts of Rollyard start.
-
 _PLACEHOLDERS = frozenset({"dummy", "dummy_key", "empty", "none", "null", "unused"})
 """Keys for engines that require none."""
 
@@ -332,3 +192,135 @@ def _without_references(value: Any) -> Any:
         return [_without_references(item) for item in value]
     harmless = isinstance(value, str) and ("${" in value or value.lower() in _PLACEHOLDERS)
     return "" if harmless else value
+
+
+_CLOSING = {"[": "]", "{": "}"}
+_PIECES = re.compile(
+    r"""(?P<quoted>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')"""
+    r"""|(?P<filled>\$\{[^}]*\})"""  # an interpolation's braces are not a mapping
+    r"""|(?P<mark>[\[\]{},])"""
+    r"""|(?P<text>(?:\\.|\$(?!\{)|[^\[\]{},"'\\$])+|.)""",
+    re.DOTALL,
+)
+_ASSIGNED = re.compile(r"(?:--|[+~]{0,2})[A-Za-z_$][\w.\-/@$]*=")
+_PLAIN = re.compile(r"[A-Za-z_/.][\w/\-.+$%*@?|]*(?: [\w/\-.+$%*@?|]+)*", re.ASCII)
+
+
+def join_split_values(arguments: Iterable[str]) -> list[str]:
+    """Rejoin bracketed values that the shell split at their spaces."""
+    joined: list[str] = []
+    waiting = list(arguments)
+    while waiting:
+        text = waiting.pop(0)
+        if _ASSIGNED.match(text):
+            for number in range(1, len(waiting) + 1):
+                if not open_bracket(text) or _ASSIGNED.match(waiting[number - 1]):
+                    break
+                longer = " ".join([text, *waiting[:number]])
+                if not open_bracket(longer):
+                    text, waiting = longer, waiting[number:]
+                    break
+        joined.append(text)
+    return joined
+
+
+def open_bracket(text: str) -> str:
+    """Return an unmatched bracket in an argument's value; empty if all brackets match."""
+    stack: list[str] = []
+    for kind, piece in pieces(text.partition("=")[2]):
+        if kind == "mark" and piece in _CLOSING:
+            stack.append(piece)
+        elif kind == "mark" and piece in _CLOSING.values() and (not stack or _CLOSING[stack.pop()] != piece):
+            return piece
+    return stack[-1] if stack else ""
+
+
+def pieces(value: str) -> Iterator[tuple[str, str]]:
+    """Split a value into pieces; yield the kind (quoted, filled, mark or text) and the text of each."""
+    for found in _PIECES.finditer(value):
+        yield str(found.lastgroup), found.group()
+
+
+def normalize(text: str) -> str:
+    """Rewrite common notations that Hydra's grammar does not support: `~/x`, `[a,]`, non-ASCII letters."""
+    key, equals, value = text.partition("=")
+    if not equals or (value.isascii() and "~" not in value and not re.search(r",\s*[\]}]", value)):
+        return text
+    found = list(pieces(value))
+    done: list[str] = []
+    for number, (kind, piece) in enumerate(found):
+        following = next((later for _, later in found[number + 1 :] if later.strip()), "")
+        if kind == "mark" and piece == "," and following in ("]", "}") and done and done[-1] not in ("[", "{", ","):
+            continue
+        done.append(_normalize_text(piece) if kind == "text" else piece)
+    return f"{key}={''.join(done)}"
+
+
+def _normalize_text(piece: str) -> str:
+    before, rest = re.fullmatch(r"((?:[^:]*:\s+|[A-Za-z_]\w*:(?!/))?\s*)(.*)", piece, re.DOTALL).groups()  # type: ignore[union-attr]
+    if re.match(r"~(/|$)", rest):
+        rest = str(Path.home()) + rest[1:]
+    if not rest.isascii() and rest.isprintable() and not re.search("[\u2018-\u201f\u00a0]", rest):  # typographic quotes
+        stripped = rest.rstrip()
+        rest = quote(stripped) + rest[len(stripped) :]
+    return f"{before}{rest}"
+
+
+def format_value(value: Any, *, bare: bool = True) -> str:
+    """Format `value` in Hydra's grammar. `bare`: strings without special characters are not quoted."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(format_value(item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {format_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, int | float):
+        return str(value)
+    reserved = str(value).lower() in ("null", "true", "false", "nan", "inf")
+    return str(value) if bare and _PLAIN.fullmatch(str(value)) and not reserved else quote(str(value))
+
+
+def quote(text: str) -> str:
+    return QuotedString(text, Quote.double).with_quotes()
+
+
+_KEY = re.compile(r"[+~]{0,2}[A-Za-z_$][\w\-$]*(?:\.[\w\-$]+)*", re.ASCII)
+_DASHED = re.compile(r"[-\u2010-\u2015\u2212]{1,3}([A-Za-z][\w.\-]*)(?:\s*[=:]\s*(.*))?", re.DOTALL)
+_TYPOGRAPHIC = re.compile("[\u2018-\u201f\u00a0]")
+_EXPECTED = "expected --key value, --key=[a,b], '--key={k: v}' or --key='\"any text\"'"
+
+
+def explain(arguments: Sequence[str], number: int, known: Mapping[str, str]) -> str:
+    """Say in one line what is wrong with `arguments[number]`, without secrets. `known`: the command's options."""
+    text = arguments[number]
+    before = arguments[number - 1] if number else ""
+    after = arguments[number + 1] if number + 1 < len(arguments) else ""
+    key, _, value = text.partition("=")
+    bracket = open_bracket(text)
+    if not text.strip():
+        problem = "it is empty (is a shell variable unset?)"
+    elif option := _DASHED.fullmatch(text):
+        problem = f"an option begins with two plain dashes{did_you_mean(option[1].replace('-', '_'), known)}"
+    elif before.endswith("=") or after.startswith("="):
+        problem = "there are spaces around its ="
+    elif _TYPOGRAPHIC.search(text):
+        problem = "it has typographic quotes or spaces"
+    elif "=" not in text:
+        problem = f"it has no ={did_you_mean(text.lstrip('+~'), known)}; the shell splits a value at its spaces"
+    elif not _KEY.fullmatch(key):
+        problem = f"the name before the = is {key!r}; a name consists of letters, digits, _ and dots"
+    elif not value.isprintable():
+        problem = "its value contains a line break or a control character"
+    elif bracket:
+        problem = f"the {bracket} in its value has no counterpart"
+    elif re.match(r"\s*\w+\s*\(", value):
+        problem = "its value is parsed as a function; write a list as [a,b], and a string with brackets in quotes"
+    elif any(kind == "mark" and piece == "," for kind, piece in pieces(value)) and value.strip()[0] not in "[{":
+        problem = "it has several values; write a list as [a,b], and a string with commas in quotes"
+    else:
+        odd = next((character for character in value if character in "=#&;<>^`!()~\"'{}[]"), "")
+        problem = f"its value contains {odd}; put it in quotes to make it a string" if odd else "its value is invalid"
+    named = REDACTED if before.endswith("=") and is_secret(before.strip("+~- =").rpartition(".")[2]) else shown(text)
+    return f"cannot read the argument {named!r}: {problem}; {_EXPECTED}"

@@ -18,8 +18,6 @@ from rollyard.records.data_files import COMPRESSED, DELIMITED
 from rollyard.records.errors import OperatorError
 from rollyard.records.yaml_aliases import check_aliases
 
-# Derives the split and subset of a file from its path, following the conventions of the Hugging Face hub.
-
 DEFAULT = "default"
 """The hub's name for an unnamed subset."""
 TEXTS = (".jsonl", ".json")
@@ -103,8 +101,6 @@ def _words(part: str) -> tuple[list[str], list[str]]:
             remaining.append(piece)
     return remaining, found
 
-
-# Reads subsets and splits from a dataset card (README.md) whose front matter has `configs`.
 
 CARD = "README.md"
 

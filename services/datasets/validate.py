@@ -13,8 +13,7 @@ from rollyard.records.data_files import DataFile
 from rollyard.records.rows import agent_of, id_of_row, rows_of
 from rollyard.records.spread import Spread, spread
 from rollyard.records.types import Json, Record
-from rollyard.services.datasets.dataset import fingerprint
-from rollyard.services.datasets.overlap import KINDS, Match, TestSets
+from rollyard.services.datasets.overlap import KINDS, Match, TestSets, row_hash
 
 MAX_LISTED = 20
 """Maximum number of problems and duplicates that are listed individually."""
@@ -114,7 +113,7 @@ def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
         if row.problem:
             problems.add(Problem(line=row.line, problem=row.problem.lstrip(": ")))
             continue
-        task = _row_hash(row.value)
+        task = row_hash(row.value)
         if (repetition := seen.earlier(task, row.line)) is not None:
             duplicates.add(repetition)
         if len(test_sets):
@@ -161,7 +160,3 @@ def texts(row: Json) -> list[str]:
             if isinstance(text, str):
                 found.append(text)
     return found
-
-
-def _row_hash(row: Json) -> bytes:
-    return bytes.fromhex(fingerprint(row))[:16]

@@ -24,7 +24,7 @@ from rollyard.records.types import RESERVED_PATHS, Json
 from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER, ServerClient
 from rollyard.services.http.problem import PROBLEM_TYPE, raise_for_status
 from rollyard.services.http.session import Session
-from rollyard.services.responses.server_answers import read_answer
+from rollyard.services.responses.response_validity import read_answer
 
 CLOSE_S = 10.0
 _WORDS = (400, 404, 405, 413, 422)

@@ -125,19 +125,6 @@ def test_load_takes_a_plugin_folder_with_relative_imports(tmp_path: Path) -> Non
     assert load(folder).reward == 2.0
 
 
-def test_folders_with_the_same_name_in_two_places_are_two_plugins(tmp_path: Path) -> None:
-    places = []
-    for place in ("one", "two", "one"):
-        folder = tmp_path / place / "resources_servers/mine"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "app.py").write_text(
-            "from rollyard import Environment, serve\n"
-            f"class Mine(Environment):\n    place = {place!r}\nserver = serve(Mine)\n"
-        )
-        places.append(load(folder).place)
-    assert places == ["one", "two", "one"]
-
-
 @pytest.mark.parametrize("turns", ["Hello.", says("Hello."), None, 5])
 async def test_one_turn_instead_of_a_list_of_turns_is_refused(turns: Any) -> None:
     with pytest.raises(OperatorError, match=r"turns is .*; expected"):

@@ -17,7 +17,7 @@ from rollyard.services.backoff import Backoff
 from rollyard.services.http.problem import problem_response
 from rollyard.services.http.request import RawRequest, RawResponse
 from tests.support.fixtures import http_transport, listening, make_client, make_server
-from tests.support.nemo_rl_rules import loss_multiplier, message_log
+from tests.support.nemo_rl_rules import loss_multiplier
 
 ROW: Json = {"responses_create_params": {"input": "go"}, "agent_ref": {"name": "player"}, "_rowidx": 0}
 TOKENS: Json = {"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.1]}
@@ -58,12 +58,6 @@ RAISE = CollectionSettings(failed_rollouts="raise", max_attempts=2)
 async def test_a_rollout_that_a_dying_server_interrupted_is_played_again() -> None:
     found, requests = await run(lambda count: GOOD if count else lost(count), RAISE)
     assert (found["reward"], loss_multiplier(found), requests) == (1.0, 1.0, 2)
-
-
-async def test_a_rollout_that_keeps_failing_is_masked_and_has_a_placeholder() -> None:
-    found, requests = await run(lost, MASK)
-    assert (loss_multiplier(found), requests) == (0.0, 2)
-    assert len(message_log(ROW, found)) == 2
 
 
 async def test_a_rollout_that_keeps_failing_is_raised_as_an_exception_that_reaches_another_process() -> None:

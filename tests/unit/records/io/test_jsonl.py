@@ -36,11 +36,6 @@ def test_reject_raises_an_error_with_file_line_finding_and_remedy(path: Path) ->
         list(iter_jsonl(path, refuse(path, error=OperatorError)))
 
 
-def test_the_result_of_on_error_is_yielded_in_place_of_the_line(path: Path) -> None:
-    found = list(iter_jsonl(path, lambda bad: bad.number))
-    assert [item for item in found if isinstance(item, int)] == [3, 5, 6]
-
-
 def test_lenient_parsing_accepts_nan_and_strict_parsing_rejects_it(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(b'{"a": NaN}\n{"a": "\\ud800"}\n')
     assert len(list(iter_jsonl(tmp_path / "x.jsonl", skip, parse=lenient))) == 2

@@ -37,8 +37,3 @@ def test_a_config_in_the_folder_of_another_family_is_suggested(tmp_path: Path) -
         (tmp_path / path).touch()
     with pytest.raises(OperatorError, match=r"did you mean 'agents/my_name/configs/my_name\.yaml'"):
         find_config("resources_servers/my_name/configs/my_name.yaml", [tmp_path])
-
-
-def test_a_server_may_be_added_with_a_plus() -> None:
-    config = load_config("+second_model.responses_api_models.builtin_model.latency_s=0.5")
-    assert [spec.name for spec in config.servers][-1] == "second_model"

@@ -124,11 +124,6 @@ def test_an_entry_with_an_interpreter_asks_for_nemo_gyms_server_of_that_name(tmp
     assert config.servers[0].program is not None and config.servers[0].folder == folder.resolve()
 
 
-def test_an_agent_that_both_have_is_rollyards(tmp_path: Path) -> None:
-    spec = server(agent_of(tmp_path, "simple_agent", max_steps=6), "agent")
-    assert (spec.family, spec.implementation, spec.program) == ("agents", "simple_agent", None)
-
-
 @pytest.mark.parametrize(
     ("theirs", "ours", "setting"),
     [

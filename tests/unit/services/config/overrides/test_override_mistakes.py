@@ -155,11 +155,6 @@ def test_a_run_token_in_a_command_line_is_noted(capsys: pytest.CaptureFixture[st
     assert "ROLLYARD_TOKEN" in note and "sk-1234" not in note
 
 
-@pytest.mark.parametrize("model", [RunOptions, CollectOptions])
-def test_a_mistyped_help_is_named(model: type[Options]) -> None:
-    assert "'--helpp', did you mean '--help'?" in error_message(model, "--helpp")
-
-
 def test_a_mistyped_option_next_to_the_servers_settings_is_named_as_it_was_typed() -> None:
     with pytest.raises(OperatorError, match="unknown option '--dry-rn', did you mean '--dry-run'"):
         run(["configs/sokoban_builtin.yaml", "--dry-rn"])
