@@ -16,7 +16,7 @@ from rollyard.records.rollout_file import Rollouts
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.viewer import exported, viewing
 from tests.support.rollout_files import write
-from tests.unit.records.notes.note_rows import record, rows, write_notes
+from tests.unit.records.note_rows import record, rows, write_notes
 
 Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr"

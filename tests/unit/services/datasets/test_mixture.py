@@ -222,3 +222,50 @@ def test_a_mixture_file_without_settings_is_rejected_in_one_line(root: Path, con
     (root / "mix.yaml").write_bytes(content)
     with pytest.raises(OperatorError, match=message):
         read_mixture("mix.yaml", [root])
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    for name, count in (("a", 40), ("b", 50), ("c", 7)):
+        lines = [row(f"{name}{number}", id=f"{name}{number}", number=number) for number in range(count)]
+        write_rows(tmp_path / f"{name}.jsonl", lines)
+    return tmp_path
+
+
+def drawn(mix: Mixture, name: str) -> list[str]:
+    return [row_id for dataset, row_id in mix.row_refs() if dataset.name == name]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "count", "mode"),
+    [(0, None, "weighted"), (0, 12, "sequential"), (5, None, "sequential"), (5, 12, "weighted")],
+)
+def test_changing_one_dataset_does_not_change_the_draws_of_another(
+    three: Path, epoch: int, count: int | None, mode: str
+) -> None:
+    b = {**B, "count": count}
+    plain = {"name": "a", "path": "a.jsonl"}
+    neighbours: list[list[dict[str, Any]]] = [
+        [],
+        [plain],
+        [{**plain, "where": {"number": {"max": 11}}}],
+        [{**plain, "count": 3}],
+        [{**plain, "shuffle": False}],
+        [{**plain, "weight": 9.0}],
+        [{**plain, "path": "c.jsonl"}],
+        [{**plain, "name": "other"}, {"name": "c", "path": "c.jsonl"}],
+    ]
+    orders = {
+        tuple(drawn(mixture(three, *sets, epoch=epoch, mode=mode), "b"))
+        for others in neighbours
+        for sets in ([*others, b], [b, *others])
+    }
+    assert len(orders) == 1
+    assert len(next(iter(orders))) == (count or 50)
+
+
+def test_datasets_with_the_same_name_draw_independently(three: Path) -> None:
+    repeated = mixture(three, {**B, "count": 10}, {**B, "count": 10}, mode="sequential")
+    names = drawn(repeated, "b")
+    assert names[:10] != names[10:]
+    assert names[:10] == drawn(mixture(three, {**B, "count": 10}), "b")

@@ -21,7 +21,7 @@ from rollyard.records.types import Json
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.tasks import TaskFile
 from tests.support.fake_stores import store
-from tests.unit.records.datasets.test_columns import save_to_disk
+from tests.unit.records.test_columns import save_to_disk
 from tests.unit.services.datasets.files import mixture, row, rows
 
 zstd: Any = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")

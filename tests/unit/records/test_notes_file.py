@@ -15,7 +15,7 @@ from rollyard.records.errors import RunError
 from rollyard.records.note_records import TextNote
 from rollyard.records.notes_file import NotesContent, NotesFile
 from tests.support.waiting import deadline_s
-from tests.unit.records.notes.note_rows import record, rows
+from tests.unit.records.note_rows import record, rows
 from tests.unit.services.processes import FORKS, in_child
 
 ROW = rows()[0]
