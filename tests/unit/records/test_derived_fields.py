@@ -60,3 +60,8 @@ def test_a_report_selects_rollouts_by_derived_fields(tmp_path: Path) -> None:
 def test_a_report_on_a_derived_field_of_a_file_without_tokens_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="recorded tokens"):
         load(write(tmp_path / "x.jsonl", [row(0, 0, 1.0)]), where="mean_log_prob < 0")
+
+
+def test_a_key_of_the_row_with_the_name_of_a_derived_field_is_named_with_row(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [row(0, 0, 1.0, min_log_prob=3), row(0, 1, 0.0, min_log_prob=4)])
+    assert load(path, where="row.min_log_prob == 4").columns.reward.tolist() == [0.0]

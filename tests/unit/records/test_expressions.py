@@ -171,3 +171,13 @@ def test_nan_is_missing_whatever_the_other_values_of_the_column_are(other: Any) 
     column = column_of([float("nan"), other])
     assert column.missing.tolist() == [True, False]
     assert column.objects() == [None, other]
+
+
+def test_a_number_beyond_the_range_of_floats_is_compared_exactly() -> None:
+    rows: list[dict[str, Any]] = [{"x": 10**400}, {"x": 1}]
+    assert chosen("x > 1", rows) == [0]
+    assert chosen("x + 1 > 0", rows) == [1]
+
+
+def test_no_rows_select_nothing() -> None:
+    assert chosen('reward < 1 and "a" in text and len(parts) in [1]', []) == []

@@ -49,3 +49,7 @@ def test_what_alternatives_leave_counts_as_one_token_so_that_the_entropy_is_a_lo
     assert least_entropy(entry) == pytest.approx(-sum(share * math.log(share) for share in shares))
     true_entropy = -(0.5 * math.log(0.5) + 0.25 * math.log(0.25) + 25 * 0.01 * math.log(0.01))
     assert least_entropy(entry) < true_entropy  # type: ignore[operator]
+
+
+def test_without_alternatives_there_is_no_entropy() -> None:
+    assert least_entropy({"token": "a", "logprob": -1.0, "top_logprobs": []}) is None

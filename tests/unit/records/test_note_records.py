@@ -96,3 +96,8 @@ def test_rows_of_other_programs_are_identified_by_their_prompt() -> None:
     refs = [ref_of(row) for row in file]
     assert len({ref.task_key for ref in refs}) == 3
     assert places(refs, file[::-1]) == [5, 4, 3, 2, 1, 0]
+
+
+def test_records_of_rollouts_without_a_place_are_left_out() -> None:
+    note = record(ROW, "note", text="look")
+    assert fold([note], lambda ref: None) == {}

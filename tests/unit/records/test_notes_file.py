@@ -139,3 +139,16 @@ def _why_not_writable_as_nobody(path: Path) -> str:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as a user without permission")
 def test_a_folder_of_another_user_is_named() -> None:
     assert "/etc " in in_child(_why_not_writable_as_nobody, Path("/etc/x_notes.jsonl"))
+
+
+def test_a_removed_file_has_no_records(notes: NotesFile) -> None:
+    notes.append(record(ROW, "note", text="a"))
+    notes.read()
+    notes.path.unlink()
+    assert notes.read().records == ()
+
+
+def test_a_line_that_occurs_twice_counts_once(notes: NotesFile) -> None:
+    notes.append(record(ROW, "note", text="a"))
+    notes.path.write_bytes(notes.path.read_bytes() * 2)
+    assert len(notes.read().records) == 1

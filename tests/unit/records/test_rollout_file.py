@@ -58,3 +58,8 @@ def test_an_arrow_table_stores_objects_and_mixed_columns_as_json_text(tmp_path: 
     assert table["reward"] == [1.0, 0.5, 0.0]
     assert table["response"] == ['{"output":[]}', None, None]
     assert table["note"] == [None, "x", "7"]
+
+
+def test_a_folder_is_named_as_one(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is a folder"):
+        rollyard.read_rollouts(tmp_path)

@@ -87,16 +87,6 @@ async def test_an_environment_failure_is_raised() -> None:
         await play(Refusing, ROW, turns=["?"])
 
 
-async def test_an_environment_calls_additional_models_by_name() -> None:
-    class Judged(Door):
-        async def verify(self, response: Verification) -> Verdict:
-            answer = await type(self).models.respond("judge", {"input": response.text}, timeout_s=5)
-            return Verdict(reward=float(answer["output"][0]["content"][0]["text"]))
-
-    rollout = await play(Judged, ROW, turns=["I tried."], models={"judge": ["0.25"]})
-    assert rollout.reward == 0.25
-
-
 @pytest.mark.parametrize(
     ("environment", "settings", "message"),
     [

@@ -6,9 +6,10 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.search_path import INSTALLED
-from rollyard.services.config.load import load
+from rollyard.services.config.load import find_config, load
 from rollyard.services.config.overrides import parse_overrides
 from tests.support.fixtures import load_text, make_folder, server_yaml
+from tests.support.stacks import load_config
 
 
 def speed_of(root: Path, paths: list[str], *overrides: str) -> int:
@@ -142,3 +143,28 @@ def test_an_invalid_config_is_rejected_with_its_place_and_the_nearest_name(
 def test_a_secret_in_a_rejected_override_is_not_printed(tmp_path: Path) -> None:
     message = error_message(tmp_path, server_yaml(make_folder(tmp_path)), "+polcy_api_key=sk-1234")
     assert "polcy_api_key" in message and "sk-1234" not in message
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("policy_modl.responses_api_models.builtin_model.latency_s=0.5", "'policy_model'"),
+        ("policy_model.latency_s=0.5", r"policy_model\.responses_api_models\.builtin_model"),
+        (
+            "grl_sokoban_game_agent.agents.game_agent.model_server.name=grl_sokoban_resources_server",
+            "resources_servers.*responses_api_models",
+        ),
+        ("grl_sokoban_game_agent.agents.game_agent.max_steps=0", "'max_steps' is 0"),
+    ],
+)
+def test_an_invalid_override_is_rejected_with_its_reason(override: str, message: str) -> None:
+    with pytest.raises(OperatorError, match=message):
+        load_config(override)
+
+
+def test_a_config_in_the_folder_of_another_family_is_suggested(tmp_path: Path) -> None:
+    for path in ("agents/my_name/configs/my_name.yaml", "resources_servers/my_names/configs/my_names.yaml"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).touch()
+    with pytest.raises(OperatorError, match=r"did you mean 'agents/my_name/configs/my_name\.yaml'"):
+        find_config("resources_servers/my_name/configs/my_name.yaml", [tmp_path])

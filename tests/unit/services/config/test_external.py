@@ -103,3 +103,8 @@ def test_an_entry_that_contradicts_itself_is_refused_with_one_line(
     with pytest.raises(OperatorError, match=message) as raised:
         external(tmp_path, settings)
     assert "\n" not in str(raised.value)
+
+
+def test_a_misspelt_key_of_an_address_is_refused_with_the_right_ones(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"mine: .* url.* host"):
+        external(tmp_path, {"host": "127.0.0.1", "prot": 9})

@@ -142,18 +142,6 @@ def test_folders_with_the_same_name_in_two_places_are_two_plugins(tmp_path: Path
     assert words == ["first", "second"]
 
 
-def test_plugins_with_the_same_name_in_two_families_are_two_modules(tmp_path: Path) -> None:
-    name = make_folder(tmp_path)
-    twin = tmp_path / "agents" / name
-    twin.mkdir(parents=True)
-    (twin / "app.py").write_text(PLAIN_APP)
-    classes = [load_server(family, tmp_path / family / name, "app.py") for family in ("resources_servers", "agents")]
-    assert [server_class.__module__ for server_class in classes] == [
-        f"rollyard_plugins.resources_servers.{name}.app",
-        f"rollyard_plugins.agents.{name}.app",
-    ]
-
-
 @pytest.mark.parametrize("name", ["json", "pydantic"])
 def test_a_plugin_named_like_a_package_does_not_hide_the_package(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "resources_servers" / name
@@ -175,12 +163,6 @@ def test_a_plugin_that_was_fixed_after_a_failed_import_is_fully_reloaded(tmp_pat
 def test_a_folder_without_its_entrypoint_is_rejected_with_the_file_name(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"server\.py.*entrypoint"):
         load_server("resources_servers", tmp_path, "server.py")
-
-
-def test_the_configured_entrypoint_is_used(tmp_path: Path) -> None:
-    mine = make_folder(tmp_path, app="raise RuntimeError", main=PLAIN_APP)
-    folder = tmp_path / "resources_servers" / mine
-    assert load_server("resources_servers", folder, "main.py").__name__ == "Plain"
 
 
 @pytest.mark.parametrize(

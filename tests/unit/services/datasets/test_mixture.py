@@ -269,3 +269,8 @@ def test_datasets_with_the_same_name_draw_independently(three: Path) -> None:
     names = drawn(repeated, "b")
     assert names[:10] != names[10:]
     assert names[:10] == drawn(mixture(three, {**B, "count": 10}), "b")
+
+
+def test_a_mixture_without_shuffled_datasets_does_not_name_the_rule_of_draws(three: Path) -> None:
+    assert set(mixture(three, {**B, "shuffle": False}).identity) == {"input_sha256", "rows"}
+    assert set(mixture(three, B).identity) == {"input_sha256", "rows", "draws"}

@@ -94,11 +94,6 @@ def test_a_file_without_rows_is_error_message(tmp_path: Path) -> None:
     assert "no rows" in error_message(tmp_path, b"", b"")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"nowhere\.jsonl.*No such file"):
-        TaskFile(tmp_path / "nowhere.jsonl", agent="agent", limit=None)
-
-
 def test_a_rows_own_agent_takes_precedence(tmp_path: Path) -> None:
     file = tasks(tmp_path, row(agent_ref={"name": "own"}), row())
     assert [rollout.agent for rollout in file.rollouts(1)] == ["own", "agent"] and file.agents == {"own", "agent"}
