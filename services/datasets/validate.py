@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from rollyard.records.data_files import DataFile
-from rollyard.records.rows import agent_of, id_of_row, rows_of
+from rollyard.records.rows import agent_of, id_of_row, messages_of, rows_of
 from rollyard.records.spread import Spread, spread
 from rollyard.records.types import Json, Record
 from rollyard.services.datasets.overlap import KINDS, Match, TestSets, row_hash
@@ -127,7 +127,7 @@ def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
             ids.add(hash(own_id))
         agents[agent_of(row.value) or ""] += 1
         keys.update(row.value.keys())
-        lengths.append(sum(map(len, texts(row.value))))
+        lengths.append(_prompt_length(row.value))
     return FileReport(
         path=str(file),
         rows=len(lengths),
@@ -145,18 +145,8 @@ def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
     )
 
 
-def texts(row: Json) -> list[str]:
-    """Return the text of each message in the prompt, or of each field if the environment builds the prompt."""
-    prompt = row.get("responses_create_params", {}).get("input")
-    if prompt is None:
-        return [value for value in row.values() if isinstance(value, str)]
-    if isinstance(prompt, str):
-        return [prompt]
-    found: list[str] = []
-    for item in prompt:
-        content = item.get("content") if isinstance(item, dict) else None
-        for part in content if isinstance(content, list) else [content]:
-            text = part.get("text") if isinstance(part, dict) else part
-            if isinstance(text, str):
-                found.append(text)
-    return found
+def _prompt_length(row: Json) -> int:
+    """Return the characters of the prompt, or of all texts of the row if the environment builds the prompt."""
+    if row.get("responses_create_params", {}).get("input") is None:
+        return sum(len(value) for value in row.values() if isinstance(value, str))
+    return sum(len(message["content"]) for message in messages_of(row))
