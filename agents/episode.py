@@ -19,7 +19,7 @@ from rollyard.records.token_types import PrefixMismatchSummary
 from rollyard.records.types import RESERVED_PATHS, FinishReason, Json
 from rollyard.services.http.problem import raise_for_status, reported_failure, with_server
 from rollyard.services.http.session import Session
-from rollyard.services.responses.server_answers import read_answer, read_response
+from rollyard.services.responses.response_validity import read_answer, read_response
 from rollyard.services.responses.tool_calls import read_arguments, read_items, read_name
 
 # Records how long an episode spends in each stage, and how many calls it makes.

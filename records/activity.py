@@ -14,8 +14,6 @@ STAGES: tuple[Stage, ...] = ("seed", "model", "tool", "verify", "close")
 
 
 class RunningEpisode(Record):
-    """A running episode, as returned by the agent's `GET /episodes`."""
-
     agent: str
     """The agent's server name."""
     episode: str

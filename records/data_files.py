@@ -34,7 +34,181 @@ from rollyard.records.search_path import find_file
 from rollyard.records.strict_json import load_exact
 from rollyard.records.types import Json
 
-# Decompresses gzip, bzip2, xz and zstd files, which are detected by their first bytes, not by their names.
+
+class TemporaryCopy:
+    """A file in TMPDIR that can be opened like a path: each `open("rb")` starts at the first byte."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._fd, path = tempfile.mkstemp(prefix="rollyard-")
+        os.unlink(path)  # noqa: PTH108 - the open descriptor keeps the bytes
+        self._size = 0
+        weakref.finalize(self, os.close, self._fd)
+
+    def __str__(self) -> str:
+        return self._name
+
+    def open(self, mode: Literal["rb", "wb"]) -> BinaryIO:
+        return open(self, mode)  # noqa: PTH123
+
+    def __fspath__(self) -> str:
+        """Return a path that this process can open."""
+        return f"/proc/self/fd/{self._fd}"
+
+    def append(self, data: bytes) -> int:
+        """Append bytes and return their offset. Raises RunError if they cannot be written."""
+        offset = self._size
+        try:
+            while data:
+                written = os.pwrite(self._fd, data, self._size)
+                self._size += written
+                data = data[written:]
+        except OSError as error:
+            raise RunError(
+                f"the rows of {self} cannot be copied to {tempfile.gettempdir()}: {error.strerror}. Free some space "
+                "there, or set TMPDIR to another folder"
+            ) from error
+        return offset
+
+
+MAX_LINE_BYTES = 256 * 1024 * 1024
+"""Maximum length of a line. Equals the maximum size of a request body (services/http/request.py)."""
+SIDECAR_CONTENTS = {
+    "_status.json": "the progress of a collection",
+    "_manifest.json": "the identity of a collection",
+    "_metrics.json": "the metrics of a collection",
+    "_failures.jsonl": "the failed attempts of a collection",
+    "_notes.jsonl": "the notes on the rollouts of a collection",
+}
+"""Suffix of each file next to a collection's output -> what the file contains. None of them contains tasks."""
+_MANIFEST = "_manifest.json"
+STATE = "state.json"
+"""In a folder that `datasets.Dataset.save_to_disk` wrote, this file names the others."""
+
+
+DataFile = Path | TemporaryCopy
+"""A file of rows; `str()` is the name that the user passed."""
+
+
+class DataFiles:
+    def __init__(self, roots: Iterable[Path]) -> None:
+        self.roots: Sequence[Path] = list(roots)
+        self._copies: dict[str, TemporaryCopy] = {}
+
+    def find(self, address: str | Path) -> Path | TemporaryCopy | None:
+        """Return the file from the first root that contains it, or a copy of the S3 object. None if no root does.
+
+        A folder that `datasets.Dataset.save_to_disk` wrote counts as a file; in S3, its address ends with a slash.
+
+        Raises OperatorError if it is a sidecar file of a collection, or if the S3 object cannot be read.
+        """
+        name = str(address)
+        if contents := sidecar_contents(name, lambda sibling: find_file(sibling, self.roots) is not None):
+            raise OperatorError(f"{name} contains {contents}, not rows; pass the dataset or the rollouts instead")
+        if name in self._copies:
+            return self._copies[name]
+        if name.startswith(s3.SCHEME):
+            self._copies[name] = _saved_in_s3(name) if name.endswith("/") else _fetched(name)
+            return self._copies[name]
+        if (file := find_file(address, self.roots)) is not None:
+            return file
+        if (folder := find_file(f"{name}/{STATE}", self.roots)) is None:
+            return None
+        files = _files_saved(folder.read_bytes(), name)
+        self._copies[name] = _joined(name, [folder.with_name(file) for file in files])
+        return self._copies[name]
+
+    def get(self, address: str | Path) -> Path | TemporaryCopy:
+        """Like `find`, but raises OperatorError if no root contains the file."""
+        if (found := self.find(address)) is None:
+            raise OperatorError(f"{address} does not exist (looked in {', '.join(map(str, self.roots))})")
+        return found
+
+
+def _fetched(address: str) -> TemporaryCopy:
+    copy = TemporaryCopy(address)
+    s3.fetch(address, copy)
+    return copy
+
+
+def _saved_in_s3(address: str) -> TemporaryCopy:
+    try:
+        state = s3.read_text(address + STATE)
+    except OperatorError as error:
+        raise OperatorError(
+            f"{error}. In S3, expected a file, or the folder of one split that save_to_disk of `datasets` wrote"
+        ) from error
+    return _joined(address, [_fetched(address + name) for name in _files_saved(state, address)])
+
+
+def _files_saved(state: str | bytes, folder: str) -> list[str]:
+    try:
+        return [str(file["filename"]) for file in orjson.loads(state)["_data_files"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise OperatorError(f"{folder}/{STATE} does not name the files of the folder, as save_to_disk does") from error
+
+
+def _joined(name: str, files: Iterable[DataFile]) -> TemporaryCopy:
+    copy = TemporaryCopy(name)
+    for file in files:
+        for line in lines_of(file):
+            copy.append(line)
+    return copy
+
+
+def sidecar_contents(name: str, exists: Callable[[str], bool]) -> str:
+    """Describe what a sidecar file contains. Empty if the name is not that of a sidecar, or its manifest is missing."""
+    for ending, contents in SIDECAR_CONTENTS.items():
+        if name.endswith(ending) and exists(name.removesuffix(ending) + _MANIFEST):
+            return contents
+    return ""
+
+
+def is_plain(file: DataFile) -> bool:
+    """Return whether the file is uncompressed text, so that lines can be read by their offsets. Raises OSError."""
+    with file.open("rb") as opened:
+        head = opened.read(HEAD)
+    return not compression_of(head) and not table_of(head) and not delimiter_of(str(file))
+
+
+def lines_of(file: DataFile) -> Iterator[bytes]:
+    """Yield the file's lines, including line endings. A table yields one line per row. Only \\n ends a line.
+
+    Raises OperatorError if the file is unreadable, damaged or truncated, or if a line is too long.
+    """
+    lines_read = 0
+    compression = ""
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(HEAD)
+            opened.seek(0)
+            compression = compression_of(head)
+            for line in _lines(opened, head, compression, delimiter_of(str(file))):
+                if len(line) > MAX_LINE_BYTES:
+                    raise OperatorError(
+                        f"{file}: line {lines_read + 1} is longer than the limit of {MAX_LINE_BYTES:,} bytes"
+                    )
+                yield line
+                lines_read += 1
+    except EOFError as error:
+        raise OperatorError(
+            f"{file} is truncated: its {compression} data ends unexpectedly after {lines_read:,} complete lines. "
+            "Copy or create it again"
+        ) from error
+    except read_errors() as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        after = f" after line {lines_read:,}" if lines_read else ""
+        raise OperatorError(f"input file {str(file)!r} cannot be read{after}: {why}") from error
+
+
+def _lines(file: BinaryIO, head: bytes, compression: str, delimiter: str) -> Iterator[bytes]:
+    if table_of(head):
+        return table_lines(file, head)
+    source = decompressed(file, compression) if compression else file
+    if delimiter:
+        return delimited_lines(source, delimiter, MAX_LINE_BYTES)
+    return iter(partial(source.readline, MAX_LINE_BYTES + 1), b"")
+
 
 HEAD = 6
 """Number of leading bytes that are needed to identify a format."""
@@ -87,8 +261,6 @@ def read_errors() -> tuple[type[Exception], ...]:
 
 
 class _Members(io.RawIOBase):
-    """The concatenated contents of a file's members."""
-
     def __init__(self, file: BinaryIO, create: Callable[[], _Decompressor]) -> None:
         self._file = file
         self._create = create
@@ -133,8 +305,6 @@ def _zstd() -> Any:
         return importlib.import_module("compression.zstd")
     return load("backports.zstd", "zstd", "reading zstd files")
 
-
-# Makes rows from the columns of a published table: renames fields, and fills a prompt template with them.
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 DELIMITED = tuple(_DELIMITERS)
@@ -304,191 +474,3 @@ def _encode_temporal(value: Any) -> str:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     raise ValueError(f"JSON cannot represent a {type(value).__name__}; convert the column to strings or numbers")
-
-
-class TemporaryCopy:
-    """A file in TMPDIR that can be opened like a path: each `open("rb")` starts at the first byte."""
-
-    def __init__(self, name: str) -> None:
-        """`name`: what to call the file in messages."""
-        self._name = name
-        self._fd, path = tempfile.mkstemp(prefix="rollyard-")
-        os.unlink(path)  # noqa: PTH108 - the open descriptor keeps the bytes
-        self._size = 0
-        weakref.finalize(self, os.close, self._fd)
-
-    def __str__(self) -> str:
-        return self._name
-
-    def open(self, mode: Literal["rb", "wb"]) -> BinaryIO:
-        """Open the file at its first byte, independently of other readers. Raises OSError."""
-        return open(self, mode)  # noqa: PTH123
-
-    def __fspath__(self) -> str:
-        """Return a path that this process can open."""
-        return f"/proc/self/fd/{self._fd}"
-
-    def append(self, data: bytes) -> int:
-        """Append bytes and return their offset. Raises RunError if they cannot be written."""
-        offset = self._size
-        try:
-            while data:
-                written = os.pwrite(self._fd, data, self._size)
-                self._size += written
-                data = data[written:]
-        except OSError as error:
-            raise RunError(
-                f"the rows of {self} cannot be copied to {tempfile.gettempdir()}: {error.strerror}. Free some space "
-                "there, or set TMPDIR to another folder"
-            ) from error
-        return offset
-
-
-MAX_LINE_BYTES = 256 * 1024 * 1024
-"""Maximum length of a line. Equals the maximum size of a request body (services/http/request.py)."""
-SIDECAR_CONTENTS = {
-    "_status.json": "the progress of a collection",
-    "_manifest.json": "the identity of a collection",
-    "_metrics.json": "the metrics of a collection",
-    "_failures.jsonl": "the failed attempts of a collection",
-    "_notes.jsonl": "the notes on the rollouts of a collection",
-}
-"""Suffix of each file next to a collection's output -> what the file contains. None of them contains tasks."""
-_MANIFEST = "_manifest.json"
-STATE = "state.json"
-"""In a folder that `datasets.Dataset.save_to_disk` wrote, this file names the others."""
-
-
-class DataFile(Protocol):
-    """A path, or a copy that can be opened like a path. `str()` returns the name that the user passed."""
-
-    def open(self, mode: Literal["rb"], /) -> BinaryIO:
-        """Open the file for reading, at its first byte."""
-        ...
-
-    def __fspath__(self) -> str:
-        """Return a path that this process can open."""
-        ...
-
-
-class DataFiles:
-    """Finds data files in a search path and on S3."""
-
-    def __init__(self, roots: Iterable[Path]) -> None:
-        """`roots`: folders to search, in order."""
-        self.roots: Sequence[Path] = list(roots)
-        self._copies: dict[str, TemporaryCopy] = {}
-
-    def find(self, address: str | Path) -> Path | TemporaryCopy | None:
-        """Return the file from the first root that contains it, or a copy of the S3 object. None if no root does.
-
-        A folder that `datasets.Dataset.save_to_disk` wrote counts as a file; in S3, its address ends with a slash.
-
-        Raises OperatorError if it is a sidecar file of a collection, or if the S3 object cannot be read.
-        """
-        name = str(address)
-        if contents := sidecar_contents(name, lambda sibling: find_file(sibling, self.roots) is not None):
-            raise OperatorError(f"{name} contains {contents}, not rows; pass the dataset or the rollouts instead")
-        if name in self._copies:
-            return self._copies[name]
-        if name.startswith(s3.SCHEME):
-            self._copies[name] = _saved_in_s3(name) if name.endswith("/") else _fetched(name)
-            return self._copies[name]
-        if (file := find_file(address, self.roots)) is not None:
-            return file
-        if (folder := find_file(f"{name}/{STATE}", self.roots)) is None:
-            return None
-        files = _files_saved(folder.read_bytes(), name)
-        self._copies[name] = _joined(name, [folder.with_name(file) for file in files])
-        return self._copies[name]
-
-    def get(self, address: str | Path) -> Path | TemporaryCopy:
-        """Like `find`, but raises OperatorError if no root contains the file."""
-        if (found := self.find(address)) is None:
-            raise OperatorError(f"{address} does not exist (looked in {', '.join(map(str, self.roots))})")
-        return found
-
-
-def _fetched(address: str) -> TemporaryCopy:
-    copy = TemporaryCopy(address)
-    s3.fetch(address, copy)
-    return copy
-
-
-def _saved_in_s3(address: str) -> TemporaryCopy:
-    try:
-        state = s3.read_text(address + STATE)
-    except OperatorError as error:
-        raise OperatorError(
-            f"{error}. In S3, expected a file, or the folder of one split that save_to_disk of `datasets` wrote"
-        ) from error
-    return _joined(address, [_fetched(address + name) for name in _files_saved(state, address)])
-
-
-def _files_saved(state: str | bytes, folder: str) -> list[str]:
-    try:
-        return [str(file["filename"]) for file in orjson.loads(state)["_data_files"]]
-    except (ValueError, TypeError, KeyError) as error:
-        raise OperatorError(f"{folder}/{STATE} does not name the files of the folder, as save_to_disk does") from error
-
-
-def _joined(name: str, files: Iterable[DataFile]) -> TemporaryCopy:
-    copy = TemporaryCopy(name)
-    for file in files:
-        for line in lines_of(file):
-            copy.append(line)
-    return copy
-
-
-def sidecar_contents(name: str, exists: Callable[[str], bool]) -> str:
-    """Describe what a sidecar file contains. Empty if the name is not that of a sidecar, or its manifest is missing."""
-    for ending, contents in SIDECAR_CONTENTS.items():
-        if name.endswith(ending) and exists(name.removesuffix(ending) + _MANIFEST):
-            return contents
-    return ""
-
-
-def is_plain(file: DataFile) -> bool:
-    """Return whether the file is uncompressed text, so that lines can be read by their offsets. Raises OSError."""
-    with file.open("rb") as opened:
-        head = opened.read(HEAD)
-    return not compression_of(head) and not table_of(head) and not delimiter_of(str(file))
-
-
-def lines_of(file: DataFile) -> Iterator[bytes]:
-    """Yield the file's lines, including line endings. A table yields one line per row. Only \\n ends a line.
-
-    Raises OperatorError if the file is unreadable, damaged or truncated, or if a line is too long.
-    """
-    lines_read = 0
-    compression = ""
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(HEAD)
-            opened.seek(0)
-            compression = compression_of(head)
-            for line in _lines(opened, head, compression, delimiter_of(str(file))):
-                if len(line) > MAX_LINE_BYTES:
-                    raise OperatorError(
-                        f"{file}: line {lines_read + 1} is longer than the limit of {MAX_LINE_BYTES:,} bytes"
-                    )
-                yield line
-                lines_read += 1
-    except EOFError as error:
-        raise OperatorError(
-            f"{file} is truncated: its {compression} data ends unexpectedly after {lines_read:,} complete lines. "
-            "Copy or create it again"
-        ) from error
-    except read_errors() as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        after = f" after line {lines_read:,}" if lines_read else ""
-        raise OperatorError(f"input file {str(file)!r} cannot be read{after}: {why}") from error
-
-
-def _lines(file: BinaryIO, head: bytes, compression: str, delimiter: str) -> Iterator[bytes]:
-    if table_of(head):
-        return table_lines(file, head)
-    source = decompressed(file, compression) if compression else file
-    if delimiter:
-        return delimited_lines(source, delimiter, MAX_LINE_BYTES)
-    return iter(partial(source.readline, MAX_LINE_BYTES + 1), b"")

@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-# Names a value inside a row: `reward`, `response.usage.output_tokens`, `row["my key"][0]`.
-
 
 @dataclass(frozen=True)
 class FieldPath:
@@ -72,8 +70,6 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-# The parts of a parsed expression.
-
 Value = None | bool | int | float | str
 ArithmeticOperator = Literal["+", "-", "*", "/", "%"]
 ComparisonOperator = Literal["<", "<=", ">", ">=", "==", "!=", "in", "not in"]
@@ -82,8 +78,6 @@ FunctionName = Literal["abs", "len", "lower", "startswith", "endswith"]
 
 @dataclass(frozen=True)
 class Constant:
-    """A number, a string, `true`, `false` or `null`."""
-
     value: Value
 
 
@@ -96,8 +90,6 @@ class Items:
 
 @dataclass(frozen=True)
 class Field:
-    """A value of the row."""
-
     path: FieldPath
 
 
@@ -108,8 +100,6 @@ class Not:
 
 @dataclass(frozen=True)
 class Logical:
-    """Operands that are joined by `and` or `or`."""
-
     operator: Literal["and", "or"]
     operands: tuple[Node, ...]
 
@@ -130,8 +120,6 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of one of the functions."""
-
     function: FunctionName
     arguments: tuple[Node, ...]
 

@@ -31,15 +31,11 @@ from rollyard.records.expression_parser import (
     Value,
 )
 
-# Columns of values: one value for each rollout.
-
 LARGEST_EXACT = 2**53
 """Larger integers may lie between two floats."""
 
 
 class Kind(StrEnum):
-    """What a column holds."""
-
     NUMBERS = "numbers"
     TRUTHS = "truths"
     """1 for true, 0 for false."""
@@ -64,7 +60,6 @@ class Column:
 
     @property
     def missing(self) -> NDArray[np.bool_]:
-        """True where there is no value."""
         if self.numeric:
             return np.asarray(np.isnan(self.values), bool)
         return np.array([value is None for value in self.values], bool)
@@ -112,7 +107,6 @@ def column_of(values: Sequence[Any]) -> Column:
 
 
 def _any_rounded(values: Sequence[Any], floats: NDArray[np.float64]) -> bool:
-    """Return whether an integer differs from its float."""
     large = np.flatnonzero(np.abs(floats) >= LARGEST_EXACT).tolist()
     return any(values[index] != floats[index].item() for index in large)
 

@@ -57,9 +57,6 @@ def json_kind(value: Any) -> str:
     return _KINDS.get(type(value), "an object")
 
 
-# Compares two JSON objects, such as the identities of two collections.
-
-
 def differences(before: Json, after: Json, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield the dotted key of each value that differs, in sorted order, with both values; None if a key is missing."""
     for key in sorted({*before, *after}):

@@ -22,8 +22,6 @@ from rollyard.records.json_values import json_kind
 from rollyard.records.locked_files import sync_folder
 from rollyard.records.types import Json
 
-# Reads the lines of files as bytes, with their byte offsets. Only `\n` ends a line.
-
 _TYPICAL_LINE_BYTES = 4096
 
 
@@ -78,8 +76,6 @@ def line_at(path: str | os.PathLike[str], offset: int) -> bytes:
         os.close(fd)
 
 
-# Explains why a line of a file is not JSON.
-
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive",
     b"\x1f\x8b": "compressed data",
@@ -124,8 +120,6 @@ _new = tuple.__new__  # takes half the time of ParsedLine(...)
 
 
 class ParsedLine(NamedTuple):
-    """A line that contains a JSON object."""
-
     number: int
     """Line number, starting at 1 and counting blank lines. If only part of a file is read, it is relative to the start
     of that part."""
@@ -235,7 +229,6 @@ def skip(_: BadLine) -> None:
 
 
 def hand_over(bad: BadLine) -> BadLine:
-    """An `on_error` that yields the BadLine itself."""
     return bad
 
 

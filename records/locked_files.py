@@ -26,13 +26,13 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
 _LOCKED_ERRNOS = (errno.EAGAIN, errno.EACCES)
 
 
-def open_locked(path: Path) -> int:
+def open_locked(path: Path, mode: int = 0o644) -> int:
     """Open `path` (creating it if needed) and lock it exclusively.
 
     Raises InUse if another process has locked it, RunError if it cannot be locked, OSError if it cannot be opened.
     """
     while True:
-        fd = os.open(path, _FLAGS, 0o644)
+        fd = os.open(path, _FLAGS, mode)
         try:
             _lock(fd, path)
             # Another writer may have replaced the file between opening and locking it.
@@ -47,7 +47,6 @@ def open_locked(path: Path) -> int:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether another process has locked the file."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -140,7 +139,7 @@ def _lock(fd: int, path: Path) -> None:
             raise InUse(f"another process is writing to {path}: wait for it, or choose another output") from error
         raise LocksUnsupported(
             f"{path} cannot be locked ({error.strerror}): its file system does not support locks (NFS without lockd?); "
-            "choose an output on another file system"
+            "choose another file system"
         ) from error
 
 

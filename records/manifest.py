@@ -15,8 +15,6 @@ from rollyard.records.json_values import differences
 from rollyard.records.run_types import CodeVersion, ServerCode
 from rollyard.records.types import Json, Record
 
-# Record types of a collection's manifest. They are frozen and reject unknown fields.
-
 
 class Adoption(Record):
     """Records that rollouts without a manifest were checked and adopted."""
@@ -152,7 +150,6 @@ def code_mark(versions: Sequence[CodeVersion], now: CodeVersion) -> str:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the contents of the manifest file."""
     return orjson.dumps(manifest.model_dump(), option=orjson.OPT_INDENT_2)
 
 

@@ -48,8 +48,6 @@ class RolloutRef(Record):
 
 
 class NoteRecord(Record):
-    """What all records have."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str = Field(min_length=1, max_length=80)
@@ -105,7 +103,6 @@ def parse_record(value: Mapping[str, Any]) -> AnyRecord:
 
 
 def what_is_wrong(error: ValidationError) -> str:
-    """Return what is wrong with a record, in one line."""
     first = error.errors(include_url=False, include_input=False)[0]
     if "verdict" in first["loc"] and first["type"] != "missing":
         return f"verdict: expected correct, wrong, or a number of at most {MAX_REWARD:g}"
@@ -121,9 +118,6 @@ def new_record(kind: str, author: str, rollout: RolloutRef, **fields: Any) -> An
     return parse_record({"kind": kind, **common, **fields})
 
 
-# Names the author of records that state none.
-
-
 def user_name() -> str:
     """Return the name of the user who runs this process, or `user 1000` if the host does not know the id."""
     try:
@@ -131,8 +125,6 @@ def user_name() -> str:
     except KeyError:
         return f"user {os.getuid()}"
 
-
-# What currently applies to each rollout: the records, folded.
 
 K = TypeVar("K", bound=Hashable)
 
@@ -149,12 +141,10 @@ class RolloutNotes:
 
     @property
     def labels(self) -> list[str]:
-        """The labels that at least one author gives the rollout."""
         return list(dict.fromkeys(label for label, _ in self.added))
 
     @property
     def override(self) -> Override | None:
-        """The last verdict of anyone."""
         return next(reversed(self.judged.values()), None)
 
     @property
@@ -164,7 +154,6 @@ class RolloutNotes:
         return list(dict.fromkeys([*labelled, *self.judged, *(note.author for note in self.texts)]))
 
     def of_author(self, author: str) -> RolloutNotes:
-        """Return the part of one author."""
         return RolloutNotes(
             {key: record for key, record in self.added.items() if key[1] == author},
             {name: record for name, record in self.judged.items() if name == author},
@@ -212,8 +201,6 @@ def removed_ids(records: Iterable[AnyRecord]) -> set[str]:
     return removed
 
 
-# The fields that expressions read from the notes of a rollout: `"loop" in labels`, `override == "wrong"`.
-
 NOTE_FIELDS = ("labels", "override", "annotators", "note_texts", "labels_by", "overrides")
 """`labels`: a list of the labels of all authors. `override`: the last verdict, "correct", "wrong" or a reward.
 `annotators`: a list of the authors. `note_texts`: a list of the notes. `labels_by.ann`, `overrides.ann`: labels and
@@ -222,7 +209,6 @@ verdict of one author. Rollouts without any have no value (null).
 
 
 def is_note_field(field: FieldPath) -> bool:
-    """Return whether an expression's field is read from the notes."""
     return not field.raw and field.parts[0] in NOTE_FIELDS
 
 
@@ -248,9 +234,6 @@ def note_columns(
     """Return a column for each of the fields. `notes`: by place; `places`: those of the column's rollouts."""
     values = [note_values(notes[place]) if place in notes else {} for place in places]
     return {field: column_of([field.value(one) for one in values]) for field in fields}
-
-
-# Finds the rows that records are about, by content.
 
 
 def placed(refs: Iterable[RolloutRef], rows: Iterable[tuple[int, RolloutRef]]) -> dict[RolloutRef, int]:
@@ -284,8 +267,6 @@ def placed(refs: Iterable[RolloutRef], rows: Iterable[tuple[int, RolloutRef]]) -
 def _content(ref: RolloutRef) -> tuple[str, str]:
     return ref.task_key, ref.response_key
 
-
-# Computes the identity of a rollout from its row.
 
 PROMPT_PREFIX = "prompt:"
 _INCIDENTAL = frozenset({"id", "call_id", "status", "annotations", "logprobs", *TOKEN_FIELDS})

@@ -18,19 +18,17 @@ from pathlib import Path
 
 from rollyard.records.errors import RunError
 from rollyard.records.jsonl import Lines, ParsedLine, hand_over, iter_jsonl
+from rollyard.records.locked_files import InUse, open_locked
 from rollyard.records.note_records import AnyRecord, parse_record
 from rollyard.records.rollout_paths import RolloutPaths
 
 LOCK_WAIT_S = 10.0
 _LOCK_POLL_S = 0.005
 _MAX_IGNORED = 20
-_LOCKED = (errno.EAGAIN, errno.EACCES)
 
 
 @dataclass(frozen=True)
 class NotesContent:
-    """What has been read of the file."""
-
     records: tuple[AnyRecord, ...] = ()
     """In the order of the file. A line that occurs twice is read once."""
     ignored: tuple[str, ...] = ()
@@ -57,7 +55,6 @@ class NotesFile:
 
     @staticmethod
     def beside(rollouts: Path) -> NotesFile:
-        """Return the notes of a rollout file."""
         return NotesFile(RolloutPaths(rollouts).notes)
 
     def append(self, record: AnyRecord) -> None:
@@ -94,7 +91,6 @@ class NotesFile:
             return self._content
 
     def why_not_writable(self) -> str:
-        """Return why a record cannot be appended, or ''."""
         if self.path.exists():
             return "" if self.path.is_file() and os.access(self.path, os.W_OK) else f"{self.path} cannot be written"
         folder = self.path.parent
@@ -146,29 +142,13 @@ def _opened_and_locked(path: Path) -> int:
     """Open the file and lock it. Raises OSError, also if another process holds the lock for too long."""
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            if _is_locked(fd) and os.path.samestat(os.fstat(fd), path.stat()):
-                return fd
-        except FileNotFoundError:  # removed between opening and locking
-            pass
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
-        if time.monotonic() >= deadline:
-            raise OSError(errno.EAGAIN, f"another process has kept it locked for {LOCK_WAIT_S:.0f} s", str(path))
+            return open_locked(path, 0o666)  # the umask decides whether other users may write
+        except InUse as error:
+            if time.monotonic() >= deadline:
+                detail = f"another process has kept it locked for {LOCK_WAIT_S:.0f} s"
+                raise OSError(errno.EAGAIN, detail, str(path)) from error
         time.sleep(_LOCK_POLL_S)
-
-
-def _is_locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _LOCKED:
-            return False
-        raise OSError(error.errno, f"its file system does not support locks ({error.strerror})") from error
-    return True
 
 
 def _write_line(fd: int, line: bytes) -> None:

@@ -13,8 +13,6 @@ from rollyard.records.errors import OperatorError
 
 @dataclass(frozen=True)
 class Extra:
-    """An optional dependency group of this package."""
-
     packages: tuple[str, ...]
     """The import names of its packages."""
     purpose: str
@@ -52,7 +50,6 @@ def is_installed(package: str) -> bool:
 
 
 def missing(extra: Extra) -> list[str]:
-    """Return the packages of an extra that are not installed."""
     return [package for package in extra.packages if not is_installed(package)]
 
 

@@ -62,7 +62,6 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 
 def main() -> int:
-    """Run the command and return its exit status."""
     temporary, *line = sys.argv[1:]
     waker, wake = os.pipe()
     os.set_blocking(wake, False)

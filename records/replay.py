@@ -11,8 +11,6 @@ from rollyard.records.types import Record
 
 
 class Cell(Record):
-    """How the viewer draws a symbol of the board."""
-
     symbol: str
     """One character."""
     name: str

@@ -108,9 +108,6 @@ def _uniform(values: list[Any]) -> list[Any]:
     return [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values]
 
 
-# Checks and names the rollout files passed on the command line.
-
-
 def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, Path]]:
     """Return the name and path of each file. Names default to the shortest distinct path endings.
 
@@ -163,9 +160,6 @@ def check_output(path: Path, read: Iterable[Path] = ()) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OperatorError(f"cannot create the parent folder of {path}: {error.strerror}") from error
-
-
-# Reads the status file that a collection writes next to its output.
 
 
 def read_status(output: Path) -> CollectionStatus | None:

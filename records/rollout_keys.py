@@ -47,7 +47,6 @@ class Shard:
         return cls(int(found[1]), int(found[2]))
 
     def output(self, output: Path) -> Path:
-        """Return the file in which this job stores its rollouts of `output`."""
         return output.with_name(f"{output.stem}.shard-{self.number}-of-{self.count}{output.suffix}")
 
     def __contains__(self, key: Key) -> bool:
@@ -68,7 +67,6 @@ class Expected:
 
     @cached_property
     def count(self) -> int:
-        """Number of rollouts."""
         if self.shard is None:
             return self.tasks * self.repeats
         return sum((task, repeat) in self.shard for task in range(self.tasks) for repeat in range(self.repeats))
@@ -101,7 +99,6 @@ class KeySet:
         return self._count
 
     def repeats_of(self, task: int) -> int:
-        """Return how many repeats of a task are in the set."""
         return self._bits.get(task, 0).bit_count()
 
 
@@ -129,7 +126,6 @@ def prompt_key(row: Mapping[str, Any]) -> int:
 
 
 def prompt_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of the prompt: input, instructions and tools."""
     params = row.get("responses_create_params")
     if not isinstance(params, dict):
         return {}

@@ -13,8 +13,6 @@ def real_file(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class RolloutPaths:
-    """Paths of a collection's output and its sidecar files."""
-
     output: Path
     """If it is a link when this object is made, the file that it refers to."""
 
@@ -22,22 +20,18 @@ class RolloutPaths:
         object.__setattr__(self, "output", real_file(self.output))  # the class is frozen
 
     def sidecar(self, suffix: str) -> Path:
-        """Return the path `X_suffix` for an output `X.jsonl`."""
         return self.output.with_name(f"{self.output.stem}_{suffix}")
 
     @property
     def failures(self) -> Path:
-        """File with the failed attempts, one per line."""
         return self.sidecar("failures.jsonl")
 
     @property
     def manifest(self) -> Path:
-        """File with the identity of the collection, which must match in order to resume it."""
         return self.sidecar("manifest.json")
 
     @property
     def status(self) -> Path:
-        """File with the progress, rewritten every second."""
         return self.sidecar("status.json")
 
     @property

@@ -134,13 +134,6 @@ class DatasetRow(TypedDict):
     """Name of the mixture's dataset to which the row belongs."""
 
 
-class RunRequest(DatasetRow, _RolloutIndex):
-    """Body of `POST /run`: the row, with its request parameters merged with those of the command.
-
-    The collector always sends `agent_ref` and the two indices; a trainer may omit them.
-    """
-
-
 class EpisodeTimings(TypedDict, total=False):
     """Wall time of each stage in seconds and numbers of calls, summed over the episode."""
 

@@ -9,7 +9,7 @@ import orjson
 
 from rollyard.records.data_files import DataFile, lines_of
 from rollyard.records.errors import OperatorError, RollyardError
-from rollyard.records.json_values import json_kind
+from rollyard.records.json_values import items, json_kind, mapping
 from rollyard.records.jsonl import BadLine, ParsedLine, hand_over, iter_jsonl, lenient, line_at, refuse, with_offsets
 from rollyard.records.strict_json import MAX_DEPTH, TOO_DEEP, ExactParser
 from rollyard.records.types import Json
@@ -19,8 +19,6 @@ ID_KEYS = ("prompt_id", "task_id", "id", "level_id")
 
 
 class Row(NamedTuple):
-    """A parsed line of a dataset file."""
-
     line: int
     """Line number, starting at 1."""
     offset: int
@@ -51,6 +49,14 @@ def rows_of(file: DataFile) -> Iterator[Row]:
             yield Row(found.number, found.offset, found.value, problem, line_hash)
         else:
             yield _new_row(Row, (found.number, found.offset, found.value, "", line_hash, parse.written))
+
+
+def valid_rows(file: DataFile) -> Iterator[Json]:
+    """Yield the rows of a file. Raises OperatorError for an invalid row."""
+    for found in rows_of(file):
+        if found.problem:
+            raise OperatorError(f"{file}: line {found.line}{found.problem}")
+        yield found.value
 
 
 def rows_again(file: DataFile, line_hashes: Sequence[int]) -> Iterator[Row]:
@@ -190,3 +196,23 @@ def _problem(row: Json) -> str:
     except ValueError as error:
         return f": {error}"
     return ""
+
+
+_ROLES = {"developer": "system"}
+
+
+def messages_of(row: Json) -> list[Json]:
+    """Return the row's messages with text only. Trainers show them, and some compute lengths from them."""
+    given = mapping(row.get("responses_create_params")).get("input")
+    found = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
+    messages = [item for item in found if mapping(item).get("role")]
+    return [
+        {"role": _ROLES.get(item["role"], item["role"]), "content": text_of(item.get("content"))} for item in messages
+    ] or [{"role": "user", "content": ""}]
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a message's content, which is a string or a list of parts."""
+    if isinstance(content, str):
+        return content
+    return "".join(str(mapping(part).get("text") or "") for part in items(content))

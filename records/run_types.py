@@ -75,7 +75,6 @@ class ServerCode(Record):
     version, whose digests are of other files and cannot be compared with those of this version."""
 
     def changes_to(self, new: ServerCode) -> str:
-        """Return the files that differ, as one line; empty if none does."""
         if self.digest == new.digest:
             return ""
         if (self.revision is None) != (new.revision is None):
@@ -107,7 +106,6 @@ class CodeVersion(Record):
         return cls(digest=hashlib.sha256(text.encode()).hexdigest()[:12], servers=dict(servers), since=since)
 
     def changes_to(self, new: CodeVersion) -> list[str]:
-        """Return the differences, one line per server."""
         lines = []
         for name in sorted({*self.servers, *new.servers}):
             before, now = self.servers.get(name), new.servers.get(name)

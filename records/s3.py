@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.optional import load
 from rollyard.records.types import Record
-
-# Creates AWS clients and describes AWS errors in one line. Needs the `aws` extra.
 
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
@@ -158,16 +156,8 @@ def client(feature: str, access: AwsAccess | None = None) -> Any:
     return (access or AwsAccess()).client("s3", feature)
 
 
-class Target(Protocol):
-    """The destination of a download, such as a Path."""
-
-    def open(self, mode: Literal["wb"], /) -> BinaryIO:
-        """Open the file for writing, at its first byte."""
-        ...
-
-
-def fetch(address: str, target: Target) -> None:
-    """Download an S3 object to `target`. Raises OperatorError if it cannot be read."""
+def fetch(address: str, target: Any) -> None:
+    """Download an S3 object to `target`, such as a Path. Raises OperatorError if it cannot be read."""
     bucket, key = split(address)
     with _operator_errors(address), target.open("wb") as file:
         client(address).download_fileobj(bucket, key, file)

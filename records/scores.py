@@ -67,9 +67,6 @@ def unchanged_bound(tasks: int) -> float:
     return 1.0 - float(0.025 ** (1.0 / tasks))
 
 
-# Computes running means of rewards and successes, and their standard errors. Keeps only a few numbers per task in
-# memory.
-
 _MAX_AGENTS = 8
 
 
@@ -129,7 +126,6 @@ class Scores:
 
     @property
     def tasks(self) -> int:
-        """Number of tasks with at least one rollout."""
         return len(self.counts)
 
     def _index_of(self, task: int | None) -> int:
@@ -192,17 +188,12 @@ def _clustered(
     return ClusteredMean(mean, error if error > noise / math.sqrt(tasks) else None, rollouts, tasks)
 
 
-# Infers the reward scale of a dataset from its rollouts, and checks whether rewards of several datasets can be
-# averaged.
-
 NO_NAME = "rows without a dataset_name"
 """Display name of rows without a `dataset_name` if other rows have one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The reward scale of one dataset."""
-
     low: float
     high: float
     unlike_success: int
@@ -280,7 +271,6 @@ class RunScores:
 
     @property
     def tasks(self) -> int:
-        """Number of tasks with at least one rollout."""
         return sum(part.tasks for part in self.parts.values())
 
     @property

@@ -19,8 +19,6 @@ from typing import Any, NoReturn
 from rollyard.records.errors import Failure, OperatorError, RunError, did_you_mean
 from rollyard.records.terminal import plain_output
 
-# Converts exceptions to the exit statuses of commands and scripts.
-
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
@@ -176,8 +174,6 @@ def _integer(text: str, least: int) -> int:
     raise argparse.ArgumentTypeError(f"{text} is not an integer of {least} or more")
 
 
-# Runs another command in the foreground, so that Ctrl-C ends that command in its own time.
-
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -208,9 +204,6 @@ def run_foreground(command: Sequence[str]) -> int:
             with contextlib.suppress(TypeError):  # a handler that was not installed from Python cannot be restored
                 signal.signal(number, handler)
     return 128 - status if status < 0 else status
-
-
-# Builds command lines of Rollyard's own commands, for processes that are started by other parts of Rollyard.
 
 
 def own_command(name: str, *arguments: str) -> list[str]:

@@ -91,9 +91,6 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
 
 
-# Formats durations.
-
-
 def duration(seconds: float) -> str:
     """Format a duration as `4.2 s`, `47 s`, `3 min 20 s` or `2 h 05 min`."""
     if seconds < 9.95:

@@ -31,7 +31,6 @@ class ModelCall:
 
     @property
     def count(self) -> int:
-        """Number of generated tokens."""
         return len(self.ids) or len(self.entries)
 
 
@@ -90,7 +89,6 @@ def log_probs_of(item: Json) -> list[float]:
 
 
 def ids_of(value: Any) -> list[int] | None:
-    """Return a list of token ids; None if `value` is not one."""
     return value if isinstance(value, list) and all(type(token) is int for token in value) else None
 
 
@@ -131,8 +129,6 @@ def _texts(value: Any, count: int) -> list[str]:
     return []
 
 
-# Fields that are computed from a whole row when they are asked for, by the names that expressions give them.
-
 _MAX_VERSIONS = 100
 
 
@@ -170,7 +166,6 @@ DERIVED = tuple(_READERS)
 
 
 def reader_of(field: FieldPath) -> Callable[[Any], Any]:
-    """Return a function that returns the value of the field in a row, which must be a JSON object."""
     if (derived := _READERS.get(field.column or "")) is not None:
         return derived
     if len(field.parts) == 1 and isinstance(name := field.parts[0], str):

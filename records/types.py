@@ -76,8 +76,6 @@ class Problem(BaseModel):
 
 
 class ServerRef(Record):
-    """A reference to another server in a server's settings."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: str = ""

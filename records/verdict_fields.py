@@ -45,7 +45,6 @@ class VerdictField(Record):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that lead from the row to the value."""
         return tuple(self.path.split("."))
 
     def is_in(self, row: Mapping[str, Any]) -> bool:

@@ -33,11 +33,8 @@ def open_private(path: Path, flags: int = os.O_APPEND) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600), "wb")
 
 
-# Gives files the mode of new ones. The package safetensors writes files that only their owner can read.
-
-
 def set_default_mode(files: Iterable[Path]) -> None:
-    """Set the mode that a new file gets under this process's umask. Raises OSError."""
+    """Set the mode of new files, because safetensors writes files that only their owner can read. Raises OSError."""
     mask = os.umask(0o077)
     os.umask(mask)
     for file in files:

@@ -6,7 +6,7 @@ import orjson
 
 from rollyard.records.types import Json
 from rollyard.services.http.client import ServerClient
-from rollyard.services.responses.server_answers import read_response
+from rollyard.services.responses.response_validity import read_response
 
 RESPOND_S = 900.0
 

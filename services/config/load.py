@@ -37,13 +37,6 @@ from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_entries import ServerEntries, check_references
 from rollyard.services.server.settings import dashed
 
-# Finds and reads the YAML files of a run, and explains errors in them.
-
-_MAX_EXPANDED = 10_000_000
-_REFERENCE = re.compile(r"\$\{\s*([^${}:\s]+)\s*\}")
-"""A reference to a value of the config, not to a resolver such as `oc.env:NAME`."""
-_Place = tuple[str, ...]
-
 
 def config_files(
     config_paths: Sequence[str | Mapping[str, Any]], roots: Sequence[Path]
@@ -102,66 +95,8 @@ def read_yaml(path: Path) -> DictConfig:
 
 
 def resolved(tree: DictConfig) -> Any:
-    """Return the tree with every reference `${name}` replaced. Raises OmegaConf's errors, and those of
-    `check_expansion`.
-    """
-    check_expansion(tree)
+    """Return the tree with every reference `${name}` replaced. Raises OmegaConf's errors."""
     return OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
-
-
-def check_expansion(tree: DictConfig) -> None:
-    """Raise OperatorError if the references of the tree expand to far more than the files contain.
-
-    Call it before any other use of the tree: OmegaConf resolves a reference even to tell whether its key exists.
-    """
-    plain = OmegaConf.to_container(tree, resolve=False)
-    try:
-        size = _Expanded(plain).size((), plain)
-    except RecursionError as error:
-        raise OperatorError("the config refers to itself, or is nested too deeply") from error
-    if size > _MAX_EXPANDED:
-        raise OperatorError(
-            f"the references (${{name}}) of the config expand to more than {_MAX_EXPANDED:,} characters. Write it "
-            "without them"
-        )
-
-
-class _Expanded:
-    """Counts the characters and values to which the references of a tree expand, without expanding them."""
-
-    def __init__(self, tree: Any) -> None:
-        self._tree = tree
-        self._known: dict[_Place, int] = {}
-
-    def size(self, place: _Place, node: Any) -> int:
-        if (found := self._known.get(place)) is not None:
-            return found
-        self._known[place] = 1  # for a node that refers to itself, which OmegaConf reports
-        if isinstance(node, dict):
-            size = sum(self.size((*place, str(key)), value) for key, value in node.items())
-        elif isinstance(node, list):
-            size = sum(self.size((*place, str(number)), value) for number, value in enumerate(node))
-        else:
-            size = len(node) if isinstance(node, str) else 0
-            for name in _REFERENCE.findall(node) if isinstance(node, str) else ():
-                size += self._size_of_reference(place, name)
-        self._known[place] = size + 1
-        return size + 1
-
-    def _size_of_reference(self, place: _Place, name: str) -> int:
-        up = len(name) - len(name.lstrip("."))
-        target = [*(place[: len(place) - up] if up else ()), *re.findall(r"[^.\[\]]+", name)]
-        node: Any = self._tree
-        for number, part in enumerate(target):
-            if isinstance(node, str):  # `${b.x}`, where b is itself a reference
-                return self.size(tuple(target[:number]), node)
-            if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
-                node = node[int(part)]
-            elif isinstance(node, dict):
-                node = next((value for key, value in node.items() if str(key) == part), None)
-            else:
-                return 0
-        return self.size(tuple(target), node)
 
 
 def describe_error(error: OmegaConfBaseException) -> str:
@@ -179,7 +114,6 @@ def describe_error(error: OmegaConfBaseException) -> str:
 
 
 def _describe_yaml_error(error: Exception) -> str:
-    """Format a YAML error as one line."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{error.problem or error.context} in line {mark.line + 1}, column {mark.column + 1}"
@@ -214,7 +148,6 @@ def load(
         tree = _merge(tree, read_yaml(path) if isinstance(path, Path) else OmegaConf.create(dict(path)))
     if env_path is not None and env_path.is_file():
         tree = _merge(tree, read_yaml(env_path))
-    check_expansion(tree)
     _check_top_level_keys(tree, overrides, options)
     apply(tree, overrides)
     tree = expand(tree)

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, Field
@@ -37,8 +37,6 @@ from rollyard.services.server.settings import ServerSettings, parse_settings
 
 @dataclass(frozen=True)
 class Replacement:
-    """The agent that plays instead."""
-
     implementation: str
     why: str
     """What both agents do, as a clause."""
@@ -168,16 +166,16 @@ def nemo_gym_folder(family: str, implementation: str, entrypoint: str, roots: Se
 # Finds the Python in which a server of NeMo Gym runs.
 
 
-class Choice(Protocol):
-    """The settings that choose an interpreter."""
+class LaunchSettings(ServerSettings):
+    python: str | None = None
+    """Path of the interpreter in which NeMo Gym and the server's requirements are installed."""
+    venv: str | None = None
+    """Folder of a virtual environment, instead of `python`."""
+    install: Literal["uv"] | None = None
+    """`uv`: install the server's own requirements into an environment of its own before it starts."""
 
-    @property
-    def python(self) -> str | None: ...
-    @property
-    def venv(self) -> str | None: ...
 
-
-def chosen(choice: Choice, owner: str) -> Path | None:
+def chosen(choice: LaunchSettings, owner: str) -> Path | None:
     """Return the interpreter that the settings name; None if they name none. Raises OperatorError if it is unusable."""
     if choice.python is not None and choice.venv is not None:
         raise OperatorError(f"{owner} has both python and venv; set one of them")
@@ -213,17 +211,6 @@ def _is_program(path: Path) -> bool:
 LAUNCH_KEYS = ("python", "venv", "install")
 """Settings that choose the interpreter. In an entry they apply to one server, at the top level to all of NeMo Gym's."""
 _MODEL_CONFIG = ConfigDict(extra="allow", hide_input_in_errors=True)
-
-
-class LaunchSettings(ServerSettings):
-    """The settings that choose the interpreter of a NeMo Gym server."""
-
-    python: str | None = None
-    """Path of the interpreter in which NeMo Gym and the server's requirements are installed."""
-    venv: str | None = None
-    """Folder of a virtual environment, instead of `python`."""
-    install: Literal["uv"] | None = None
-    """`uv`: install the server's own requirements into an environment of its own before it starts."""
 
 
 class ForeignSettings(LaunchSettings):

@@ -107,8 +107,6 @@ def _paths_of(module: ModuleType) -> list[str]:
     return [file] if file else list(getattr(module, "__path__", ()))
 
 
-# Finds a server's folder. Users' own folders need not be registered; those in an installed package are entry points.
-
 FAMILIES = ("resources_servers", "responses_api_models", "agents")
 ALIASES = {"responses_api_agents": "agents"}
 """NeMo Gym's name for a family -> Rollyard's name for it."""
@@ -164,7 +162,6 @@ def _root_of_package(point: EntryPoint) -> Path:
 
 
 def folder_names(family: str) -> list[str]:
-    """Return the names that a family's folder may have."""
     return [family, *(alias for alias, name in ALIASES.items() if name == family)]
 
 

@@ -80,7 +80,6 @@ class RunConfig:
     """How entries of other frameworks were read: lines for the operator."""
 
     def redacted(self) -> Json:
-        """Return the tree with every secret replaced by `***`."""
         shown: Json = without_secrets(self.tree)
         return shown
 

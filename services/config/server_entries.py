@@ -13,9 +13,7 @@ from pydantic import BaseModel
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json, ServerRef
-from rollyard.services.config import nemo_gym as agents
-from rollyard.services.config import nemo_gym as model_servers
-from rollyard.services.config.nemo_gym import asks_for_foreign, foreign_server, is_nemo_gym_server, nemo_gym_folder
+from rollyard.services.config import nemo_gym
 from rollyard.services.config.plugins import ALIASES, FAMILIES, find_folder, find_folders, load_server
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.config.venv import needs_isolation
@@ -24,16 +22,12 @@ from rollyard.services.server.settings import (
     parse_settings,
 )
 
-# Servers that run elsewhere: an entry with `url`, or with `host` and `port`, and without a folder.
-
 _NO_FOLDER = Path()
 _ALL_ADDRESSES = ("0.0.0.0", "::")
 _HOST = re.compile(r"[\w.:%-]+")
 
 
 class ExternalSettings(ServerSettings):
-    """Settings of a server that runs elsewhere."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"url"}
 
     url: str | None = None
@@ -99,8 +93,6 @@ def _checked_url(name: str, url: str) -> str:
 
 
 class ServerEntries:
-    """The server entries of a config."""
-
     def __init__(self, tree: Json, roots: Sequence[Path]) -> None:
         """`tree`: the resolved config, in which an entry is replaced if another server takes its place."""
         self._tree = tree
@@ -144,29 +136,29 @@ class ServerEntries:
 
     def _server(self, name: str, family: str, implementation: str, raw: Json) -> ServerSpec:
         entrypoint = str(raw.get("entrypoint") or "app.py")
-        if asks_for_foreign(raw):
+        if nemo_gym.asks_for_foreign(raw):
             return self._foreign(name, family, implementation, raw, entrypoint)
         folders = find_folders(family, implementation, self._roots)
-        foreign = [folder for folder in folders if is_nemo_gym_server(folder, entrypoint)]
+        foreign = [folder for folder in folders if nemo_gym.is_nemo_gym_server(folder, entrypoint)]
         own = next((folder for folder in folders if folder not in foreign), None)
         if is_external(raw, has_own_folder=own is not None) and not (own and _has_setting(family, own, "url")):
             return self._external(name, family, implementation, raw, own)
         if own is not None:
             self._note_choice(name, family, implementation, own, foreign)
             return self._own(name, family, implementation, own, raw, also_theirs=bool(foreign))
-        if family == "agents" and (chosen := agents.replacement(implementation)) is not None:
-            settings, dropped = agents.replaced_settings(raw, chosen)
+        if family == "agents" and (chosen := nemo_gym.replacement(implementation)) is not None:
+            settings, dropped = nemo_gym.replaced_settings(raw, chosen)
             without = f"; not used: {', '.join(dropped)}" if dropped else ""
             self.notes.append(
                 f"{name}: {chosen.implementation} plays for NeMo Gym's {implementation} ({chosen.why}){without}"
             )
             found = find_folders(family, chosen.implementation, self._roots)
-            folder = next(folder for folder in found if not is_nemo_gym_server(folder, "app.py"))
+            folder = next(folder for folder in found if not nemo_gym.is_nemo_gym_server(folder, "app.py"))
             return self._own(name, family, chosen.implementation, folder, settings)
         if foreign and family == "agents":
-            raise OperatorError(agents.refusal(name, implementation))
+            raise OperatorError(nemo_gym.refusal(name, implementation))
         if foreign:
-            return foreign_server(name, family, implementation, raw, foreign[0], self._tree)
+            return nemo_gym.foreign_server(name, family, implementation, raw, foreign[0], self._tree)
         try:
             folder = find_folder(family, implementation, self._roots)
         except OperatorError as error:
@@ -188,7 +180,7 @@ class ServerEntries:
         return spec
 
     def _foreign(self, name: str, family: str, implementation: str, raw: Json, entrypoint: str) -> ServerSpec:
-        folder = nemo_gym_folder(family, implementation, entrypoint, self._roots)
+        folder = nemo_gym.nemo_gym_folder(family, implementation, entrypoint, self._roots)
         if folder is None:
             searched = ", ".join(map(str, self._roots))
             raise OperatorError(
@@ -196,10 +188,9 @@ class ServerEntries:
                 f"{family}/{implementation} has such a server (looked in {searched}); add the folder above "
                 f"{family} with --server-roots [...]"
             )
-        return foreign_server(name, family, implementation, raw, folder, self._tree)
+        return nemo_gym.foreign_server(name, family, implementation, raw, folder, self._tree)
 
     def _note_choice(self, name: str, family: str, implementation: str, own: Path, foreign: Sequence[Path]) -> None:
-        """Note which server is used if several folders have one of that name."""
         installed = (INSTALLED / family / implementation).resolve()
         if foreign:
             self.notes.append(
@@ -214,7 +205,7 @@ class ServerEntries:
     ) -> ServerSpec:
         """`also_theirs`: NeMo Gym has a server of that name, too."""
         if family == "responses_api_models":
-            raw, without_effect = model_servers.translated(implementation, raw)
+            raw, without_effect = nemo_gym.translated(implementation, raw)
             if without_effect:
                 self.notes.append(f"{name}: {', '.join(without_effect)} has no effect on Rollyard's {implementation}")
         isolated = needs_isolation(folder)
@@ -232,7 +223,6 @@ class ServerEntries:
 
 
 def _has_setting(family: str, folder: Path, setting: str) -> bool:
-    """Return whether a server of Rollyard has a setting of that name itself."""
     return not needs_isolation(folder) and setting in load_server(family, folder, "app.py").Settings.model_fields
 
 
@@ -248,8 +238,6 @@ def _family_hint(node: Any) -> str:
         return ""
     return did_you_mean(str(key), (*FAMILIES, *ALIASES))
 
-
-# Finds and checks the references to other servers in a server's settings.
 
 _USUAL_FAMILY = {"resources_server": "resources_servers", "model_server": "responses_api_models"}
 

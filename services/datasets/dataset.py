@@ -91,7 +91,6 @@ class Dataset:
 
     @property
     def ids(self) -> Sequence[str]:
-        """The ids in file order."""
         return list(self._numbers)
 
     def agent(self, name: str) -> str | None:

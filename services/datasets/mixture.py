@@ -72,12 +72,10 @@ class Mixture:
             yield dataset.row(name)
 
     def row_refs(self) -> Iterator[RowRef]:
-        """Yield references to the rows in the order of the epoch."""
         return islice(self._order(), self._limit)
 
     @property
     def notes(self) -> list[str]:
-        """Warnings to show to the user."""
         notes: list[str] = []
         for settings, dataset, ids in zip(self._settings.datasets, self.datasets, self._selected_ids, strict=True):
             prefix = f"dataset {dataset.name!r}:"

@@ -18,8 +18,6 @@ from rollyard.records.rows import exact_objects, id_of_row
 from rollyard.records.types import Json, Record
 from rollyard.services.datasets.dataset import fingerprint
 
-# Extracts the question from a row in any common format, as a list of normalized words.
-
 FIELDS = ("question", "problem", "query", "instruction", "prompt", "text", "messages", "conversations", "input")
 """Top-level keys that contain the prompt in published datasets, in addition to `responses_create_params`."""
 _LATEX = re.compile(
@@ -131,7 +129,7 @@ class TestSets:
         self._questions: dict[bytes, list[int]] = {}
         """Hash of a question -> the rows with exactly this question."""
         for number, row in self._read(files):
-            self._rows.setdefault(_row_hash(row), number)
+            self._rows.setdefault(row_hash(row), number)
             if (name := _id(row)) is not None:
                 self._ids.setdefault(name, number)
             for question in _questions(row):
@@ -142,7 +140,7 @@ class TestSets:
 
     def matches(self, row: Json, line: int) -> Iterator[Match]:
         """Compare a row on line `line` with the test sets. Yields at most one match of each kind."""
-        if (number := self._rows.get(_row_hash(row))) is not None:
+        if (number := self._rows.get(row_hash(row))) is not None:
             yield self._match("row", line, number, "")
         if (name := _id(row)) is not None and (number := self._ids.get(name)) is not None:
             yield self._match("id", line, number, name)
@@ -178,7 +176,7 @@ def _id(row: Json) -> str | None:
         return None
 
 
-def _row_hash(row: Json) -> bytes:
+def row_hash(row: Json) -> bytes:
     return bytes.fromhex(fingerprint(row))[:16]
 
 

@@ -18,8 +18,6 @@ from rollyard.records.data_files import COMPRESSED, DELIMITED
 from rollyard.records.errors import OperatorError
 from rollyard.records.yaml_aliases import check_aliases
 
-# Derives the split and subset of a file from its path, following the conventions of the Hugging Face hub.
-
 DEFAULT = "default"
 """The hub's name for an unnamed subset."""
 TEXTS = (".jsonl", ".json")
@@ -73,7 +71,6 @@ def stem_of(name: str) -> str:
 
 
 def _read(name: str) -> tuple[str, Sequence[str]]:
-    """Return the subset and the splits of a path."""
     *folders, last = PurePosixPath(stem_of(name)).parts
     splits: dict[str, None] = {}
     words: list[str] = []
@@ -104,8 +101,6 @@ def _words(part: str) -> tuple[list[str], list[str]]:
             remaining.append(piece)
     return remaining, found
 
-
-# Reads subsets and splits from a dataset card (README.md) whose front matter has `configs`.
 
 CARD = "README.md"
 
@@ -210,8 +205,6 @@ class AmbiguousFiles(OperatorError):
 
 @dataclass(frozen=True)
 class SplitSelection:
-    """The split and subset to read."""
-
     split: str | None = None
     """The split that the user requested."""
     subset: str | None = None
@@ -298,7 +291,6 @@ def _check_formats(location: str, names: Iterable[str]) -> None:
 
 
 def _describe(layout: Layout) -> str:
-    """List the available subsets and splits on one line."""
     subsets = [
         f"{subset} ({', '.join(split or 'no split name' for split in splits)})" for subset, splits in layout.items()
     ]

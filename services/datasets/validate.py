@@ -10,11 +10,10 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from rollyard.records.data_files import DataFile
-from rollyard.records.rows import agent_of, id_of_row, rows_of
+from rollyard.records.rows import agent_of, id_of_row, messages_of, rows_of
 from rollyard.records.spread import Spread, spread
 from rollyard.records.types import Json, Record
-from rollyard.services.datasets.dataset import fingerprint
-from rollyard.services.datasets.overlap import KINDS, Match, TestSets
+from rollyard.services.datasets.overlap import KINDS, Match, TestSets, row_hash
 
 MAX_LISTED = 20
 """Maximum number of problems and duplicates that are listed individually."""
@@ -23,15 +22,11 @@ R = TypeVar("R")
 
 
 class Problem(Record):
-    """An invalid row."""
-
     line: int
     problem: str
 
 
 class Repetition(Record):
-    """A row that repeats an earlier one."""
-
     line: int
     path: str
     """The file that contains the earlier row, on line `first_line`."""
@@ -39,8 +34,6 @@ class Repetition(Record):
 
 
 class FileReport(Record):
-    """The report on one file."""
-
     path: str
     rows: int
     """Number of valid rows."""
@@ -83,15 +76,12 @@ class _Seen:
         self._origins: dict[bytes, int] = {}
 
     def start_file(self, file: DataFile) -> None:
-        """Set the file that contains the rows added from now on."""
         self._files.append(file)
 
     def add(self, task: bytes, line: int) -> None:
-        """Store the location of a row, unless an equal row was added before."""
         self._origins.setdefault(task, line << 16 | len(self._files) - 1)
 
     def earlier(self, task: bytes, line: int) -> Repetition | None:
-        """Return a Repetition if an equal row was added before, else None."""
         origin = self._origins.get(task)
         if origin is None:
             return None
@@ -123,7 +113,7 @@ def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
         if row.problem:
             problems.add(Problem(line=row.line, problem=row.problem.lstrip(": ")))
             continue
-        task = _row_hash(row.value)
+        task = row_hash(row.value)
         if (repetition := seen.earlier(task, row.line)) is not None:
             duplicates.add(repetition)
         if len(test_sets):
@@ -137,7 +127,7 @@ def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
             ids.add(hash(own_id))
         agents[agent_of(row.value) or ""] += 1
         keys.update(row.value.keys())
-        lengths.append(sum(map(len, texts(row.value))))
+        lengths.append(_prompt_length(row.value))
     return FileReport(
         path=str(file),
         rows=len(lengths),
@@ -155,22 +145,8 @@ def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
     )
 
 
-def texts(row: Json) -> list[str]:
-    """Return the text of each message in the prompt, or of each field if the environment builds the prompt."""
-    prompt = row.get("responses_create_params", {}).get("input")
-    if prompt is None:
-        return [value for value in row.values() if isinstance(value, str)]
-    if isinstance(prompt, str):
-        return [prompt]
-    found: list[str] = []
-    for item in prompt:
-        content = item.get("content") if isinstance(item, dict) else None
-        for part in content if isinstance(content, list) else [content]:
-            text = part.get("text") if isinstance(part, dict) else part
-            if isinstance(text, str):
-                found.append(text)
-    return found
-
-
-def _row_hash(row: Json) -> bytes:
-    return bytes.fromhex(fingerprint(row))[:16]
+def _prompt_length(row: Json) -> int:
+    """Return the characters of the prompt, or of all texts of the row if the environment builds the prompt."""
+    if row.get("responses_create_params", {}).get("input") is None:
+        return sum(len(value) for value in row.values() if isinstance(value, str))
+    return sum(len(message["content"]) for message in messages_of(row))

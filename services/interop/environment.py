@@ -9,7 +9,7 @@ from typing import Any
 
 from rollyard.records.data_files import DataFile
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError, did_you_mean
-from rollyard.records.rows import rows_of
+from rollyard.records.rows import valid_rows
 from rollyard.records.types import Json
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.problem import raise_for_status
@@ -39,7 +39,6 @@ class ServedEnvironment:
     """Deadline of each call to the environment."""
 
     def episode(self, row: Json) -> ServedEpisode:
-        """Return an episode for the row, which is not open yet."""
         return ServedEpisode(self.client, self.server, row, turn_based=self.turn_based, timeout_s=self.timeout_s)
 
     async def act(self, episode: ServedEpisode, name: str, arguments: Json) -> Outcome:
@@ -156,11 +155,7 @@ class TaskList:
     @classmethod
     def read(cls, file: DataFile, split: str) -> TaskList:
         """Read a dataset file. Raises OperatorError if a row is invalid, or if there are none."""
-        rows = []
-        for row in rows_of(file):
-            if row.problem:
-                raise OperatorError(f"{file}: line {row.line}{row.problem}")
-            rows.append(row.value)
+        rows = list(valid_rows(file))
         if not rows:
             raise OperatorError(f"{file} has no rows")
         return cls(rows, split)

@@ -24,7 +24,7 @@ from rollyard.records.types import RESERVED_PATHS, Json
 from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER, ServerClient
 from rollyard.services.http.problem import PROBLEM_TYPE, raise_for_status
 from rollyard.services.http.session import Session
-from rollyard.services.responses.server_answers import read_answer
+from rollyard.services.responses.response_validity import read_answer
 
 CLOSE_S = 10.0
 _WORDS = (400, 404, 405, 413, 422)
@@ -34,8 +34,6 @@ _OVER = "The episode is over. Reset the environment to start another one."
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one action led to."""
-
     text: str
     """What the model reads next."""
     value: Any = None
@@ -220,14 +218,12 @@ class Transcript:
         self.output.append({**message, "content": content})
 
     def add_call(self, name: str, arguments: str, result: str) -> None:
-        """Append a tool call and its result."""
         call_id = f"call_{len(self.output)}"
         call = {"type": "function_call", "name": name, "arguments": arguments, "call_id": call_id}
         self.output.append({**call, "id": f"fc_{secrets.token_hex(8)}", "status": "completed"})
         self.output.append({"type": "function_call_output", "call_id": call_id, "output": result})
 
     def response(self) -> Json:
-        """Return the episode as a Response object."""
         return {"id": "resp_episode", "object": "response", "status": "completed", "output": self.output}
 
 

@@ -23,6 +23,8 @@ from rollyard.records.types import Json
 from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
 from rollyard.services.interop.episode import Outcome, ServedEpisode
 from rollyard.services.interop.served_app import (
+    SessionStore,
+    StoredSession,
     add_task_routes,
     check_name,
     handle_errors,
@@ -30,14 +32,12 @@ from rollyard.services.interop.served_app import (
     read_object,
     text_in,
 )
-from rollyard.services.interop.session_store import SessionStore, StoredSession
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _MAX_ID = 200
 
 
 def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, idle_s: float) -> FastAPI:
-    """Return the app."""
     sessions: SessionStore[ServedEpisode] = SessionStore(max_sessions, idle_s)
     calls = RunningCalls()
 
@@ -263,7 +263,6 @@ class RunningCalls:
         self._finished: dict[tuple[str, str], float] = {}
 
     def start(self, session_id: str, call: Callable[[], Awaitable[str]]) -> str:
-        """Start a call and return its task id."""
         self._forget_old()
         key = (session_id, secrets.token_hex(16))
 
@@ -277,11 +276,9 @@ class RunningCalls:
         return key[1]
 
     def find(self, session_id: str, task_id: str) -> asyncio.Task[str] | None:
-        """Return a call of this session."""
         return self._tasks.get((session_id, task_id))
 
     async def close(self) -> None:
-        """Cancel all calls."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

@@ -35,7 +35,6 @@ class PolicyEndpoint(Record):
     """Model name for the endpoint; empty for the name of the run's model server."""
 
     def sealed(self, secret: str) -> str:
-        """Return the header value for this endpoint."""
         payload = orjson.dumps(self.model_dump())
         return f"{base64.urlsafe_b64encode(payload).decode()}.{_signature(payload, secret)}"
 

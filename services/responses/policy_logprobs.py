@@ -92,7 +92,6 @@ def invalid_numbers(ids: Any, log_probs: Any) -> str:
 
 
 def are_ids(ids: Any) -> bool:
-    """Return whether `ids` is a list of token ids."""
     return isinstance(ids, list) and set(map(type, ids)) <= {int} and min(ids, default=0) >= 0
 
 

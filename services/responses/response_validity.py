@@ -22,6 +22,8 @@ from typing import Any
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import json_kind, mapping
 from rollyard.records.types import Json
+from rollyard.services.http.problem import with_server
+from rollyard.services.responses.lenient_json import loads
 
 _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overload|unavailable|insufficient", re.I)
 """Matches the finish reasons of an aborted generation, which is not a turn. A weight update may abort generations."""
@@ -151,7 +153,6 @@ def check_completion(response: Json, requested: int = 1) -> tuple[Json, Json]:
 
 
 def has_content(message: Json) -> bool:
-    """Return whether a chat message or a delta has content from the model."""
     content = message.get("content")
     if isinstance(content, str):
         if content.strip():
@@ -305,7 +306,6 @@ def _has_item_content(item: Json) -> bool:
 
 
 def _texts(item: Json) -> list[str]:
-    """Return the text of each non-empty part of a message or a reasoning item."""
     parts: list[Any] = []
     for group in (item.get("content"), item.get("summary")):
         parts += [{"text": group}] if isinstance(group, str) else group if isinstance(group, list) else []
@@ -315,3 +315,31 @@ def _texts(item: Json) -> list[str]:
 
 def _token_count(usage: Any, key: str) -> Any:
     return usage.get(key) if isinstance(usage, dict) else None
+
+
+def read_answer(body: bytes, server: str) -> Json:
+    """Parse the JSON object in the response of `server`. Raises Failure malformed_answer with the server's name."""
+    try:
+        value = loads(body)
+    except ValueError as error:
+        excerpt = body[:200].decode("utf-8", "replace")
+        detail = f"the response is not JSON ({error}): {excerpt!r}"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server) from error
+    if not isinstance(value, dict):
+        detail = f"the response is a JSON {type(value).__name__}; expected a JSON object"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)
+    return value
+
+
+def read_response(body: bytes, server: str) -> Json:
+    """Parse the Response object from the model server `server`.
+
+    Raises Failure, with the server's name, unless it is a turn of the model. A model server from a different framework
+    may forward the output of a broken engine.
+    """
+    response = read_answer(body, server)
+    try:
+        check_response(response)
+    except Failure as failure:
+        raise with_server(failure, server) from failure
+    return response

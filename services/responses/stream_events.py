@@ -100,7 +100,6 @@ def item_added(item: Json, index: int) -> Event:
 
 
 def item_done(item: Json, index: int) -> Event:
-    """Return the event with the complete item."""
     return "response.output_item.done", {"output_index": index, "item": item}
 
 

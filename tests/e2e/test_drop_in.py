@@ -25,7 +25,7 @@ from tests.support.doc_pages import blocks, commands, page
 from tests.support.fake_stores import store
 from tests.support.stacks import SHARED, read_rows
 from tests.support.waiting import deadline_s
-from tests.unit.records.datasets.test_columns import save_to_disk
+from tests.unit.records.test_columns import save_to_disk
 from tests.unit.training.test_rlvr import CONFIG as RLVR_CONFIG
 
 Program = Callable[..., Finished]

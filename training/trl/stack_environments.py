@@ -15,8 +15,8 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.records.json_values import items, mapping
+from rollyard.records.rows import messages_of, text_of, valid_rows
 from rollyard.records.types import Json
-from rollyard.services.datasets.prompts import messages_of, text_of, valid_rows
 from rollyard.services.interop.environment import tools_of
 from rollyard.services.interop.episode import Outcome, ServedEpisode
 from rollyard.training.trl.stack_session import StackSession

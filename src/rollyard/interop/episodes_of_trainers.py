@@ -26,8 +26,6 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRules:
-    """How rollouts become episodes."""
-
     several_sequences: SeveralSequences = "mask"
     """What to do with a rollout whose history changed, so that its tokens are several sequences. `all`: hand over each
     of them. `mask`: the last one, without a loss. `last`: the last one. `refuse`: stop the training."""

@@ -14,9 +14,9 @@ from pathlib import Path
 import orjson
 
 from rollyard.records.errors import OperatorError
+from rollyard.records.rows import messages_of, valid_rows
 from rollyard.records.script import ScriptParser, exit_status
 from rollyard.records.types import Json
-from rollyard.services.datasets.prompts import messages_of, valid_rows
 
 NAME = "python -m rollyard.interop.rows"
 TRAINERS = ("areal", "openrlhf", "skyrl", "slime", "verl")

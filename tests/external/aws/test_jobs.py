@@ -14,7 +14,7 @@ import yaml
 
 from rollyard.records.search_path import INSTALLED
 from tests.external.aws.account import TAG, Account
-from tests.unit.records.datasets.test_columns import save_to_disk
+from tests.unit.records.test_columns import save_to_disk
 from tests.unit.training.test_rlvr import CONFIG as RLVR_CONFIG
 
 SUBMIT = ("configs/small.yaml", "--entrypoint", "train.py", "--image-tag", TAG)

@@ -17,7 +17,7 @@ from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.viewer import exported, viewing
 from tests.support.rollout_files import write
-from tests.unit.records.notes.note_rows import record, rows, write_notes
+from tests.unit.records.note_rows import record, rows, write_notes
 
 ROWS = "table.wide tbody tr"
 ROLLOUTS = rows(12, 3)

@@ -230,16 +230,14 @@ async def test_the_status_probes_every_server(tmp_path: Path) -> None:
     }
 
 
-async def test_commands_that_need_a_rollyard_head_still_refuse_nemo_gyms(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nemo_gym", [False, True])
+async def test_a_head_of_nemo_gym_where_rollyards_is_needed_and_a_server_that_is_no_head_are_refused(
+    tmp_path: Path, nemo_gym: bool
+) -> None:
     async with nemo_gym_stack(NemoGymStack()) as stack, http_transport() as transport:
+        url = stack.agent_url if nemo_gym else stack.url
         with pytest.raises(RunError, match="Rollyard head"):
-            await find_run(transport, tmp_path, stack.url, None)
-
-
-async def test_a_server_that_is_not_a_head_is_refused(tmp_path: Path) -> None:
-    async with nemo_gym_stack(NemoGymStack()) as stack, http_transport() as transport:
-        with pytest.raises(RunError, match="Rollyard head"):
-            await find_run(transport, tmp_path, stack.agent_url, None, nemo_gym=True)
+            await find_run(transport, tmp_path, url, None, nemo_gym=nemo_gym)
 
 
 async def test_the_default_head_may_be_nemo_gyms(tmp_path: Path) -> None:

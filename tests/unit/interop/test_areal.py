@@ -95,8 +95,3 @@ async def test_a_rejected_session_is_not_ended_because_that_would_be_reward_0() 
     with pytest.raises(Rejected):
         await online("broken", gateway)
     assert [path for path, _, _ in gateway.calls] == ["/rl/start_session"]
-
-
-async def test_a_gateway_without_capacity_is_an_error() -> None:
-    with pytest.raises(httpx.HTTPStatusError):
-        await online("won", Gateway(429))

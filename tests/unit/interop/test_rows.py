@@ -48,12 +48,6 @@ def test_what_is_not_a_row_is_refused(given: object) -> None:
         row_of(given)
 
 
-def test_a_prompt_without_a_row_is_a_row_of_its_messages() -> None:
-    assert row_of(None, [{"role": "user", "content": "a"}]) == {
-        "responses_create_params": {"input": [{"role": "user", "content": "a"}]}
-    }
-
-
 def test_a_prompt_may_be_an_array() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
     array: Any = numpy.empty(2, dtype=object)

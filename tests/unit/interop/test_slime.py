@@ -89,11 +89,6 @@ async def test_a_changed_history_is_several_samples_of_which_the_group_counts_on
     assert advantages[0] == advantages[1] == pytest.approx(-advantages[2])
 
 
-async def test_a_group_of_failures_has_no_advantages() -> None:
-    samples, rollouts = await generated("broken", "broken")
-    assert rollouts.rewards(ARGS, samples) == ([0.0, 0.0], [0.0, 0.0])
-
-
 async def test_without_the_reward_function_no_rollout_is_played() -> None:
     with playing(answer) as (player, agent), pytest.raises(OperatorError, match="--custom-reward-post-process-path"):
         await SlimeRollouts(player).generate(SimpleNamespace(), Sample(0, {"row": task("won")}), SAMPLING)

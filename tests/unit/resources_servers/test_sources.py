@@ -26,7 +26,7 @@ from rollyard.resources_servers.dataset_sources import (
 )
 from rollyard.services.datasets.splits import ALL, SplitSelection
 from tests.support.fake_stores import store
-from tests.unit.records.datasets.test_columns import save_to_disk
+from tests.unit.records.test_columns import save_to_disk
 
 LINES = b'{"n": 1}\n\n{"n": 2, "text": "\xe2\x80\xa8"}\n'
 

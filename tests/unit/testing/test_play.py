@@ -87,16 +87,6 @@ async def test_an_environment_failure_is_raised() -> None:
         await play(Refusing, ROW, turns=["?"])
 
 
-async def test_an_environment_calls_additional_models_by_name() -> None:
-    class Judged(Door):
-        async def verify(self, response: Verification) -> Verdict:
-            answer = await type(self).models.respond("judge", {"input": response.text}, timeout_s=5)
-            return Verdict(reward=float(answer["output"][0]["content"][0]["text"]))
-
-    rollout = await play(Judged, ROW, turns=["I tried."], models={"judge": ["0.25"]})
-    assert rollout.reward == 0.25
-
-
 @pytest.mark.parametrize(
     ("environment", "settings", "message"),
     [
@@ -123,19 +113,6 @@ def test_load_takes_a_plugin_folder_with_relative_imports(tmp_path: Path) -> Non
         "class Mine(Environment):\n    reward = REWARD\nserver = serve(Mine)\n"
     )
     assert load(folder).reward == 2.0
-
-
-def test_folders_with_the_same_name_in_two_places_are_two_plugins(tmp_path: Path) -> None:
-    places = []
-    for place in ("one", "two", "one"):
-        folder = tmp_path / place / "resources_servers/mine"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "app.py").write_text(
-            "from rollyard import Environment, serve\n"
-            f"class Mine(Environment):\n    place = {place!r}\nserver = serve(Mine)\n"
-        )
-        places.append(load(folder).place)
-    assert places == ["one", "two", "one"]
 
 
 @pytest.mark.parametrize("turns", ["Hello.", says("Hello."), None, 5])

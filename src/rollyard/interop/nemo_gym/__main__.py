@@ -10,7 +10,6 @@ from rollyard.records.script import ScriptParser
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the folder."""
     ScriptParser(prog="python -m rollyard.interop.nemo_gym", description=__doc__).parse_args(arguments)
     print(path_entry())
     return 0

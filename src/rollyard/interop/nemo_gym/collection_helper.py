@@ -234,8 +234,6 @@ HEAD_SERVER_KEY_NAME = "head_server"
 
 
 class BaseServerConfig(BaseModel):
-    """Address of a server."""
-
     host: str
     port: int
     num_workers: int | None = None

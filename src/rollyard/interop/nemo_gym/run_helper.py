@@ -28,7 +28,7 @@ from rollyard.interop.nemo_gym.path_entry import path_entry
 from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.records.run_types import ServerInstance
 from rollyard.records.types import Json
-from rollyard.services.config.load import find_config, load, read_yaml
+from rollyard.services.config.load import config_files, load, read_yaml
 from rollyard.services.config.plugins import ALIASES, FAMILIES, search_roots
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.run_snapshot import fetch_instances
@@ -147,8 +147,6 @@ DEFAULT_HEAD_PORT = 11000
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """What RunHelper starts."""
-
     run: RunConfig
     head_port: int
     settings: CollectionSettings
@@ -178,8 +176,9 @@ def trainer_config(
     from_env: Json = {}
     if env_file is not None and env_file.is_file():
         from_env = _plain(read_yaml(env_file))
-    paths = _all_paths(initial.get(PATHS_KEY) or from_env.get(PATHS_KEY), roots)
-    layers: list[str | Mapping[str, Any]] = [*map(str, paths), *([from_env] if from_env else []), initial]
+    # Listed before `initial`, so that the files that others list do not override it.
+    files = config_files(_config_paths(initial.get(PATHS_KEY) or from_env.get(PATHS_KEY)), roots)
+    layers: list[str | Mapping[str, Any]] = [*map(str, files), *([from_env] if from_env else []), initial]
     run = load(layers, [], roots, environ, env_file=None)
     return TrainerConfig(run, _head_port(run.tree.get(HEAD_SERVER_KEY_NAME)), CollectionSettings.of_config(run.tree))
 
@@ -202,22 +201,12 @@ def _plain(config: DictConfig) -> Json:
     return {str(key): value for key, value in plain.items()}
 
 
-def _all_paths(given: Any, roots: Sequence[Path]) -> list[Path]:
-    """Return the config files, followed by those that they list under `config_paths`, each once."""
+def _config_paths(given: Any) -> list[str]:
     if given is None:
-        given = []
+        return []
     if not isinstance(given, list) or not all(isinstance(path, str) for path in given):
         raise OperatorError(f"{PATHS_KEY} is {given!r}; expected a list of file names")
-    found: list[Path] = []
-    waiting = [find_config(path, roots).absolute() for path in given]
-    while waiting:
-        path = waiting.pop(0)
-        if path in found:
-            continue
-        found.append(path)
-        nested = _plain(read_yaml(path)).get(PATHS_KEY) or []
-        waiting += [find_config(str(name), roots).absolute() for name in nested]
-    return found
+    return given
 
 
 def _head_port(given: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -147,17 +146,3 @@ async def test_a_failed_create_leaves_no_session(sokoban: Served) -> None:
     assert status == 422
     assert "unknown symbols" in answer["detail"]
     assert (await sokoban.post("/ping", {}, "bad"))[0] == 404
-
-
-async def test_many_sessions_play_at_once_and_leave_nothing_open(sokoban: Served) -> None:
-    async def play(number: int) -> float:
-        name = f"many{number}"
-        await create(sokoban, name, number % 5)
-        await call(sokoban, name, "step", {"actions": []})
-        last = await call(sokoban, name, "step", {"actions": ["Up", "Up"]})
-        await sokoban.post("/delete", {}, name)
-        return float(last["output"]["reward"])
-
-    rewards = await asyncio.gather(*(play(number) for number in range(40)))
-    assert rewards == rewards[:5] * 8
-    await sokoban.until_closed()

@@ -13,7 +13,7 @@ from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.note_routes import note_router
 from tests.support.rollout_files import row, write, write_failures
 from tests.unit.analysis.viewer.opened_runs import get_json, open_index, viewer_client
-from tests.unit.records.notes.note_rows import answered, record, rows, write_notes
+from tests.unit.records.note_rows import answered, record, rows, write_notes
 
 ROWS = rows()
 NOTES = "/api/runs/0/notes"

@@ -17,7 +17,7 @@ from rollyard.services.backoff import Backoff
 from rollyard.services.http.problem import problem_response
 from rollyard.services.http.request import RawRequest, RawResponse
 from tests.support.fixtures import http_transport, listening, make_client, make_server
-from tests.support.nemo_rl_rules import loss_multiplier, message_log
+from tests.support.nemo_rl_rules import loss_multiplier
 
 ROW: Json = {"responses_create_params": {"input": "go"}, "agent_ref": {"name": "player"}, "_rowidx": 0}
 TOKENS: Json = {"prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.1]}
@@ -60,12 +60,6 @@ async def test_a_rollout_that_a_dying_server_interrupted_is_played_again() -> No
     assert (found["reward"], loss_multiplier(found), requests) == (1.0, 1.0, 2)
 
 
-async def test_a_rollout_that_keeps_failing_is_masked_and_has_a_placeholder() -> None:
-    found, requests = await run(lost, MASK)
-    assert (loss_multiplier(found), requests) == (0.0, 2)
-    assert len(message_log(ROW, found)) == 2
-
-
 async def test_a_rollout_that_keeps_failing_is_raised_as_an_exception_that_reaches_another_process() -> None:
     with pytest.raises(RolloutFailed, match=r"session_lost: it died .*sokoban") as raised:
         await run(lost, RAISE)
@@ -93,11 +87,6 @@ async def test_failed_rollouts_are_masked_by_default_only_under_nemo_rl(
 async def test_an_error_of_the_configuration_is_raised_at_once_and_never_masked(kind: FailureKind) -> None:
     with pytest.raises(RolloutFailed, match=str(kind)):
         await run(lambda count: Failure(kind, "no such model", server="policy"), MASK)
-
-
-async def test_an_unknown_agent_is_raised() -> None:
-    with pytest.raises(RolloutFailed, match="unknown_server"):
-        await run(lost, MASK, {**ROW, "agent_ref": {"name": "nobody"}})
 
 
 @pytest.mark.parametrize(

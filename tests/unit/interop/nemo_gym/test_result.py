@@ -82,12 +82,6 @@ def test_a_result_whose_first_turn_breaks_a_rule_gets_a_masked_placeholder() -> 
     assert len(message_log(ROW, found)) == 2
 
 
-def test_an_episode_without_generated_tokens_gets_a_masked_placeholder() -> None:
-    found = result(turn([1, 2], []))
-    assert "no tokens" in found["instance_config"]["mask_reason"]
-    assert len(message_log(ROW, found)) == 2
-
-
 def test_a_model_server_that_records_no_tokens_is_an_error_and_not_a_batch_of_masked_results() -> None:
     with pytest.raises(RunError, match="return_token_id_information: true"):
         result({"type": "message", "role": "assistant", "content": []})

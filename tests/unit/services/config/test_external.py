@@ -9,7 +9,7 @@ from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import ServerSpec
-from tests.support.foreign_folders import entry, make_root
+from tests.support.foreign_folders import entry
 
 
 def external(root: Path, settings: Json, family: str = "resources_servers", name: str = "mcqa") -> ServerSpec:
@@ -17,19 +17,28 @@ def external(root: Path, settings: Json, family: str = "resources_servers", name
     return spec
 
 
-@pytest.mark.parametrize("family", ["resources_servers", "responses_api_models", "responses_api_agents", "agents"])
-def test_an_entry_of_any_family_may_name_a_server_by_host_and_port(tmp_path: Path, family: str) -> None:
-    spec = external(tmp_path, {"host": "10.0.0.5", "port": 8080}, family)
-    assert spec.external_url == "http://10.0.0.5:8080" and spec.is_foreign
+REFERENCES = {name: {"type": "resources_servers", "name": "mine"} for name in ("resources_server", "model_server")}
+CATALOGUE = {"domain": "math", "verified": False, "license": "MIT", "description": "x"}
 
 
-def test_an_entry_may_name_a_server_by_url(tmp_path: Path) -> None:
-    assert external(tmp_path, {"url": "https://gym.example/mcqa/"}).external_url == "https://gym.example/mcqa"
-
-
-def test_a_url_wins_over_a_folder_of_the_same_name(tmp_path: Path) -> None:
-    spec = external(tmp_path, {"url": "http://127.0.0.1:9"}, name="gsm8k")
-    assert spec.external_url == "http://127.0.0.1:9"
+@pytest.mark.parametrize(
+    ("family", "settings", "url"),
+    [
+        ("resources_servers", {"host": "10.0.0.5", "port": 8080}, "http://10.0.0.5:8080"),
+        ("responses_api_models", {"host": "10.0.0.5", "port": 8080}, "http://10.0.0.5:8080"),
+        ("agents", {"host": "10.0.0.5", "port": 8080}, "http://10.0.0.5:8080"),
+        ("responses_api_agents", {"host": "127.0.0.1", "port": 9, **REFERENCES}, "http://127.0.0.1:9"),
+        ("resources_servers", {"url": "https://gym.example/mcqa/"}, "https://gym.example/mcqa"),
+        ("resources_servers", {"url": "http://127.0.0.1:9", **CATALOGUE}, "http://127.0.0.1:9"),
+        ("resources_servers", {"host": "::1", "port": 9}, "http://[::1]:9"),
+        ("resources_servers", {"host": "[::1]", "port": 9}, "http://[::1]:9"),
+    ],
+)
+def test_an_entry_of_any_family_may_name_a_server_by_its_address(
+    tmp_path: Path, family: str, settings: Json, url: str
+) -> None:
+    spec = external(tmp_path, settings, family)
+    assert spec.external_url == url and spec.is_foreign
 
 
 @pytest.mark.parametrize(
@@ -67,32 +76,6 @@ def test_a_setting_of_rollyards_server_is_refused_with_how_to_start_it_on_that_a
         external(tmp_path, {"host": "127.0.0.1", "port": 9, "equality": "numbers"}, name="gsm8k")
 
 
-@pytest.mark.parametrize("host", ["::1", "[::1]"])
-def test_an_ipv6_address_is_written_with_or_without_brackets(tmp_path: Path, host: str) -> None:
-    assert external(tmp_path, {"host": host, "port": 9}).external_url == "http://[::1]:9"
-
-
-def test_a_misspelt_key_of_an_address_is_refused_with_the_right_ones(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"mine: .* url.* host"):
-        external(tmp_path, {"host": "127.0.0.1", "prot": 9})
-
-
-def test_host_and_port_without_an_entrypoint_name_a_running_server_of_nemo_gym(tmp_path: Path) -> None:
-    make_root(tmp_path, name="mcqa")
-    assert external(tmp_path, {"host": "127.0.0.1", "port": 9}).external_url == "http://127.0.0.1:9"
-
-
-def test_catalogue_entries_of_an_external_server_are_accepted(tmp_path: Path) -> None:
-    settings = {"url": "http://127.0.0.1:9", "domain": "math", "verified": False, "license": "MIT", "description": "x"}
-    assert external(tmp_path, settings).external_url == "http://127.0.0.1:9"
-
-
-def test_an_external_agent_may_keep_the_references_of_its_own_config(tmp_path: Path) -> None:
-    settings = {"host": "127.0.0.1", "port": 9}
-    settings |= {name: {"type": "resources_servers", "name": "mine"} for name in ("resources_server", "model_server")}
-    assert external(tmp_path, settings, "responses_api_agents", "any").external_url == "http://127.0.0.1:9"
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -120,3 +103,8 @@ def test_an_entry_that_contradicts_itself_is_refused_with_one_line(
     with pytest.raises(OperatorError, match=message) as raised:
         external(tmp_path, settings)
     assert "\n" not in str(raised.value)
+
+
+def test_a_misspelt_key_of_an_address_is_refused_with_the_right_ones(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"mine: .* url.* host"):
+        external(tmp_path, {"host": "127.0.0.1", "prot": 9})

@@ -102,21 +102,22 @@ def config_of(root: Path, mine: str) -> RunConfig:
     return load(["a.yaml"], [], [root, INSTALLED], {})
 
 
-def test_a_users_folder_may_use_relative_imports(tmp_path: Path) -> None:
-    mine = make_folder(tmp_path, app="from .rules import RULE\n" + PLAIN_APP, rules="RULE = 'no cheating'\n")
+@pytest.mark.parametrize(
+    ("imports", "files"),
+    [
+        ("from .rules import RULE", {"rules": "RULE = 1"}),
+        ("import rules_of_mine", {"rules_of_mine": "RULE = 1"}),
+        ("from . import RULE", {"__init__": "RULE = 1"}),
+        ("from rollyard.resources_servers.grl_sokoban.game import *", {}),
+    ],
+)
+def test_a_users_folder_may_import_its_files_and_rollyard_and_is_no_top_level_module(
+    tmp_path: Path, imports: str, files: dict[str, str]
+) -> None:
+    mine = make_folder(tmp_path, app=f"{imports}\n{PLAIN_APP}", **files)
     assert config_of(tmp_path, mine).servers[0].name == "environment"
-
-
-def test_a_users_folder_is_not_a_top_level_module(tmp_path: Path) -> None:
-    mine = make_folder(tmp_path)
-    config_of(tmp_path, mine)
     loaded = [name for name in sys.modules if mine in name.split(".")]
     assert loaded and all(name.startswith(f"rollyard_plugins.resources_servers.{mine}") for name in loaded)
-
-
-def test_a_users_folder_may_import_a_sibling_file_by_its_bare_name(tmp_path: Path) -> None:
-    mine = make_folder(tmp_path, app="import rules_of_mine\n" + PLAIN_APP, rules_of_mine="RULE = 1\n")
-    assert config_of(tmp_path, mine).servers[0].name == "environment"
 
 
 def test_two_folders_may_have_a_package_with_the_same_bare_name(tmp_path: Path) -> None:
@@ -141,18 +142,6 @@ def test_folders_with_the_same_name_in_two_places_are_two_plugins(tmp_path: Path
     assert words == ["first", "second"]
 
 
-def test_plugins_with_the_same_name_in_two_families_are_two_modules(tmp_path: Path) -> None:
-    name = make_folder(tmp_path)
-    twin = tmp_path / "agents" / name
-    twin.mkdir(parents=True)
-    (twin / "app.py").write_text(PLAIN_APP)
-    classes = [load_server(family, tmp_path / family / name, "app.py") for family in ("resources_servers", "agents")]
-    assert [server_class.__module__ for server_class in classes] == [
-        f"rollyard_plugins.resources_servers.{name}.app",
-        f"rollyard_plugins.agents.{name}.app",
-    ]
-
-
 @pytest.mark.parametrize("name", ["json", "pydantic"])
 def test_a_plugin_named_like_a_package_does_not_hide_the_package(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "resources_servers" / name
@@ -171,28 +160,9 @@ def test_a_plugin_that_was_fixed_after_a_failed_import_is_fully_reloaded(tmp_pat
     assert load_server("resources_servers", folder, "app.py").__name__ == "Plain"
 
 
-def test_a_users_folder_may_import_an_installed_environment(tmp_path: Path) -> None:
-    app = (
-        "from rollyard.resources_servers.grl_sokoban.game import *\nfrom rollyard.resources_servers.base import tool\n"
-        + PLAIN_APP
-    )
-    assert config_of(tmp_path, make_folder(tmp_path, app=app)).servers[0].name == "environment"
-
-
-def test_the_init_of_a_users_folder_runs_first(tmp_path: Path) -> None:
-    mine = make_folder(tmp_path, app="from . import RULE\n" + PLAIN_APP, __init__="RULE = 1\n")
-    assert config_of(tmp_path, mine).servers[0].name == "environment"
-
-
 def test_a_folder_without_its_entrypoint_is_rejected_with_the_file_name(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"server\.py.*entrypoint"):
         load_server("resources_servers", tmp_path, "server.py")
-
-
-def test_the_configured_entrypoint_is_used(tmp_path: Path) -> None:
-    mine = make_folder(tmp_path, app="raise RuntimeError", main=PLAIN_APP)
-    folder = tmp_path / "resources_servers" / mine
-    assert load_server("resources_servers", folder, "main.py").__name__ == "Plain"
 
 
 @pytest.mark.parametrize(
@@ -211,10 +181,3 @@ def test_an_entrypoint_without_a_server_is_rejected_with_file_and_reason(tmp_pat
     with pytest.raises(OperatorError) as raised:
         config_of(tmp_path, mine)
     assert mine in str(raised.value) and "app.py" in str(raised.value) and reason in str(raised.value)
-
-
-def test_an_init_that_raises_is_rejected_with_the_folder_and_the_reason(tmp_path: Path) -> None:
-    mine = make_folder(tmp_path, __init__="raise ValueError('no engine')")
-    with pytest.raises(OperatorError) as raised:
-        config_of(tmp_path, mine)
-    assert mine in str(raised.value) and "no engine" in str(raised.value)

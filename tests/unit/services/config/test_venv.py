@@ -13,7 +13,7 @@ import pytest
 from rollyard.records.errors import OperatorError
 from rollyard.records.search_path import IMPORT_ROOT
 from rollyard.services.config import venv
-from rollyard.services.config.venv import REQUIREMENTS, interpreter_for, needs_isolation
+from rollyard.services.config.venv import REQUIREMENTS, interpreter_for
 from rollyard.services.runtime.preflight import Preflight
 from tests.support.fixtures import KEYS, load_text, make_folder, server_yaml
 from tests.support.stacks import colocated
@@ -73,12 +73,6 @@ def cache(tmp_path: Path) -> Path:
 
 def environments(cache: Path) -> list[Path]:
     return [path for path in (cache / "environments").iterdir() if path.is_dir()]
-
-
-def test_a_requirements_file_requests_isolation(tmp_path: Path) -> None:
-    assert not needs_isolation(tmp_path)
-    (tmp_path / REQUIREMENTS).touch()
-    assert needs_isolation(tmp_path)
 
 
 def test_an_environment_has_the_requirements_and_then_the_shared_packages(

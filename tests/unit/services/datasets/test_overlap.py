@@ -80,21 +80,6 @@ def test_other_questions_in_the_same_prompt_are_not_found(tmp_path: Path, form: 
 TINY = [f"{number} + {number * 3}?" for number in range(20, 41)]
 
 
-@pytest.mark.parametrize(
-    ("train", "test"),
-    [("chat", "plain"), ("few-shot", "problem"), ("NeMo Gym", "chat"), ("shouted", "few-shot"), ("chat", "few-shot")],
-)
-def test_a_short_question_is_found_where_it_is_the_whole_question(tmp_path: Path, train: str, test: str) -> None:
-    report = overlap_report(tmp_path, [FORMS[train](f" {q}") for q in TINY], [FORMS[test](q) for q in TINY])
-    assert report.overlap["question"] == len(TINY)
-
-
-def test_a_short_question_is_not_searched_inside_longer_ones(tmp_path: Path) -> None:
-    longer = [FORMS["NeMo Gym"](f"Ann has {q[:-1]} apples and buys 9 pears. How many are there?") for q in TINY]
-    report = overlap_report(tmp_path, longer, [FORMS["plain"](q) for q in TINY])
-    assert not report.overlap["question"]
-
-
 def test_ids_and_questions_are_counted_with_an_example_each(tmp_path: Path) -> None:
     train = [row("Something else", id="x1"), row("Something new", id="x2"), row(LONG[0], id="x3")]
     test = [{"id": "x1", "question": LONG[0]}, {"id": "y", "question": LONG[1]}]
@@ -104,11 +89,6 @@ def test_ids_and_questions_are_counted_with_an_example_each(tmp_path: Path) -> N
         ("id", 1, 1),
         ("question", 3, 1),
     ]
-
-
-def test_overlap_is_found_with_a_test_set_in_two_forms(tmp_path: Path) -> None:
-    test = [FORMS[form](question) for form in ("plain", "few-shot") for question in LONG]
-    assert overlap_report(tmp_path, [chat(question) for question in LONG], test).overlap["question"] == len(LONG)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from rollyard.records.types import Json
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.tasks import TaskFile
 from tests.support.fake_stores import store
-from tests.unit.records.datasets.test_columns import save_to_disk
+from tests.unit.records.test_columns import save_to_disk
 from tests.unit.services.datasets.files import mixture, row, rows
 
 zstd: Any = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
@@ -120,19 +120,6 @@ def test_damaged_compressed_files_are_rejected(tmp_path: Path, file_format: str,
     (tmp_path / "rows").write_bytes(content)
     with pytest.raises(OperatorError, match="rows"):
         tasks(tmp_path / "rows")
-
-
-def test_an_invalid_row_of_a_packed_file_is_named_by_its_line(tmp_path: Path) -> None:
-    (tmp_path / "rows.gz").write_bytes(gzip.compress(PLAIN[:HALF] + b"{broken\n"))
-    with pytest.raises(OperatorError, match=rf"rows\.gz: line {PLAIN[:HALF].count(bytes([10])) + 1} .*JSON"):
-        tasks(tmp_path / "rows.gz")
-
-
-def test_a_missing_package_is_named_with_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_packed(tmp_path / "rows.zst", "zst")
-    monkeypatch.setitem(sys.modules, "backports.zstd", None)
-    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[zstd\]'"):
-        tasks(tmp_path / "rows.zst")
 
 
 def test_memory_does_not_grow_with_the_decompressed_size(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Endless(io.RawIOBase):
 
 def test_rows_are_read_lazily() -> None:
     Endless.lines_read = 0
-    file = TaskFile(Endless(), agent="agent", limit=1000)
+    file = TaskFile(Endless(), agent="agent", limit=1000)  # type: ignore[arg-type]
     lines_scanned = Endless.lines_read
     assert file.count == 1000 and lines_scanned <= 1001
     rollouts = file.rollouts(4)
@@ -69,40 +69,6 @@ def test_rows_are_read_lazily() -> None:
 def test_every_repeat_of_a_row_comes_before_the_next_row(tmp_path: Path) -> None:
     found = [(rollout.task_index, rollout.rollout_index) for rollout in tasks(tmp_path, row("a"), row("b")).rollouts(3)]
     assert found == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
-
-
-@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
-def test_only_a_newline_ends_a_line(tmp_path: Path, character: str) -> None:
-    raw = orjson.dumps(row("before|after")).replace(b"|", orjson.dumps(character)[1:-1])
-    (only,) = tasks(tmp_path, raw).rollouts(1)
-    assert only.row["responses_create_params"]["input"][0]["content"] == f"before{character}after"
-
-
-def test_blank_lines_are_skipped_and_not_counted(tmp_path: Path) -> None:
-    file = tasks(tmp_path, b"", row("a"), b"  \t", b"\r", row("b"), b"")
-    assert file.count == 2 and [rollout.task_index for rollout in file.rollouts(1)] == [0, 1]
-
-
-def test_a_last_line_without_its_newline_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(orjson.dumps(row("a")) + b"\n" + orjson.dumps(row("b")))
-    assert TaskFile(path, agent="agent", limit=None).count == 2
-
-
-def test_crlf_line_endings_are_read(tmp_path: Path) -> None:
-    assert tasks(tmp_path, orjson.dumps(row()) + b"\r").count == 1
-
-
-@pytest.mark.parametrize("bad", [b"{", b"nonsense", b'{"a": NaN}', b"\xff", b"[1]", b"5"])
-def test_an_invalid_line_is_named_with_its_number(tmp_path: Path, bad: bytes) -> None:
-    message = error_message(tmp_path, row(), b"", bad)
-    assert "rows.jsonl" in message and "line 3" in message
-
-
-@pytest.mark.parametrize("bad", [{}, {"input": []}, {"responses_create_params": "x"}])
-def test_a_row_without_an_input_is_named_with_its_line(tmp_path: Path, bad: Json) -> None:
-    message = error_message(tmp_path, b"", row(), bad)
-    assert "line 3" in message and "input" in message
 
 
 @pytest.mark.parametrize("own", [{}, {"responses_create_params": {}}])
@@ -126,16 +92,6 @@ def test_metadata_that_cannot_carry_a_seed_never_raises_during_the_collection(tm
 
 def test_a_file_without_rows_is_error_message(tmp_path: Path) -> None:
     assert "no rows" in error_message(tmp_path, b"", b"")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"nowhere\.jsonl.*No such file"):
-        TaskFile(tmp_path / "nowhere.jsonl", agent="agent", limit=None)
-
-
-def test_a_folder_is_rejected_as_input(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="cannot be read"):
-        TaskFile(tmp_path, agent="agent", limit=None)
 
 
 def test_a_rows_own_agent_takes_precedence(tmp_path: Path) -> None:
@@ -178,11 +134,6 @@ def test_the_row_itself_is_not_changed() -> None:
     assert orjson.dumps(content) == before
 
 
-def test_other_keys_of_a_row_are_sent_unchanged() -> None:
-    sent = body(row(level=[1, {"x": None}], note="√"))
-    assert (sent["level"], sent["note"]) == ([1, {"x": None}], "√")
-
-
 def test_a_request_body_names_task_repeat_and_agent() -> None:
     sent = body(row(agent_ref={"name": "agent"}))
     assert (sent["_ng_task_index"], sent["_ng_rollout_index"], sent["agent_ref"]["name"]) == (7, 3, "agent")
@@ -192,10 +143,6 @@ def test_the_seed_goes_to_extra_body_and_keeps_other_keys() -> None:
     metadata = {"team": "a", "extra_body": '{"top_k": 20, "seed": 99}'}
     sent = body(row(params={"metadata": metadata}), seeded=True)["responses_create_params"]["metadata"]
     assert sent["team"] == "a" and orjson.loads(sent["extra_body"]) == {"top_k": 20, "seed": 3}
-
-
-def test_without_seeds_no_metadata_is_added() -> None:
-    assert "metadata" not in body(row())["responses_create_params"]
 
 
 def edit(path: Path, before: bytes) -> None:
@@ -239,13 +186,6 @@ def test_a_row_that_changed_since_the_first_read_is_named_and_not_played(
         for rollout in file.rollouts(2):
             found.append(rollout.task_index)
     assert found == [index for index in range(played) for _ in range(2)]
-
-
-def test_rows_appended_beyond_the_limit_do_not_matter(tmp_path: Path) -> None:
-    file = tasks(tmp_path, row("first"), row("second"), limit=2)
-    path = tmp_path / "rows.jsonl"
-    append_row(path, path.read_bytes())
-    assert len(list(file.rollouts(1))) == 2
 
 
 def test_a_row_that_is_nested_too_deeply_is_named(tmp_path: Path) -> None:

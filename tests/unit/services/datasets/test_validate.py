@@ -38,11 +38,6 @@ def test_duplicate_tasks_are_found_regardless_of_id_and_agent(tmp_path: Path) ->
     ]
 
 
-def test_rows_with_the_same_prompt_and_different_seeds_are_not_duplicates(tmp_path: Path) -> None:
-    (found,) = validate([write_rows(tmp_path / "rows.jsonl", [row("play", seed=1), row("play", seed=2)])])
-    assert found.duplicates == 0
-
-
 def test_overlap_with_a_test_set_is_counted_by_task_and_by_question(tmp_path: Path) -> None:
     train = write_rows(
         tmp_path / "train.jsonl", [row("2+2?", gold="4"), row(" What is 2 + 3?\n", gold="5."), row("9?", gold="9")]

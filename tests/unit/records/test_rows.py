@@ -63,13 +63,6 @@ def test_an_invalid_row_is_reported_with_its_line_and_reason(
     assert [word for word in words if word not in found.problem] == []
 
 
-@pytest.mark.parametrize("line", [b'{"question": "2 + 2?"}', b'{"responses_create_params": {"temperature": 0}}'])
-def test_a_row_may_omit_its_prompt(tmp_path: Path, line: bytes) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(line + b"\n")
-    assert [row.problem for row in rows_of(path)] == [""]
-
-
 def test_an_id_must_be_text_or_an_integer() -> None:
     assert id_of_row({"task_id": {"of": "mine"}, "id": 7}) == "7"
     assert id_of_row({"id": ["a"]}) is None and id_of_row({"id": True}) is None

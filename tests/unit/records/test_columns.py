@@ -13,8 +13,6 @@ from rollyard.records.data_files import DataFiles, is_plain
 from rollyard.records.errors import OperatorError
 from rollyard.records.rows import rows_of
 from rollyard.records.types import Json
-from rollyard.services.datasets.settings import MixtureSettings
-from rollyard.services.server.settings import parse_settings
 from tests.unit.services.datasets.files import mixture, write_rows
 
 TEXT = 'problem,solution,note\r\n"1,5 + 1?\n""In words""",007,\r\n\r\nWhat is √4?,2,x\r\n'
@@ -63,11 +61,6 @@ def test_damaged_delimited_text_is_refused_with_its_row_and_columns(data: bytes,
         list(rows_of(tmp_path / "a.csv"))
 
 
-def test_an_empty_csv_file_has_no_rows(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").touch()
-    assert values(tmp_path / "a.csv") == []
-
-
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[..., list[Json]]:
     def make(path: str = "a.csv", **settings: Any) -> list[Json]:
@@ -86,10 +79,6 @@ def test_columns_become_fields_and_the_others_stay(made: Callable[..., list[Json
         "note": "",
     }
     assert "problem" not in first and "solution" not in first
-
-
-def test_two_columns_can_be_exchanged(made: Callable[..., list[Json]]) -> None:
-    assert made(columns={"solution": "note", "note": "solution"})[1]["note"] == "2"
 
 
 def test_the_prompt_is_filled_with_the_renamed_fields_and_braces_of_latex_stay(
@@ -155,8 +144,3 @@ def test_a_folder_of_save_to_disk_is_read_in_the_order_of_its_parts(tmp_path: Pa
     for name in ("saved", "saved/"):
         file = DataFiles([tmp_path]).get(name)
         assert [row.value["n"] for row in rows_of(file)] == [1, 2, 3]
-
-
-def test_settings_of_columns_are_those_of_a_dataset_in_a_mixture() -> None:
-    data = {"datasets": [{"name": "a", "columns": {"question": "problem"}, "prompt": "{question}"}]}
-    assert parse_settings(MixtureSettings, data, "data").datasets[0].prompt == "{question}"

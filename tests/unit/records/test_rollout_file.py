@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -29,20 +28,9 @@ def test_an_invalid_line_is_named(tmp_path: Path) -> None:
         list(rollyard.read_rollouts(path))
 
 
-def test_compressed_files_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(gzip.compress(LINES))
-    assert len(list(rollyard.read_rollouts(path))) == 2
-
-
 def test_a_missing_file_is_a_run_error_at_the_call(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no\.jsonl .*exist"):
         rollyard.read_rollouts(tmp_path / "no.jsonl")
-
-
-def test_a_folder_is_named_as_one(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is a folder"):
-        rollyard.read_rollouts(tmp_path)
 
 
 @pytest.mark.parametrize("table", ["to_pandas", "to_arrow"])
@@ -70,3 +58,8 @@ def test_an_arrow_table_stores_objects_and_mixed_columns_as_json_text(tmp_path: 
     assert table["reward"] == [1.0, 0.5, 0.0]
     assert table["response"] == ['{"output":[]}', None, None]
     assert table["note"] == [None, "x", "7"]
+
+
+def test_a_folder_is_named_as_one(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is a folder"):
+        rollyard.read_rollouts(tmp_path)

@@ -14,9 +14,8 @@ import pytest
 from rollyard.records.errors import RunError
 from rollyard.records.note_records import TextNote
 from rollyard.records.notes_file import NotesContent, NotesFile
-from rollyard.records.rollout_paths import RolloutPaths
 from tests.support.waiting import deadline_s
-from tests.unit.records.notes.note_rows import record, rows
+from tests.unit.records.note_rows import record, rows
 from tests.unit.services.processes import FORKS, in_child
 
 ROW = rows()[0]
@@ -86,18 +85,6 @@ def test_foreign_lines_and_unknown_kinds_stay_and_are_counted(notes: NotesFile) 
     assert notes.path.read_bytes().startswith(before)
 
 
-def test_fields_of_a_newer_version_are_ignored(notes: NotesFile) -> None:
-    newer = {**record(ROW, "note", text="a").model_dump(mode="json"), "colour": "red"}
-    notes.path.write_bytes(orjson.dumps(newer) + b"\n")
-    assert texts(notes.read()) == ["a"]
-
-
-def test_a_line_that_occurs_twice_counts_once(notes: NotesFile) -> None:
-    notes.append(record(ROW, "note", text="a"))
-    notes.path.write_bytes(notes.path.read_bytes() * 2)
-    assert len(notes.read().records) == 1
-
-
 def test_records_of_others_are_read_without_reading_the_file_again(notes: NotesFile) -> None:
     other = NotesFile(notes.path)
     notes.append(record(ROW, "note", text="a"))
@@ -117,13 +104,6 @@ def test_an_edited_file_is_read_again_from_the_start(notes: NotesFile) -> None:
     second = notes.read()
     assert texts(second) == ["aa", "cc"]
     assert second.generation > first.generation
-
-
-def test_a_removed_file_has_no_records(notes: NotesFile) -> None:
-    notes.append(record(ROW, "note", text="a"))
-    notes.read()
-    notes.path.unlink()
-    assert notes.read().records == ()
 
 
 def test_a_file_that_cannot_be_written_is_an_error_with_its_path(notes: NotesFile) -> None:
@@ -161,7 +141,14 @@ def test_a_folder_of_another_user_is_named() -> None:
     assert "/etc " in in_child(_why_not_writable_as_nobody, Path("/etc/x_notes.jsonl"))
 
 
-def test_a_collection_that_starts_over_leaves_the_notes_where_they_are(tmp_path: Path) -> None:
-    paths = RolloutPaths(tmp_path / "x.jsonl")
-    assert NotesFile.beside(paths.output).path == paths.notes == tmp_path / "x_notes.jsonl"
-    assert paths.notes not in paths.sidecars()
+def test_a_removed_file_has_no_records(notes: NotesFile) -> None:
+    notes.append(record(ROW, "note", text="a"))
+    notes.read()
+    notes.path.unlink()
+    assert notes.read().records == ()
+
+
+def test_a_line_that_occurs_twice_counts_once(notes: NotesFile) -> None:
+    notes.append(record(ROW, "note", text="a"))
+    notes.path.write_bytes(notes.path.read_bytes() * 2)
+    assert len(notes.read().records) == 1

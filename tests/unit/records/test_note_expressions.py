@@ -12,7 +12,7 @@ from rollyard.analysis.metrics.load import load
 from rollyard.records.errors import OperatorError
 from rollyard.records.note_records import new_record, ref_of
 from tests.support.rollout_files import write
-from tests.unit.records.notes.note_rows import record, rows, write_notes
+from tests.unit.records.note_rows import record, rows, write_notes
 
 ROWS = rows()
 

@@ -24,11 +24,6 @@ def test_tokens_of_the_prompt_and_of_tool_results_are_not_read() -> None:
     assert list(model_calls({"response": {"output": [item, {**call_item(["a"], [-1.0]), "role": "user"}]}})) == []
 
 
-def test_a_log_probability_that_is_no_number_hides_the_others_of_its_call() -> None:
-    [call] = model_calls(token_row(0, 0, [call_item(["a", "b"], [-1.0, "x"])]))  # type: ignore[list-item]
-    assert call.log_probs == [] and call.texts == ["a", "b"]
-
-
 @pytest.mark.parametrize("values", [[-1.0], [-1.0, -2.0, -3.0]])
 def test_log_probabilities_that_are_more_or_fewer_than_the_tokens_are_not_assigned_to_them(values: list[float]) -> None:
     item = {**call_item(["a", "b"], [-1.0, -2.0]), "generation_log_probs": values}

@@ -18,18 +18,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "x.jsonl"
 
 
-def test_skip_yields_only_valid_lines(path: Path) -> None:
-    assert [line.value for line in iter_jsonl(path, skip)] == [{"a": 1}, {"a": 2}]
-
-
 def test_line_numbers_count_blank_lines_and_offsets_count_bytes(path: Path) -> None:
     found = list(iter_jsonl(path, skip))
     assert [(line.number, line.offset, line.line) for line in found] == [(1, 0, b'{"a": 1}\n'), (4, 14, b'{"a": 2}\n')]
-
-
-def test_hand_over_yields_the_error_in_place_of_the_line(path: Path) -> None:
-    are_bad = [type(item) is BadLine for item in iter_jsonl(path, hand_over)]
-    assert are_bad == [False, True, False, True, True]
 
 
 def test_only_the_last_line_can_be_truncated(path: Path) -> None:
@@ -43,11 +34,6 @@ def test_reject_raises_an_error_with_file_line_finding_and_remedy(path: Path) ->
         list(iter_jsonl(path, refuse(path, "Delete it")))
     with pytest.raises(OperatorError, match="line 3"):
         list(iter_jsonl(path, refuse(path, error=OperatorError)))
-
-
-def test_the_result_of_on_error_is_yielded_in_place_of_the_line(path: Path) -> None:
-    found = list(iter_jsonl(path, lambda bad: bad.number))
-    assert [item for item in found if isinstance(item, int)] == [3, 5, 6]
 
 
 def test_lenient_parsing_accepts_nan_and_strict_parsing_rejects_it(tmp_path: Path) -> None:

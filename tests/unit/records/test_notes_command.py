@@ -9,7 +9,7 @@ import pytest
 
 from rollyard.cli.notes import run
 from tests.support.rollout_files import write
-from tests.unit.records.notes.note_rows import record, rows, write_notes
+from tests.unit.records.note_rows import record, rows, write_notes
 
 
 @pytest.mark.parametrize(

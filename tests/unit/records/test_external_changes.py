@@ -51,13 +51,8 @@ def move(output: Path) -> None:
     output.rename(output.with_name("old.jsonl"))
 
 
-def move_and_touch(output: Path) -> None:
-    move(output)
-    output.touch()
-
-
-def remove(output: Path) -> None:
-    output.unlink()
+def remove_folder(output: Path) -> None:
+    shutil.rmtree(output.parent)
 
 
 def replace_like_an_editor(output: Path) -> None:
@@ -66,27 +61,30 @@ def replace_like_an_editor(output: Path) -> None:
     copy.replace(output)
 
 
+def move_and_touch(output: Path) -> None:
+    move(output)
+    output.touch()
+
+
 def replace_with_a_link(output: Path) -> None:
     output.unlink()
     output.symlink_to("/dev/null")
 
 
-def move_folder(output: Path) -> None:
-    output.parent.rename(output.parent.with_name("elsewhere"))
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "moved": move,
+    "moved and made again": move_and_touch,
+    "removed": Path.unlink,
+    "replaced by a file": replace_like_an_editor,
+    "replaced by a link": replace_with_a_link,
+    "folder moved": lambda output: output.parent.rename(output.parent.with_name("elsewhere")),
+    "folder removed": remove_folder,
+}
 
 
-def remove_folder(output: Path) -> None:
-    shutil.rmtree(output.parent)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [move, move_and_touch, remove, replace_like_an_editor, replace_with_a_link, move_folder, remove_folder],
-)
-def test_the_error_names_the_file_with_the_intact_output(
-    store: RolloutStore, output: Path, change: Callable[[Path], None]
-) -> None:
-    change(output)
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_error_names_the_file_with_the_intact_output(store: RolloutStore, output: Path, change: str) -> None:
+    CHANGES[change](output)
     with pytest.raises(RunError) as raised:
         store.check()
     message = str(raised.value)

@@ -26,11 +26,6 @@ def test_a_tilde_deletes_a_key() -> None:
     assert (override.key, override.delete) == ("a.b", True)
 
 
-def test_a_dotted_key_keeps_its_path_and_its_top_level_key() -> None:
-    (override,) = parse_overrides(["+a.b.c=x"])
-    assert (override.key, override.top) == ("a.b.c", "a")
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -111,28 +106,19 @@ def applied(tree: dict[str, Any], *texts: str) -> Any:
     return OmegaConf.to_container(config)
 
 
-def test_the_later_override_wins() -> None:
-    assert applied({"a": 1}, "a=2", "++a=3") == {"a": 3}
-
-
-def test_a_missing_path_is_created() -> None:
-    assert applied({}, "+a.b.c=1") == {"a": {"b": {"c": 1}}}
-
-
-def test_siblings_of_an_overridden_key_stay() -> None:
-    assert applied({"a": {"b": 1, "c": 2}}, "a.b=5") == {"a": {"b": 5, "c": 2}}
-
-
-def test_a_mapping_is_merged_into_the_existing_one_as_in_hydra() -> None:
-    assert applied({"a": {"b": 1, "c": 2}}, "a={b: 5}") == {"a": {"b": 5, "c": 2}}
-
-
-def test_a_list_replaces_the_existing_list() -> None:
-    assert applied({"a": [1, 2, 3]}, "a=[9]") == {"a": [9]}
-
-
-def test_a_deletion_removes_the_key() -> None:
-    assert applied({"a": {"b": 1, "c": 2}, "d": 3}, "~a.b", "~d") == {"a": {"c": 2}}
+@pytest.mark.parametrize(
+    ("tree", "texts", "expected"),
+    [
+        ({"a": 1}, ["a=2", "++a=3"], {"a": 3}),
+        ({}, ["+a.b.c=1"], {"a": {"b": {"c": 1}}}),
+        ({"a": {"b": 1, "c": 2}}, ["a.b=5"], {"a": {"b": 5, "c": 2}}),
+        ({"a": {"b": 1, "c": 2}}, ["a={b: 5}"], {"a": {"b": 5, "c": 2}}),
+        ({"a": [1, 2, 3]}, ["a=[9]"], {"a": [9]}),
+        ({"a": {"b": 1, "c": 2}, "d": 3}, ["~a.b", "~d"], {"a": {"c": 2}}),
+    ],
+)
+def test_later_overrides_win_mappings_are_merged_and_lists_replaced(tree: Any, texts: list[str], expected: Any) -> None:
+    assert applied(tree, *texts) == expected
 
 
 @pytest.mark.parametrize("text", ["~a.c", "~x", "~a.b.c"])

@@ -24,11 +24,6 @@ def test_a_copied_entry_stays() -> None:
     assert tree == {"base": {"a": 1}, "mine": {"a": 1, "b": 2}}
 
 
-def test_two_entries_may_inherit_the_same_part() -> None:
-    tree = expanded({"base": {"a": 1}, "one": {"_inherit_from": "base"}, "two": {"_inherit_from": "base", "a": 2}})
-    assert tree == {"one": {"a": 1}, "two": {"a": 2}}
-
-
 def test_a_value_may_be_inherited_by_reference() -> None:
     assert expanded({"base": {"n": 4}, "mine": {"n": "${inherit_from:base.n}"}}) == {"base": {}, "mine": {"n": 4}}
     assert expanded({"base": {"n": 4}, "mine": {"n": "${copy:base.n}"}}) == {"base": {"n": 4}, "mine": {"n": 4}}

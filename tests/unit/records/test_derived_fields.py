@@ -24,12 +24,6 @@ def test_the_mean_is_over_all_tokens_of_the_episode_and_not_over_calls() -> None
     assert (mean_log_prob(found), min_log_prob(found)) == (-3.0, -6.0)
 
 
-def test_log_probabilities_of_texts_count_where_there_are_no_token_ids() -> None:
-    texts = [{"type": "output_text", "text": "ab", "logprobs": [{"token": "a", "logprob": -0.5}, {"logprob": -1.5}]}]
-    found = played({"content": texts})
-    assert (mean_log_prob(found), min_log_prob(found)) == (-1.0, -1.5)
-
-
 @pytest.mark.parametrize("values", [[-1.0, None], [-1.0, "x"], [-1.0, True], [-1.0, math.nan], [-1, math.inf]])
 def test_a_call_counts_as_not_recorded_if_one_of_its_values_is_invalid(values: list[Any]) -> None:
     found = played({"generation_log_probs": values}, {"generation_log_probs": [-2.0]})

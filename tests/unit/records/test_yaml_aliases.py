@@ -7,7 +7,7 @@ import pytest
 from rollyard.analysis.gate import read_rules
 from rollyard.launchers.slurm.sweep import load_yaml
 from rollyard.records.errors import OperatorError
-from rollyard.services.config.load import load, read_yaml
+from rollyard.services.config.load import read_yaml
 from rollyard.services.config.settings_file import load_settings
 from rollyard.services.server.settings import ServerSettings
 
@@ -33,24 +33,6 @@ def test_usual_aliases_are_read(tmp_path: Path) -> None:
     path = tmp_path / "usual.yaml"
     path.write_text("base: &base {a: 1}\nother:\n  <<: *base\n  b: '*'\n")
     assert read_yaml(path).other == {"a": 1, "b": "*"}
-
-
-def references(levels: int, value: str) -> str:
-    lines = ["a0: xxxxxxxxxx", *(f"a{n}: {value.replace('REF', f'${{a{n - 1}}}')}" for n in range(1, levels))]
-    return "\n".join(lines)
-
-
-@pytest.mark.parametrize("value", ["REFREF", "['REF', 'REF']", "{l: 'REF', r: 'REF'}", "{l: 'REF', r: '${.l}${.l}'}"])
-def test_references_that_expand_without_end_are_refused_in_one_line(tmp_path: Path, value: str) -> None:
-    path = tmp_path / "bomb.yaml"
-    path.write_text(references(40, value))
-    for read in (
-        lambda: load([str(path)], [], [tmp_path], {}),
-        lambda: load_settings(ServerSettings, str(path), [], [tmp_path]),
-    ):
-        with pytest.raises(OperatorError, match=r"references.*10,000,000") as raised:
-            read()
-        assert "\n" not in str(raised.value)
 
 
 def test_usual_references_are_resolved(tmp_path: Path) -> None:

@@ -44,14 +44,6 @@ def test_a_folder_of_nemo_gym_becomes_a_program_with_all_settings_passed_on(tmp_
     assert (spec.folder, spec.raw["odd"], spec.raw["nothing"]) == (folder.resolve(), {"x": 1}, None)
 
 
-def test_the_folder_of_a_config_is_found_from_anywhere(tmp_path: Path) -> None:
-    folder = make_root(tmp_path / "gym")
-    path = folder / "configs" / "counter.yaml"
-    path.write_text("counter: {resources_servers: {counter: {entrypoint: app.py}}}\n")
-    config = load([str(path)], parse_overrides([f"+python={sys.executable}"]), [tmp_path, INSTALLED], {})
-    assert config.servers[0].folder == folder.resolve()
-
-
 def test_a_config_may_list_further_configs(tmp_path: Path) -> None:
     folder = make_root(tmp_path / "gym")
     (folder / "configs" / "counter.yaml").write_text("counter: {resources_servers: {counter: {entrypoint: app.py}}}\n")
@@ -124,16 +116,6 @@ def test_an_entry_with_an_interpreter_asks_for_nemo_gyms_server_of_that_name(tmp
     assert config.servers[0].program is not None and config.servers[0].folder == folder.resolve()
 
 
-def test_an_interpreter_for_a_server_that_nemo_gym_lacks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="resources_servers/gsm8k"):
-        load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k", python=sys.executable)})
-
-
-def test_an_agent_that_both_have_is_rollyards(tmp_path: Path) -> None:
-    spec = server(agent_of(tmp_path, "simple_agent", max_steps=6), "agent")
-    assert (spec.family, spec.implementation, spec.program) == ("agents", "simple_agent", None)
-
-
 @pytest.mark.parametrize(
     ("theirs", "ours", "setting"),
     [
@@ -187,11 +169,6 @@ def test_settings_of_nemo_gyms_model_servers_are_translated(tmp_path: Path) -> N
     assert any("debug has" in note for note in config.notes)
 
 
-def test_a_misspelt_setting_of_a_model_server_is_still_refused(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="unknown option 'hf_hom'"):
-        load_tree(tmp_path, {"policy_model": entry("responses_api_models", "local_vllm_model", model="m", hf_hom="x")})
-
-
 def test_an_unknown_setting_of_a_server_that_nemo_gym_also_has_is_refused_with_how_to_run_that_one(
     tmp_path: Path,
 ) -> None:
@@ -201,6 +178,23 @@ def test_an_unknown_setting_of_a_server_that_nemo_gym_also_has_is_refused_with_h
         load_tree(tmp_path, {"policy_model": entry("responses_api_models", "vllm_model", **settings)})
 
 
+def test_the_key_of_a_judge_may_be_null(tmp_path: Path) -> None:
+    settings: Json = {"openai_base_url": "http://127.0.0.1:9/v1", "openai_api_key": None, "openai_model": "m"}
+    config = load_tree(tmp_path, {"judge": entry("responses_api_models", "openai_model", **settings)})
+    assert config.servers[0].implementation == "openai_model"
+
+
+def test_a_value_that_must_be_set_is_named_with_the_option_that_sets_it(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    with pytest.raises(OperatorError, match=r"counter\.resources_servers\.counter\.name: .*\+\+counter\.resources"):
+        load_tree(tmp_path, {"counter": program_entry(name="???")})
+
+
+def test_an_interpreter_for_a_server_that_nemo_gym_lacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="resources_servers/gsm8k"):
+        load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k", python=sys.executable)})
+
+
 def test_a_users_own_server_of_the_same_name_is_used_with_a_note(tmp_path: Path) -> None:
     folder = tmp_path / "resources_servers" / "gsm8k"
     folder.mkdir(parents=True)
@@ -208,37 +202,6 @@ def test_a_users_own_server_of_the_same_name_is_used_with_a_note(tmp_path: Path)
     config = load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k")})
     assert config.servers[0].folder == folder.resolve()
     assert any(f"{folder.resolve()} is used" in note for note in config.notes)
-
-
-def test_the_key_of_a_judge_may_be_null(tmp_path: Path) -> None:
-    settings: Json = {"openai_base_url": "http://127.0.0.1:9/v1", "openai_api_key": None, "openai_model": "m"}
-    config = load_tree(tmp_path, {"judge": entry("responses_api_models", "openai_model", **settings)})
-    assert config.servers[0].implementation == "openai_model"
-
-
-def test_a_setting_of_the_server_that_resembles_ours_is_passed_on(tmp_path: Path) -> None:
-    make_root(tmp_path)
-    config = load_tree(tmp_path, {"counter": program_entry(env={"A": 1}, python_version="3.9")})
-    assert config.servers[0].raw["env"] == {"A": 1}
-
-
-def test_a_reference_to_a_server_that_the_run_lacks_is_refused(tmp_path: Path) -> None:
-    make_root(tmp_path)
-    judge = {"type": "responses_api_models", "name": "judge"}
-    with pytest.raises(OperatorError, match=r"counter\.judge_model_server .*'judge'"):
-        load_tree(tmp_path, {"counter": program_entry(judge_model_server=judge)})
-
-
-def test_a_judge_that_is_null_is_left_to_the_server(tmp_path: Path) -> None:
-    make_root(tmp_path)
-    config = load_tree(tmp_path, {"counter": program_entry(judge_model_server=None, judge_name=None)})
-    assert config.servers[0].raw["judge_model_server"] is None
-
-
-def test_a_value_that_must_be_set_is_named_with_the_option_that_sets_it(tmp_path: Path) -> None:
-    make_root(tmp_path)
-    with pytest.raises(OperatorError, match=r"counter\.resources_servers\.counter\.name: .*\+\+counter\.resources"):
-        load_tree(tmp_path, {"counter": program_entry(name="???")})
 
 
 def test_an_ordinary_mapping_gets_no_hint_about_families(tmp_path: Path) -> None:
