@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.analysis.metrics.columns import Floats, Ints, displayable
@@ -46,8 +44,6 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.json_values import differences
 from rollyard.records.jsonl import iter_jsonl, skip
 from rollyard.records.types import Json, Record
-from rollyard.records.yaml_aliases import check_aliases
-from rollyard.services.server.settings import parse_settings
 
 
 class Decision(StrEnum):
@@ -141,36 +137,6 @@ class GateRule(BaseModel):
     def least_gain(self) -> float:
         """The gain that the candidate must exceed; negative if a drop is allowed."""
         return self.min_gain if self.min_gain is not None else -(self.max_drop or 0.0)
-
-
-class GateRules(BaseModel):
-    """The contents of a rules file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    rules: list[GateRule] = Field(min_length=1)
-    """The candidate must meet every rule."""
-
-
-def checked(rule: GateRule, source: str) -> GateRule:
-    """Return the rule. Raises OperatorError unless it has either a largest drop or a smallest gain."""
-    if (rule.max_drop is None) == (rule.min_gain is None):
-        raise OperatorError(f"{source}: the rule for {rule.metric} needs either max_drop or min_gain, not both")
-    return rule
-
-
-def read_rules(path: Path) -> list[GateRule]:
-    """Read the rules from a YAML file. Raises OperatorError if it is invalid."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        check_aliases(text)
-        tree = yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error).replace("\n", " ")
-        raise OperatorError(f"rules {str(path)!r} cannot be read: {reason}") from error
-    if not isinstance(tree, dict):
-        raise OperatorError(f"{path} contains no mapping; expected rules: [{{metric: solve_rate, max_drop: 0.01}}]")
-    return [checked(rule, str(path)) for rule in parse_settings(GateRules, tree, str(path)).rules]
 
 
 def decide(
