@@ -124,7 +124,7 @@ def _of(rollouts: int, covered: Coverage) -> str:
 
 # Builds the section on the datasets of a mixture, which precedes all numbers that combine datasets.
 
-_DATASET_SECTIONS_ROWS = 100
+_MAX_DATASETS = 100
 
 
 def datasets(profile: Profile) -> Section:
@@ -162,9 +162,9 @@ def datasets(profile: Profile) -> Section:
             interval(one.reward, "reward"),
             *_at_common_k(one),
         )
-        for one in found[:_DATASET_SECTIONS_ROWS]
+        for one in found[:_MAX_DATASETS]
     ]
-    caption = f"The first {_ROWS} of {len(found):,}, all in profile.json" if len(found) > _DATASET_SECTIONS_ROWS else ""
+    caption = f"The first {_MAX_DATASETS} of {len(found):,}, all in profile.json" if len(found) > _MAX_DATASETS else ""
     return Section("Datasets", text, [Table(head, rows, caption)])
 
 
@@ -181,7 +181,7 @@ def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
             *(consensus_cells(at) if voted else ()),
             over(at),
         )
-        for one in found[:_DATASET_SECTIONS_ROWS]
+        for one in found[:_MAX_DATASETS]
         for at in one.pass_at
         if at.k & (at.k - 1) == 0 or at is one.pass_at[-1]
     ]

@@ -93,5 +93,4 @@ def _row(number: int, exploit: Exploit) -> Json:
         "subject": draws.choice(_SUBJECTS),
         "factor": factor,
         "tests": tests,
-        "letter": draws.choice("ABCD"),
     }

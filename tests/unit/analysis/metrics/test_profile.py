@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 import numpy as np
@@ -142,12 +141,6 @@ def test_an_unreadable_manifest_is_noted_and_ignored(tmp_path: Path) -> None:
     assert any("x_manifest.json" in note for note in profile.notes)
 
 
-def test_unexpected_extra_rollouts_are_noted(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", grid([1, 1], 2))
-    write_manifest(path, tasks=1, repeats=2)
-    assert any("2 rows are excluded" in note for note in load(path).profile.notes)
-
-
 def test_tasks_whose_rollouts_all_got_the_same_reward_are_counted(tmp_path: Path) -> None:
     profile = load_run(tmp_path, [*grid([0, 0, 4, 2], 4), solved(4, 0, True)]).profile
     assert profile.tasks is not None
@@ -240,12 +233,6 @@ def test_drift_is_the_share_of_turns_that_break_the_token_history(tmp_path: Path
     assert (drift.broken_rollouts, drift.most_segments) == (1, 2)
 
 
-def test_several_agents_have_a_group_each(tmp_path: Path) -> None:
-    rows = [row(0, i, float(i), agent_ref={"name": "a" if i < 2 else "b"}) for i in range(5)]
-    groups = load_run(tmp_path, rows).profile.by_agent
-    assert [(group.name, group.rollouts, group.mean_reward) for group in groups] == [("b", 3, 3.0), ("a", 2, 0.5)]
-
-
 @pytest.mark.parametrize("count", [1, 2, 40, 41, 500])
 def test_every_reward_is_in_exactly_one_bar_of_the_histogram(count: int) -> None:
     values = np.linspace(-8.9, 10.9, count) if count > 1 else np.array([3.0])
@@ -256,24 +243,6 @@ def test_every_reward_is_in_exactly_one_bar_of_the_histogram(count: int) -> None
 
 def test_rewards_that_differ_only_by_rounding_share_a_bar() -> None:
     assert [bar.rollouts for bar in histogram(np.array([0.1 + 0.2, 0.3, -0.0, 0.0]))] == [2, 2]
-
-
-def test_the_median_of_an_even_number_of_rewards_is_the_midpoint(tmp_path: Path) -> None:
-    rewards = [3.0, 1.0, 10.0, 2.0]
-    found = load_run(tmp_path, [row(0, i, reward) for i, reward in enumerate(rewards)]).profile.rewards
-    assert found is not None and found.median == statistics.median(rewards) == 2.5
-
-
-def test_pass_at_k_states_the_number_of_tasks_it_covers(tmp_path: Path) -> None:
-    rows = [solved(task, repeat, True) for task in range(10) for repeat in range(4 if task < 3 else 2)]
-    tasks = load_run(tmp_path, rows).profile.tasks
-    assert tasks is not None
-    assert [(entry.k, entry.tasks, entry.tasks_measured) for entry in tasks.pass_at] == [
-        (1, 10, 10),
-        (2, 10, 10),
-        (3, 3, 10),
-        (4, 3, 10),
-    ]
 
 
 def test_rollouts_that_the_manifest_does_not_list_are_excluded(tmp_path: Path) -> None:

@@ -81,12 +81,6 @@ def test_only_a_newline_ends_a_line(tmp_path: Path, text: str) -> None:
     assert len(read(path).columns) == 2
 
 
-def test_an_empty_file_has_an_empty_profile(tmp_path: Path) -> None:
-    profile = load_run(tmp_path, []).profile
-    assert profile.coverage.measured == 0
-    assert (profile.rewards, profile.tasks, profile.solved, profile.ends, profile.stages) == (None, None, None, [], [])
-
-
 def test_a_missing_file_is_an_operator_error(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=rf"x\.jsonl.*{os.strerror(errno.ENOENT)}"):
         read(tmp_path / "x.jsonl")

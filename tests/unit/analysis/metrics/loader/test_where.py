@@ -42,14 +42,6 @@ def test_only_rollouts_that_meet_the_expression_count(rollouts: Path, where: str
     assert run.profile.coverage.measured == len(rewards)
 
 
-def test_the_report_names_the_expression_and_how_many_rollouts_meet_it(rollouts: Path) -> None:
-    assert load(rollouts, where="tool_calls > 1").profile.notes[0].startswith("Only 2 of 3 measured rollouts ")
-
-
-def test_rollouts_that_an_expression_excludes_are_not_missing(rollouts: Path) -> None:
-    assert load(rollouts, where="tool_calls > 1").profile.coverage.missing is None
-
-
 @pytest.mark.parametrize(
     ("where", "told"),
     [
@@ -61,11 +53,6 @@ def test_rollouts_that_an_expression_excludes_are_not_missing(rollouts: Path) ->
 def test_an_expression_that_selects_nothing_is_refused_with_its_reason(rollouts: Path, where: str, told: str) -> None:
     with pytest.raises(OperatorError, match=told):
         load(rollouts, where=where)
-
-
-def test_a_file_without_a_task_index_can_be_filtered(tmp_path: Path) -> None:
-    rows = [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in ROWS]
-    assert load(write(tmp_path / "plain.jsonl", rows), where="scores.format == 0").columns.reward.tolist() == [0.0]
 
 
 @pytest.mark.parametrize(("where", "rewards"), [("task == 2", [0.5]), ("task < 2 and repeat == 0", [1.0, 0.0])])
@@ -103,12 +90,6 @@ def test_read_rollouts_selects_the_same_rollouts_as_a_report(rollouts: Path, whe
     found = [row["reward"] for row in rollyard.read_rollouts(rollouts, where=where)]
     assert found == load(rollouts, where=where).columns.reward.tolist()
     assert len(rollyard.read_rollouts(rollouts, where=where).to_pandas(["reward"])) == len(found)
-
-
-def test_read_rollouts_numbers_tasks_without_an_index_in_the_order_of_the_file(tmp_path: Path) -> None:
-    rows = [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in ROWS]
-    path = write(tmp_path / "plain.jsonl", rows)
-    assert [row["reward"] for row in rollyard.read_rollouts(path, where="task == 2")] == [0.5]
 
 
 def test_read_rollouts_refuses_a_field_that_no_row_has_when_it_has_read_all_of_them(rollouts: Path) -> None:
