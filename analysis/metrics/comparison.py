@@ -15,8 +15,6 @@ from rollyard.records.json_values import differences
 from rollyard.records.scores import share_bounds, unchanged_bound
 from rollyard.records.types import Json, Record
 
-# Pairs each task of one run with the same task of another run.
-
 SAME_INPUT = "index"
 """Tasks are paired by index, because the manifests show that both runs had the same input."""
 BY_CONTENT = "content"

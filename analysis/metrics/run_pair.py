@@ -47,8 +47,6 @@ from rollyard.records.jsonl import iter_jsonl, skip
 from rollyard.records.scores import share_bounds
 from rollyard.records.types import MAX_REWARD, Record
 
-# Names of the metrics that two runs can be compared by, and their values for each rollout.
-
 SOLVE_RATE, REWARD = "solve_rate", "reward"
 COLUMNS = ("tool_calls", "turns", "input_tokens", "output_tokens", "reasoning_tokens")
 SECONDS = "seconds"
@@ -251,8 +249,6 @@ class RunComparisons(Record):
     pairs: list[RunPair]
 
 
-# Chooses the test and the interval for the difference of two runs in one metric.
-
 MCNEMAR = "McNemar's exact test"
 BOOTSTRAP = "paired bootstrap over tasks and paired t test, the larger p-value"
 SIGN_TEST = "sign test, as all tasks changed equally"
@@ -402,9 +398,6 @@ def _unvarying(center: float, tasks: int, span: float | None, alpha: float) -> t
         return -reach, reach
     bounds = share_bounds((1 + center / span) / 2, tasks, alpha)
     return None if bounds is None else (span * (2 * bounds[0] - 1), span * (2 * bounds[1] - 1))
-
-
-# Assigns the rollouts of two runs to common tasks, and computes metrics of these tasks.
 
 
 @dataclass(frozen=True)

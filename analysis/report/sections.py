@@ -66,9 +66,6 @@ class Section:
     """Whether a page shows only the heading until it is opened. It is printed in full."""
 
 
-# Builds the sections on what a run cost: turns, tokens and time.
-
-
 def work(profile: Profile) -> Section:
     tokens = profile.tokens
     kinds: list[tuple[str, MeanSpread | None]] = [
@@ -121,8 +118,6 @@ def time(profile: Profile) -> Section:
 def _of(rollouts: int, covered: Coverage) -> str:
     return "all" if rollouts == covered.measured else f"{rollouts:,} of {covered.measured:,}"
 
-
-# Builds the section on the datasets of a mixture, which precedes all numbers that combine datasets.
 
 _MAX_DATASETS = 100
 
@@ -225,9 +220,6 @@ def _at_common_k(one: DatasetFigures) -> tuple[str, str]:
     return f"pass@{at.k} {percent(at.any.mean)}", consensus
 
 
-# Builds the headline numbers of a run with their intervals and bounds.
-
-
 def headline(profile: Profile) -> Section:
     """Return the section with the headline numbers and their coverage."""
     covered = profile.coverage
@@ -305,8 +297,6 @@ def bounds(profile: Profile) -> Section:
 def _bounds(found: dict[str, float | None]) -> tuple[float | None, ...]:
     return found["missing_as_zero"], found["lowest"], found["highest"]
 
-
-# Builds the sections of one run from its profile.
 
 _ROWS = 40
 _LEVEL = "95% interval"
