@@ -60,17 +60,18 @@ def consensus(run: Run) -> list[float | None]:
     return [None if at.consensus is None else at.consensus.mean for at in run.profile.tasks.pass_at]
 
 
-def test_the_profile_of_rows_with_extracted_answers_has_cons_at_k(tmp_path: Path) -> None:
-    found = consensus(load_run(tmp_path, rows(["7", "8", "7", None], "7")))
-    assert found == pytest.approx([0.5, 4 / 6, 0.75, 1.0])
-
-
-def test_rollouts_without_an_answer_vote_for_a_common_wrong_answer(tmp_path: Path) -> None:
-    assert consensus(load_run(tmp_path, rows([None, None, "7"], "7")))[-1] == 0.0
-
-
-def test_an_answer_of_zero_is_an_answer(tmp_path: Path) -> None:
-    assert consensus(load_run(tmp_path, rows([0, 0, None], 0)))[-1] == 1.0
+@pytest.mark.parametrize(
+    ("answers", "gold", "expected"),
+    [
+        (["7", "8", "7", None], "7", [0.5, 4 / 6, 0.75, 1.0]),
+        ([None, None, "7"], "7", [1 / 3, 0.0, 0.0]),  # those without an answer vote for a common wrong one
+        ([0, 0, None], 0, [2 / 3, 1.0, 1.0]),
+    ],
+)
+def test_the_profile_of_rows_with_extracted_answers_has_cons_at_k(
+    tmp_path: Path, answers: list[object], gold: object, expected: list[float]
+) -> None:
+    assert consensus(load_run(tmp_path, rows(answers, gold))) == pytest.approx(expected)
 
 
 def test_a_mixture_has_cons_at_k_only_for_its_datasets_with_answers(tmp_path: Path) -> None:

@@ -49,16 +49,6 @@ def test_pass_at_k_is_exact_for_many_repeats(n: int, data: st.DataObject) -> Non
     assert result.every.mean == pytest.approx(float(Fraction(math.comb(c, k), math.comb(n, k))), rel=1e-11, abs=1e-300)
 
 
-def test_pass_at_1_has_the_mean_and_interval_of_the_success_rate() -> None:
-    solved = np.array([0, 3, 4, 1])
-    result = passes(np.full(4, 4), solved, 1)[0]
-    values = np.concatenate([np.arange(4) < count for count in solved]).astype(float)
-    rate = clustered_mean(values, np.arange(0, 16, 4), is_share=True)
-    assert result.any == result.every
-    for name in ("mean", "stderr", "low", "high"):
-        assert getattr(result.any, name) == pytest.approx(getattr(rate, name), rel=1e-12)
-
-
 @settings(max_examples=30)
 @given(st.lists(st.tuples(rewards, rewards), min_size=2, max_size=40))
 def test_pearson_matches_numpy(pairs: list[tuple[float, float]]) -> None:
