@@ -169,6 +169,9 @@ def scales(columns: Columns) -> dict[str, Scale]:
     }
 
 
+_AGENT_DATASETS = (
+    "The rows name no dataset and the rewards of the agents differ in kind: each agent counts as a dataset."
+)
 _FREQUENT = 20
 _BARS = 40
 
@@ -217,7 +220,8 @@ def run_of(
         agents=_names(columns.agent),
         notes=[
             *(*notes, *plan.notes, *_excess(covered), *_several_models(columns.model)),
-            *(*_agent_datasets(columns), *silent(columns, rulings)),
+            *([_AGENT_DATASETS] if agents_are_datasets(columns) else []),
+            *silent(columns, rulings),
         ],
         coverage=covered,
         solved=None if solved is None or by_task is None else _solved(rule, solved, by_task, covered),
@@ -257,12 +261,6 @@ def coverage(columns: Columns, plan: RunPlan, by_task: PerTask | None) -> Covera
         tasks_complete=complete,
         repeats=repeats,
     )
-
-
-def _agent_datasets(columns: Columns) -> list[str]:
-    if not agents_are_datasets(columns):
-        return []
-    return ["The rows name no dataset and the rewards of the agents differ in kind: each agent counts as a dataset."]
 
 
 def _excess(covered: Coverage) -> list[str]:

@@ -20,9 +20,11 @@ from rollyard.analysis.metrics.comparison import (
     Pairing,
     Side,
     changed_settings,
+    different_scales,
     matched,
     pair,
     side_by,
+    unlike_rules,
 )
 from rollyard.analysis.metrics.curriculum import pass_at
 from rollyard.analysis.metrics.estimators import mean, sign_test
@@ -634,11 +636,6 @@ def default_metrics(paired: PairedRuns) -> list[Metric]:
     return [*found, Metric(REWARD)]
 
 
-def different_scales(*runs: Run) -> bool:
-    """Return whether the mean over all rewards is meaningless, because datasets have different reward scales."""
-    return any(run.profile.rewards is not None and run.profile.rewards.why_no_mean for run in runs)
-
-
 def with_holm(pairs: Sequence[RunPair]) -> tuple[list[RunPair], int]:
     """Correct the p-values over all tasks for the number of metrics and candidates; those of datasets, separately, for
     the number of datasets, too. Returns the pairs and the number of p-values over all tasks.
@@ -748,10 +745,7 @@ def notes_of(baseline: Run, candidate: Run, pairing: Pairing) -> list[str]:
                 f"{run.profile.coverage.missing:,} rollouts of {run.profile.name} are missing; only measured rollouts "
                 "are compared."
             )
-    rules = [run.profile.solved.rule if run.profile.solved else "" for run in (baseline, candidate)]
-    if rules[0] != rules[1]:
-        notes.append("The two runs define solved differently; pass --pass-threshold ... to use one for both.")
-    return notes
+    return notes + unlike_rules(baseline, candidate)
 
 
 LISTS = ("learned", "forgotten", "all")

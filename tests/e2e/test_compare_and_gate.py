@@ -199,16 +199,6 @@ def test_an_internal_error_of_the_gate_is_no_verdict(run: Command, monkeypatch: 
     assert "ZeroDivisionError: division by zero" in found.err
 
 
-def test_runs_without_common_tasks_are_not_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "a.jsonl", grid([1], 1))
-    write(tmp_path / "b.jsonl", [{**one, "responses_create_params": {"input": "else"}} for one in grid([1], 1)])
-    done = in_this_process("ng_compare", "a.jsonl", "b.jsonl", capsys=capsys)
-    assert (done.status, "over 0 common tasks" in done.out) == (1, True)
-
-
 def test_names_of_files_need_no_quotes_of_hydra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,13 +31,6 @@ def test_the_tasks_that_changed_most_are_listed_first(tmp_path: Path) -> None:
     assert [(change.task, change.before, change.after) for change in found.lost] == [(2, 1.0, 0.75)]
 
 
-def test_tasks_that_are_in_only_one_run_are_excluded_and_counted(tmp_path: Path) -> None:
-    before = load_run(tmp_path, [row(task, 0, 0.0) for task in (0, 1, 2)], "before")
-    after = load_run(tmp_path, [row(task, 0, 1.0) for task in (1, 2, 3, 4)], "after")
-    found = difference(before, after)
-    assert (found.tasks, found.only_baseline, found.only_here) == (2, 1, 2)
-
-
 def test_differences_between_the_manifests_are_listed(tmp_path: Path) -> None:
     runs = []
     for name, temperature in (("a", 0.8), ("b", 1.0)):

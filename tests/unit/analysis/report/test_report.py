@@ -135,20 +135,6 @@ def test_every_mean_and_share_in_a_table_is_followed_by_its_interval(tmp_path: P
     assert bare == []
 
 
-def test_the_intervals_of_groups_contain_their_values_and_are_never_a_point(tmp_path: Path) -> None:
-    profile = load_run(tmp_path, grid([0, 2, 4, 4], 4)).profile
-    assert profile.tool_calls is not None and profile.tasks is not None and profile.rewards is not None
-    shares = [
-        *(value.share for value in profile.rewards.most_frequent),
-        *(estimate for by in profile.tool_calls.by_count for estimate in (by.share, by.rate, by.reward)),
-        *(one.share for one in profile.tasks.solve_rates),
-        profile.tasks.zero_variance.share,
-    ]
-    for found in shares:
-        assert found is not None and found.low is not None and found.high is not None
-        assert found.low <= found.mean <= found.high and found.low < found.high
-
-
 def test_the_report_on_two_runs_begins_with_their_difference_and_folds_the_runs(
     tmp_path: Path, incomplete: Run
 ) -> None:
