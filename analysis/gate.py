@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.analysis.metrics.columns import Floats, Ints, displayable
-from rollyard.analysis.metrics.comparison import SAME_INPUT, Pairing, pair
+from rollyard.analysis.metrics.comparison import SAME_INPUT, Pairing, different_scales, pair
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.run_pair import (
     REWARD,
@@ -36,7 +34,6 @@ from rollyard.analysis.metrics.run_pair import (
     common,
     compared_run,
     difference,
-    different_scales,
     notes_of,
     span_of,
 )
@@ -46,8 +43,6 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.json_values import differences
 from rollyard.records.jsonl import iter_jsonl, skip
 from rollyard.records.types import Json, Record
-from rollyard.records.yaml_aliases import check_aliases
-from rollyard.services.server.settings import parse_settings
 
 
 class Decision(StrEnum):
@@ -66,8 +61,6 @@ class Decision(StrEnum):
 
 
 class RuleResult(Record):
-    """The result of one rule."""
-
     metric: str
     dataset: str | None
     requirement: str
@@ -143,36 +136,6 @@ class GateRule(BaseModel):
         return self.min_gain if self.min_gain is not None else -(self.max_drop or 0.0)
 
 
-class GateRules(BaseModel):
-    """The contents of a rules file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    rules: list[GateRule] = Field(min_length=1)
-    """The candidate must meet every rule."""
-
-
-def checked(rule: GateRule, source: str) -> GateRule:
-    """Return the rule. Raises OperatorError unless it has either a largest drop or a smallest gain."""
-    if (rule.max_drop is None) == (rule.min_gain is None):
-        raise OperatorError(f"{source}: the rule for {rule.metric} needs either max_drop or min_gain, not both")
-    return rule
-
-
-def read_rules(path: Path) -> list[GateRule]:
-    """Read the rules from a YAML file. Raises OperatorError if it is invalid."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        check_aliases(text)
-        tree = yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error).replace("\n", " ")
-        raise OperatorError(f"rules {str(path)!r} cannot be read: {reason}") from error
-    if not isinstance(tree, dict):
-        raise OperatorError(f"{path} contains no mapping; expected rules: [{{metric: solve_rate, max_drop: 0.01}}]")
-    return [checked(rule, str(path)) for rule in parse_settings(GateRules, tree, str(path)).rules]
-
-
 def decide(
     baseline: Run,
     candidate: Run,
@@ -233,8 +196,9 @@ def _paired(pairing: Pairing, baseline: Run, candidate: Run, allow_different: Se
     if pairing.by == SAME_INPUT:
         return paired
     for one, other in ((paired.baseline, paired.candidate), (paired.candidate, paired.baseline)):
-        absent, covered = int((one.multiplicity == 0).sum()), one.run.profile.coverage
-        missing_tasks = max(0, (covered.tasks_expected or 0) - covered.tasks_measured, _unmeasured_tasks(one))
+        absent, covered, columns = int((one.multiplicity == 0).sum()), one.run.profile.coverage, one.run.columns
+        without_reward = len(np.setdiff1d(columns.unmeasured.task, columns.task))
+        missing_tasks = max(0, (covered.tasks_expected or 0) - covered.tasks_measured, without_reward)
         if absent > missing_tasks:
             raise OperatorError(
                 f"the runs have different tasks: {absent:,} tasks of {other.run.profile.name} are not in "
@@ -281,7 +245,10 @@ def _result(
             ).interval
             for fills in ((best, worst), (worst, best))
         ]
-    low, high = _gain_bounds(intervals[0], intervals[1], lower_is_better=rule.lower_is_better)
+    low = high = None
+    against, favourable = intervals
+    if against is not None and favourable is not None:
+        low, high = (-against.high, -favourable.low) if rule.lower_is_better else (against.low, favourable.high)
     decision = Decision.INCONCLUSIVE
     if low is not None and low > rule.least_gain:
         decision = Decision.GO
@@ -305,14 +272,6 @@ def _result(
         difference=measured,
     )
     return result.model_copy(update={"reason": _reason_of(result, level.alpha)})
-
-
-def _gain_bounds(
-    against: Interval | None, favourable: Interval | None, *, lower_is_better: bool
-) -> tuple[float | None, float | None]:
-    if against is None or favourable is None:
-        return None, None
-    return (-against.high, -favourable.low) if lower_is_better else (against.low, favourable.high)
 
 
 def _check_coverage(
@@ -449,12 +408,6 @@ def _filled(
         measured = one.values(metric, rollouts, Filling(own.repeats, fill))[chosen]
         values.append(np.concatenate([measured, np.full(own.unseen, fill)]))
     return values[0], values[1]
-
-
-def _unmeasured_tasks(grouped: GroupedRun) -> int:
-    """Return the number of tasks whose rows in the file all lack a reward."""
-    columns = grouped.run.columns
-    return len(np.setdiff1d(columns.unmeasured.task, columns.task))
 
 
 def _requirement_of(rule: GateRule) -> str:

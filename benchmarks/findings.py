@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 
 from benchmarks.tables import table, verdict
-from rollyard.analysis.findings.detector import NO_ATTEMPTS
 from rollyard.analysis.findings.find import find, read_signs
 from rollyard.analysis.metrics.load import load
+from rollyard.analysis.metrics.run_plan import NO_ATTEMPTS
 
 ROWS, QUICK_ROWS = 100_000, 3_000
 REPEATS = 8

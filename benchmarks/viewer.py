@@ -3,6 +3,10 @@
 To limit disk usage, each of the 1,000,000 rows has 1 kB (1.1 GB in the temporary folder); 10 kB with --full (10 GB).
 `--only 100,000` measures the cases whose titles begin so. Files are in the page cache. The second start reuses the
 index that the first one saved. A series of steps has 100,000 rollouts in ten files.
+
+A list is also sorted by, filtered by and counted over fields that the index does not contain: the file is read in the
+background while the page polls. `slowest` is the longest of these requests, which must be short although the file is
+being read; `decode s` is the time that one core needs to read and decode all rows.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,12 +30,22 @@ from benchmarks import profile
 from benchmarks.commands import COMMANDS, TIMEOUT_S, BenchmarkError
 from benchmarks.processes import PROC, TICKS, cpu_s, rss_mb
 from benchmarks.tables import table, verdict
-from benchmarks.viewer_fields import measure_fields
-from benchmarks.viewer_series import measure_series
+from rollyard.analysis.metrics.run_pair import TaskChanges
+from rollyard.analysis.metrics.training_steps import StepSummary, TaskSeries
+from rollyard.analysis.viewer.library import FileIndex
+from rollyard.analysis.viewer.series import StepReader, files_as_series
+from rollyard.records.jsonl import iter_jsonl, refuse
 
 EVERY_S = 0.05
 REQUESTS = 60
 LIST = "api/runs/0/rollouts?limit=100"
+POLL_S = 0.4
+QUESTIONS = (
+    ("sorted by a field", "rollouts?limit=100&sort=-response.usage.total_tokens"),
+    ("two fields in an expression", "rollouts?limit=100&where=level_id > 10 and timings.seed_s < 1"),
+    ("values of a field", "facet?key=truncated"),
+)
+STEPS = 10
 SORTS = ("task", "reward", "-reward", "-tool_calls", "seconds", "end")
 
 
@@ -179,7 +193,7 @@ def measure(case: Case, folder: Path) -> tuple[Rows, Rows, Rows]:
         try:
             startup = viewer.await_all(case)
             request_ms, search_s = viewer.request_ms(), viewer.search()
-            fields = fields or measure_fields(case.title, path, viewer.get, viewer.cpu_s)
+            fields = fields or measure_fields(case.title, path, viewer)
             peak = max(startup.peak_mb, viewer.memory_mb())
         finally:
             viewer.stop()
@@ -198,6 +212,62 @@ def measure(case: Case, folder: Path) -> tuple[Rows, Rows, Rows]:
     for left in folder.iterdir():
         left.unlink()
     return starts, [requests], fields
+
+
+def measure_fields(title: str, path: Path, viewer: Viewer) -> Rows:
+    """Return the rows of a table, one for each question."""
+    decode_s = _cpu_s(lambda: sum(1 for _ in iter_jsonl(path, refuse(path))))
+    return [[f"{title}, {name}", *_poll(request, viewer), decode_s] for name, request in QUESTIONS]
+
+
+def _poll(request: str, viewer: Viewer) -> list[object]:
+    started, before, slowest, requests = time.monotonic(), viewer.cpu_s(), 0.0, 0
+    path = f"api/runs/0/{request}".replace(" ", "%20").replace(">", "%3E").replace("<", "%3C")
+    while True:
+        asked = time.monotonic()
+        searched = orjson.loads(viewer.get(path))["searched"]
+        slowest, requests = max(slowest, time.monotonic() - asked), requests + 1
+        if searched == 1:
+            return [time.monotonic() - started, viewer.cpu_s() - before, requests, 1000 * slowest]
+        time.sleep(POLL_S)
+
+
+def measure_series(rows: int, folder: Path) -> list[object]:
+    """Read `rows` rollouts in 10 files, and return the row of a table."""
+    files = []
+    for step in range(STEPS):
+        path = folder / f"step_{step}.jsonl"
+        with path.open("wb") as file:
+            lines = profile.rollouts(profile.Case("", rows // STEPS, False, 0.0, 0.0))
+            file.writelines(_of_step(line, step) for line in lines)
+        files.append((path.stem, path))
+    [steps] = files_as_series(files, range(STEPS))().values()
+    reader = StepReader()
+    reader.progress(steps)
+    read_s = _cpu_s(reader.wait)
+    summaries: list[StepSummary] = list(reader.progress(steps).summaries.values())
+    pair_s = _cpu_s(lambda: TaskSeries.of(summaries).order("change", TaskSeries.of(summaries).mean))
+    index = FileIndex(files)
+    index.read_through()
+    runs = [index.find(number).numbers()[1] for number in (0, STEPS - 1)]
+    change_s = _cpu_s(lambda: TaskChanges.of(*runs))
+    for left in folder.iterdir():
+        left.unlink()
+    return [f"{rows:,} rollouts, {STEPS} steps", read_s, 1000 * pair_s, 1000 * change_s]
+
+
+def _of_step(line: bytes, step: int) -> bytes:
+    """Return the row with a content key, and solved more often at later steps."""
+    row = orjson.loads(line)
+    task, repeat = row["_ng_task_index"], row["_ng_rollout_index"]
+    more = {"_ng_task_key": f"{task + 1:016x}", "success": (7 * task + 3 * repeat + task * step) % 11 < 3 + step // 2}
+    return orjson.dumps({**row, **more}) + b"\n"
+
+
+def _cpu_s(make: Callable[[], object]) -> float:
+    started = time.process_time()
+    make()
+    return time.process_time() - started
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

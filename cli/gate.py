@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import orjson
-from pydantic import Field
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
 
-from rollyard.analysis.gate import DEFAULT_MAX_DROP, GateRule, GateVerdict, RuleResult, checked, decide, read_rules
+from rollyard.analysis.gate import DEFAULT_MAX_DROP, GateRule, GateVerdict, RuleResult, decide
 from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.paired_tests import RESAMPLES
 from rollyard.analysis.metrics.run_pair import SOLVE_RATE, Level, Metric
@@ -22,7 +23,8 @@ from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.jsonl import replace
 from rollyard.records.rollout_file import check_output, named_files
 from rollyard.records.terminal import plain_line
-from rollyard.services.server.settings import dashed
+from rollyard.records.yaml_aliases import check_aliases
+from rollyard.services.server.settings import dashed, parse_settings
 
 EXAMPLE = "ng_gate results/base.jsonl results/trained.jsonl --max-drop 0.02 --output-json-fpath results/gate.json"
 
@@ -132,6 +134,36 @@ def _rules(options: GateOptions) -> list[GateRule]:
         drop = DEFAULT_MAX_DROP
     rule = GateRule(metric=options.metric, dataset=options.dataset, max_drop=drop, min_gain=options.min_gain)
     return [checked(rule, "command line")]
+
+
+class GateRules(BaseModel):
+    """The contents of a rules file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    rules: list[GateRule] = Field(min_length=1)
+    """The candidate must meet every rule."""
+
+
+def checked(rule: GateRule, source: str) -> GateRule:
+    """Return the rule. Raises OperatorError unless it has either a largest drop or a smallest gain."""
+    if (rule.max_drop is None) == (rule.min_gain is None):
+        raise OperatorError(f"{source}: the rule for {rule.metric} needs either max_drop or min_gain, not both")
+    return rule
+
+
+def read_rules(path: Path) -> list[GateRule]:
+    """Read the rules from a YAML file. Raises OperatorError if it is invalid."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        check_aliases(text)
+        tree = yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).replace("\n", " ")
+        raise OperatorError(f"rules {str(path)!r} cannot be read: {reason}") from error
+    if not isinstance(tree, dict):
+        raise OperatorError(f"{path} contains no mapping; expected rules: [{{metric: solve_rate, max_drop: 0.01}}]")
+    return [checked(rule, str(path)) for rule in parse_settings(GateRules, tree, str(path)).rules]
 
 
 _TASKS = 10

@@ -83,8 +83,6 @@ def chart(
     return Chart(name=name, title=title, svg=svg, caption=caption, numbers=numbers, links=list(links))
 
 
-# Draws horizontal bar charts. Each bar has its name above it and a label at its end.
-
 MAX_ROWS = 12
 _LETTERS = 38
 """Maximum length of a name in characters; a longer one would not fit on a phone screen."""
@@ -120,9 +118,6 @@ def bars(label: str, rows: Sequence[Row]) -> Svg:
         )
         shapes.append(mark(f"{row.name}: {row.label}", marks, row.href))
     return drawing(label, len(rows) * _PITCH, shapes, "rows", linked=True)
-
-
-# Draws histograms whose bars represent ranges or single values.
 
 
 @dataclass(frozen=True)
@@ -169,8 +164,6 @@ def _mark(frame: Frame, bar: Bar, low: float, high: float) -> Svg:
     # Bars are not tab stops, because there may be many; the table of numbers has the same links.
     return mark(bar.tip, shapes, bar.href, tab_stop=False)
 
-
-# Draws line charts, with intervals as bands and each line's name at its end.
 
 _MAX_POINTS = 128
 _UNITS = 1000.0
@@ -267,9 +260,6 @@ def _names(frame: Frame, drawn: Sequence[Line]) -> list[Svg]:
     return labels
 
 
-# Draws pairs of numbers as points, with the line on which both are equal.
-
-
 @dataclass(frozen=True)
 class Pair:
     """A point with its tooltip. `marked`: in the second colour."""
@@ -297,8 +287,6 @@ def scatter(label: str, pairs: Sequence[Pair], x: Axis, y: Axis, *, diagonal: bo
         shapes.append(mark(pair.tip, (dot,), tab_stop=False))
     return drawing(label, frame.total_height, frame.around(shapes), "framed")
 
-
-# Draws a heat map: a row of shaded cells for each task, a column for each step.
 
 _CELL = 14.0
 """Height of a row in pixels."""
@@ -336,8 +324,6 @@ def _cell(left: float, width: float, top: float, value: float, tip: str) -> Svg:
     place: dict[str, Value] = {"x": percent(left), "width": percent(width), "y": top, "height": _CELL - 1}
     return mark(tip, (tag("rect", {"class": "cell", **place, "fill-opacity": opacity}),))
 
-
-# Draws estimates and their confidence intervals on a common axis.
 
 _INTERVALS_LETTERS = 40
 _INTERVALS_PITCH = 42
@@ -385,8 +371,6 @@ def intervals(label: str, rows: Sequence[Interval], x: Axis, *, zero: bool = Fal
         shapes += [mark(row.tip, marks), text(cut(row.name, _INTERVALS_LETTERS), -16, top, "name")]
     return drawing(label, foot + 38, [*shapes, *ticks_below(across, x, foot)], "intervals")
 
-
-# Draws a long series as a curve or as points. Tooltips show the exact numbers of each column of the plot.
 
 MAX_COLUMNS = 240
 _MAX_SPOTS = 4000

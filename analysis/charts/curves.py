@@ -178,8 +178,6 @@ def _members(one: Drawn, known: dict[str, None]) -> Iterator[Drawn]:
             yield Drawn(one.group, (name,), title, axis_of(name), one.meaning, one.noisy)
 
 
-# Draws one or more curves over steps, with tooltips for each step or range of steps.
-
 FEW = 60
 """Up to so many points are drawn as dots as well."""
 _MIN_AVERAGED = 20
@@ -274,8 +272,6 @@ def _names(curves: Sequence[Curve]) -> list[Svg]:
         right += math.ceil(7.5 * len(name)) + 14
     return found
 
-
-# Draws metrics of several training runs as one picture: the mean over the runs of a group, with its 95 % band.
 
 MAX_GROUPS = 3
 """Number of colours of the charts."""
@@ -396,9 +392,6 @@ def _style() -> str:
     return f"{own}{rules}.chart.framed{{width:{_WIDTH - _LEFT}px;padding:0}}.dense .dot{{display:none}}"
 
 
-# Draws all metrics of a training run, in groups.
-
-
 class ChartGroup(Record):
     title: str
     charts: list[Chart]
@@ -457,8 +450,6 @@ def _summary(drawn: Drawn, curves: Sequence[Curve]) -> str:
         + "."
     )
 
-
-# Draws metrics of finished or growing training runs as an SVG picture.
 
 Curves = dict[str, Curve]
 
@@ -547,8 +538,6 @@ def _draw_curve(curves: Curves, metric: str, folder: Path) -> Curve:
 if __name__ == "__main__":
     run_script(lambda: main(sys.argv[1:]))
 
-
-# Draws the figures of a series of steps, each with its interval.
 
 _KNOWN = {
     SOLVE_RATE: ("Solve rate", Axis("solved", percent=True), "Share of the measured rollouts that solved their task."),

@@ -39,8 +39,6 @@ from rollyard.analysis.metrics.profile_records import (
 from rollyard.records.activity import StageActivity
 from rollyard.records.types import Record
 
-# Draws bar charts of rollouts by finish reason and agent, of time by stage, and of failures by kind.
-
 
 def ends(found: Sequence[Group], measured: int, links: Links | None = None, *, means: bool = True) -> Chart:
     """Draw the number of rollouts by finish reason. `means` adds mean rewards, which requires a common reward scale."""
@@ -301,8 +299,6 @@ def _joined(group: Sequence[ByCalls]) -> tuple[int, int, int, float, int | None]
     return group[0].tool_calls, group[-1].tool_calls, rollouts, mean, sum(counts) if counts else None
 
 
-# Draws charts that compare several runs.
-
 Write = Callable[[float], str]
 
 
@@ -356,9 +352,6 @@ def _interval(found: Estimate, write: Write) -> str:
     if found.low is None or found.high is None:
         return ""
     return f" (95% interval {write(found.low)} to {write(found.high)})"
-
-
-# Draws the throughput of a collection over the last few minutes.
 
 
 class Moment(Record):
@@ -416,9 +409,6 @@ def _span(seconds: float) -> str:
     return f"{minutes:.0f} min" if abs(minutes - round(minutes)) < 0.02 else f"{minutes:.1f} min"
 
 
-# Draws the number of rollouts in progress by stage.
-
-
 def waiting(stages: Sequence[StageActivity]) -> Chart | None:
     """Draw the chart; return None if no rollout is in progress."""
     if not stages:
@@ -433,8 +423,6 @@ def _label(one: StageActivity) -> str:
     stuck = f" · {one.stuck:,} stuck" if one.stuck else ""
     return f"{one.episodes:,}{usual} · longest {seconds(one.slowest.stage_s)}{stuck}"
 
-
-# Draws the log-probability of every token generated in an episode.
 
 _MAX_POINTS = 3000
 """Maximum number of tokens drawn as separate points; longer episodes are drawn as a line."""

@@ -66,12 +66,8 @@ def _code(letter: str) -> str:
     return f"\\u{{{point:x}}}" if point > 0xFFFF else f"\\u{point:04x}"
 
 
-# Defines the path of the charts' style sheet, which every page with charts must include.
-
 STYLE = Path(__file__).parent / "charts.css"
 
-
-# Formats short numbers for ticks, tooltips and labels.
 
 _NOISE = 1e-12
 """Absolute values below this are treated as rounding errors and shown as 0."""
@@ -126,9 +122,6 @@ def seconds(value: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60} min"
 
 
-# Defines the interface that provides the URLs of a chart's links.
-
-
 class Links(Protocol):
     """Provides the URLs of one run's pages."""
 
@@ -140,8 +133,6 @@ class Links(Protocol):
         """Return the URL of the list of a task's rollouts."""
         ...
 
-
-# Maps values to positions on an axis and chooses round ticks.
 
 _LARGEST = 1e300
 """Values are clamped to ± this bound so that their differences cannot overflow."""
@@ -201,8 +192,6 @@ class Scale:
         """Return the position of a value as a fraction: 0 at the low end, 1 at the high end."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
-
-# Draws the frame of a plot: grid lines, ticks and axis titles.
 
 _LETTER = 8.0
 """Upper bound on the width of a digit, in pixels."""

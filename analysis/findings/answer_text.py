@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Computes the numbers that answers stand for, such as `\frac{14}{3}`, and finds `\boxed{}` answers in a text.
-
 _MAX_LENGTH = 100
 _MAX_NESTING = 12
 _MAX_POWER = 64.0
@@ -353,8 +351,6 @@ def _code_lines(lines: list[str]) -> list[str]:
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
-
-# Tells whether a program only contains the results of the tests that its prompt shows.
 
 _TEST = re.compile(
     r"\bassert\s+\w+\((.{1,80}?)\)\s*==\s*(\"[^\"\n]{0,80}\"|'[^'\n]{0,80}'|[^\s;,)\n][^;\n]{0,80}?)"

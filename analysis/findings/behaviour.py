@@ -407,7 +407,7 @@ class Timeouts(Detector):
         mask = np.array(["timeout" in kind or "timed_out" in kind for kind in failed.kind], bool)
         of = len(evidence) + len(failed.kind)
         if mask.sum() >= max(1, _LEAST_SHARE * of):
-            servers = sorted({failed.server[index] for index in np.flatnonzero(mask).tolist()} - {""})
+            servers = sorted({failed.server[index] for index in np.flatnonzero(mask).tolist()} - {"unknown"})
             named = f", on {', '.join(servers[:3])}" if servers else ""
             yield AttemptSelection(failed.task[mask], failed.repeat[mask], f"failed with a timeout{named}", of)
 

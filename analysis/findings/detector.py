@@ -21,9 +21,8 @@ from rollyard.analysis.findings.row_view import RowView
 from rollyard.analysis.metrics.columns import Columns, Floats, Ints
 from rollyard.analysis.metrics.estimators import Estimate
 from rollyard.analysis.metrics.profile import Run
+from rollyard.analysis.metrics.run_plan import FailedAttempts
 from rollyard.records.types import Record
-
-# Defines the record of a finding. All texts are plain; renderers must escape them.
 
 
 class Category(StrEnum):
@@ -51,7 +50,7 @@ class Example(Record):
 
 
 class Finding(Record):
-    """One observation about a run."""
+    """One observation about a run. All texts are plain; renderers must escape them."""
 
     kind: str
     """Identifies the detector, such as `no_tool_used`."""
@@ -91,8 +90,6 @@ class Findings(Record):
     rollouts: int
     """Number of measured rollouts that were examined."""
 
-
-# Joins the metrics of a run with the signs that were read from its rows.
 
 Flags = NDArray[np.bool_]
 _ARRAYS = (
@@ -142,21 +139,6 @@ def joined(parts: Sequence[Signs]) -> Signs:
     """Concatenate consecutive parts of a file."""
     arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
     return replace(parts[0], **arrays, end=max(part.end for part in parts))
-
-
-@dataclass(frozen=True)
-class FailedAttempts:
-    """The rows of X_failures.jsonl, in the order of the file."""
-
-    task: Ints
-    repeat: Ints
-    time: Floats
-    """Unix time; NaN if it is not recorded."""
-    kind: list[str]
-    server: list[str]
-
-
-NO_ATTEMPTS = FailedAttempts(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), [], [])
 
 
 @dataclass(frozen=True)

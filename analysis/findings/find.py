@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,13 +42,11 @@ from rollyard.analysis.findings.behaviour import (
     VerdictTimeouts,
 )
 from rollyard.analysis.findings.detector import (
-    NO_ATTEMPTS,
     AttemptSelection,
     Category,
     Detector,
     Evidence,
     Example,
-    FailedAttempts,
     Finding,
     Findings,
     Flags,
@@ -73,17 +72,14 @@ from rollyard.analysis.findings.exploits import (
     TestTampering,
 )
 from rollyard.analysis.findings.row_view import RowView
-from rollyard.analysis.metrics.columns import Floats, Ints, displayable
-from rollyard.analysis.metrics.estimators import Estimate, clustered_mean
+from rollyard.analysis.metrics.columns import Floats, Ints
+from rollyard.analysis.metrics.estimators import Estimate, clustered_mean, clustered_share
 from rollyard.analysis.metrics.load import reading_pool
 from rollyard.analysis.metrics.profile import Run
+from rollyard.analysis.metrics.run_plan import NO_ATTEMPTS, FailedAttempts, read_failed_attempts
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.json_values import items, mapping, number, text_of, whole_number
+from rollyard.records.json_values import items, mapping, number
 from rollyard.records.jsonl import Lines, iter_jsonl, skip
-from rollyard.records.rollout_paths import RolloutPaths
-from rollyard.records.scores import share_bounds
-
-# Lists all detectors. The page and the report show the findings of these, in the order of `Finding.stake`.
 
 ROW_DETECTORS: tuple[RowDetector, ...] = (
     SeveralAnswers(),
@@ -142,17 +138,13 @@ def read_signs(
     Raises OperatorError if the file cannot be read, and RunError if a process was killed.
     """
     ranges = ranges_of(0, stop, part)
-    found = [no_signs()]
+    found, processes = [no_signs()], min(workers, len(ranges))
     try:
-        if min(workers, len(ranges)) > 1:
-            with reading_pool(min(workers, len(ranges))) as pool:
-                for one in read_ranges(path, ranges, pool):
-                    found.append(one)
-                    _report(progress, ranges[len(found) - 2])
-        else:
-            for one in read_ranges(path, ranges):
+        with reading_pool(processes) if processes > 1 else nullcontext() as pool:
+            for (start, end), one in zip(ranges, read_ranges(path, ranges, pool), strict=True):
                 found.append(one)
-                _report(progress, ranges[len(found) - 2])
+                if progress is not None:
+                    progress(end - start)
     except OSError as error:
         raise OperatorError(f"rollout file {str(path)!r} cannot be read: {error.strerror or error}") from error
     except BrokenProcessPool as error:
@@ -204,30 +196,6 @@ def no_signs() -> Signs:
     return Signs(kinds, ints, ints, ints, ints, ints, ints, floats, floats, floats, floats)
 
 
-def read_failed_attempts(path: Path) -> FailedAttempts:
-    """Read the failed attempts of the rollout file `path`; none if there is no failures file."""
-    ints, times, kinds, servers = array("q"), array("d"), list[str](), list[str]()
-    try:
-        for line in iter_jsonl(RolloutPaths(path).failures, skip):
-            row = line.value
-            task, repeat = whole_number(row.get("_ng_task_index")), whole_number(row.get("_ng_rollout_index"))
-            if task is None or repeat is None:
-                continue
-            ints.extend((task, repeat))
-            times.append(number(row.get("time"), math.nan))
-            kinds.append(displayable(text_of(row.get("failure_kind")) or "unknown"))
-            servers.append(displayable(text_of(row.get("server"))))
-    except OSError:
-        pass
-    tasks, repeats = np.array(ints, np.int64).reshape(-1, 2).T.copy()
-    return FailedAttempts(tasks, repeats, np.array(times, np.float64), kinds, servers)
-
-
-def _report(progress: Callable[[int], None] | None, span: tuple[int, int]) -> None:
-    if progress is not None:
-        progress(span[1] - span[0])
-
-
 def _hash(text: str) -> int:
     """Return a 64-bit hash; 0 for ''."""
     if not text:
@@ -274,8 +242,6 @@ def _partial_rewards(row: RowView) -> float:
     return Counter(round(value, 9) for value in rewards).most_common(1)[0][1]
 
 
-# Turns the rollouts that a detector selects into a Finding with figures, examples and a rank.
-
 _EXAMPLES = 3
 _UNCERTAIN = 0.5
 """Behaviour counts half: a rollout that behaves well instead may still fail."""
@@ -318,8 +284,7 @@ def attempt_finding(detector: Detector, selection: AttemptSelection, evidence: E
     tasks = len(np.unique(selection.task))
     # Attempts of one task fail together, so each task counts as one trial.
     trials = len(np.union1d(evidence.columns.task, evidence.failed.task))
-    bounds = share_bounds(count / of, trials)
-    share = Estimate(mean=count / of, low=bounds[0] if bounds else None, high=bounds[1] if bounds else None)
+    share = clustered_share(count, of, trials)
     return Finding(
         kind=detector.kind,
         title=detector.title,

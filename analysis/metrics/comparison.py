@@ -15,8 +15,6 @@ from rollyard.records.json_values import differences
 from rollyard.records.scores import share_bounds, unchanged_bound
 from rollyard.records.types import Json, Record
 
-# Pairs each task of one run with the same task of another run.
-
 SAME_INPUT = "index"
 """Tasks are paired by index, because the manifests show that both runs had the same input."""
 BY_CONTENT = "content"
@@ -197,7 +195,6 @@ def difference(baseline: Run, other: Run) -> Difference:
     task = before.task[here]
     better, worse = int((change > 0).sum()), int((change < 0).sum())
     equal_counts = before.measured[here] == after.measured[there]
-    different_scales = any(run.profile.rewards and run.profile.rewards.why_no_mean for run in (baseline, other))
     tasks = task, after.task[there]
     return Difference(
         name=other.profile.name,
@@ -206,7 +203,7 @@ def difference(baseline: Run, other: Run) -> Difference:
         tasks=len(task),
         only_baseline=len(before.key) - len(task),
         only_here=len(after.key) - len(task),
-        reward=None if different_scales else paired(rewards),
+        reward=None if different_scales(baseline, other) else paired(rewards),
         solve_rate=None if rates is None else paired(rates[0], is_share=True),
         outcome="mean reward" if rates is None else "solve rate",
         better=better,
@@ -304,10 +301,19 @@ def _notes(baseline: Run, other: Run, pairing: Pairing, *, equal_counts: int) ->
             f"{len(pairing.here) - equal_counts:,} of {len(pairing.here):,} tasks have more rollouts in one run than "
             f"in the other. The sign test requires equal numbers, so {coverage}."
         )
-    rules = [run.profile.solved.rule if run.profile.solved else "" for run in (baseline, other)]
-    if rules[0] != rules[1]:
-        notes.append("The two runs define solved differently; pass --pass-threshold ... to use one for both.")
-    return notes
+    return notes + unlike_rules(baseline, other)
+
+
+def unlike_rules(*runs: Run) -> list[str]:
+    """Return a note if the runs define differently what counts as solved."""
+    if len({run.profile.solved.rule if run.profile.solved else "" for run in runs}) == 1:
+        return []
+    return ["The two runs define solved differently; pass --pass-threshold ... to use one for both."]
+
+
+def different_scales(*runs: Run) -> bool:
+    """Return whether the mean over all rewards is meaningless, because datasets have different reward scales."""
+    return any(run.profile.rewards is not None and run.profile.rewards.why_no_mean for run in runs)
 
 
 def _no_difference(baseline: Run, other: Run, pairing: Pairing) -> Difference:

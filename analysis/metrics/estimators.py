@@ -13,8 +13,6 @@ from rollyard.records.scores import share_bounds, t_975
 from rollyard.records.spread import Spread
 from rollyard.records.types import Record
 
-# Defines the records of a mean and its interval. They are immutable, and all numbers are finite.
-
 
 class Estimate(Record):
     """A mean with its 95% interval, clustered by task."""
@@ -80,6 +78,12 @@ def clustered_mean(values: Floats, starts: Ints, *, is_share: bool = False) -> E
     # Differences due to rounding alone do not count as variance.
     noise = (8 * np.finfo(float).eps * float(np.max(np.abs(values)))) ** 2
     return estimate(center, variance if variance > noise else 0.0, tasks, is_share=is_share)
+
+
+def clustered_share(count: int, of: int, trials: int) -> Estimate:
+    """Return the share `count` / `of` with Wilson's interval, or the exact bound for none and all, from `trials`."""
+    bounds = share_bounds(count / of, trials)
+    return Estimate(mean=count / of, low=bounds[0] if bounds else None, high=bounds[1] if bounds else None)
 
 
 @dataclass(frozen=True)

@@ -148,8 +148,6 @@ def _bca(differences: Floats, center: float, means: Floats, alpha: float) -> tup
     return bound(alpha / 2), bound(1 - alpha / 2)
 
 
-# Computes which differences a comparison can detect: the minimum detectable effect, and the number of tasks needed.
-
 POWER = 0.8
 
 
@@ -171,9 +169,6 @@ def tasks_needed(deviation: float, effect: float, alpha: float, power: float = P
         return None
     z = NormalDist().inv_cdf(1 - alpha / 2)
     return math.ceil(((z + NormalDist().inv_cdf(power)) * deviation / effect) ** 2 + z**2 / 2)
-
-
-# Corrects p-values for several comparisons.
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -16,16 +16,14 @@ from rollyard.analysis.metrics.estimators import (
     MeanSpread,
     Passes,
     clustered_mean,
+    clustered_share,
     estimate,
     mean_over_tasks,
     passes,
 )
 from rollyard.analysis.metrics.profile_records import Coverage, PassAtK, SolveBin, Tasks, ZeroVariance
 from rollyard.analysis.metrics.solved import Flags, parts_of
-from rollyard.records.scores import share_bounds
 from rollyard.records.spread import spread
-
-# Computes cons@k: how often the most common answer of k rollouts is right.
 
 MOST_ROLLOUTS = 1000
 """cons@k is undefined for tasks with more rollouts, because C(n, k) exceeds the range of a double."""
@@ -149,15 +147,9 @@ def _binomials(count: int, most: int) -> Floats:
     return np.array([[float(comb(n, k)) for k in range(most + 1)] for n in range(count + 1)])
 
 
-# Computes the figures of groups of rollouts, such as those with one finish reason, with their intervals.
-
-
 def share_of_tasks(count: int, tasks: int) -> Estimate | None:
-    """Return the share of tasks with a property: Wilson's interval, or the exact bound for none and all."""
-    if not tasks:
-        return None
-    bounds = share_bounds(count / tasks, tasks)
-    return Estimate(mean=count / tasks, low=bounds[0] if bounds else None, high=bounds[1] if bounds else None)
+    """Return the share of tasks with a property; None if there are none."""
+    return clustered_share(count, tasks, tasks) if tasks else None
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from rollyard.analysis.metrics import per_task
 from rollyard.analysis.metrics.columns import CategoryColumn, Columns, Floats, Ints, chosen
-from rollyard.analysis.metrics.estimators import Estimate, clustered_mean, mean, pearson, total
-from rollyard.analysis.metrics.estimators import total as total_of
+from rollyard.analysis.metrics.estimators import clustered_mean, clustered_share, mean, pearson, total
 from rollyard.analysis.metrics.per_task import Groups, PerTask, pass_at
 from rollyard.analysis.metrics.profile_records import (
     Bin,
@@ -35,14 +34,12 @@ from rollyard.analysis.metrics.profile_records import (
     Tokens,
     ToolCalls,
 )
-from rollyard.analysis.metrics.run_plan import SELECTION, Attempts, RunPlan
+from rollyard.analysis.metrics.run_plan import SELECTION, FailedAttempts, RunPlan
 from rollyard.analysis.metrics.solved import Ruling, agents_are_datasets, parts_of, rulings_of, silent, together
-from rollyard.records.scores import NO_NAME, Scale, share_bounds, why_not_comparable
-
-# Counts failed attempts, and the rollouts that were lost or recovered.
+from rollyard.records.scores import NO_NAME, Scale, why_not_comparable
 
 
-def failures(columns: Columns, attempts: Attempts) -> Failures:
+def failures(columns: Columns, attempts: FailedAttempts) -> Failures:
     """Count the rows of the failures file and the rollout file's rows without a reward, which NeMo Gym writes."""
     rows = columns.unmeasured
     task = np.concatenate([attempts.task, rows.task])
@@ -61,17 +58,12 @@ def failures(columns: Columns, attempts: Attempts) -> Failures:
             kind=name,
             attempts=found.total(),
             lost=lost[name],
-            share=_share(found.total(), len(kind) + len(columns), trials),
+            share=clustered_share(found.total(), len(kind) + len(columns), trials),
             servers=[server_name for server_name, _ in found.most_common() if server_name],
         )
         for name, found in sorted(servers.items(), key=lambda item: (-item[1].total(), item[0]))
     ]
     return Failures(attempts=len(kind), mended=int(measured.sum()), lost=int((~measured).sum()), kinds=kinds)
-
-
-def _share(count: int, of: int, trials: int) -> Estimate:
-    bounds = share_bounds(count / of, trials)
-    return Estimate(mean=count / of, low=bounds[0] if bounds else None, high=bounds[1] if bounds else None)
 
 
 def _last_of_each(task: Ints, repeat: Ints) -> Ints:
@@ -93,8 +85,6 @@ def _among(task: Ints, repeat: Ints, tasks: Ints, repeats: Ints) -> NDArray[np.b
         found[order[1:][follows] - len(tasks)] = True
     return found
 
-
-# Computes how long episodes spent in each stage.
 
 TOTAL = "total"
 REST = "(rest)"
@@ -132,9 +122,6 @@ def _listed(found: dict[str, tuple[Floats, float | None]], groups: Groups) -> li
         if (spent := groups.spread(seconds)) is not None
     ]
     return sorted(listed, key=lambda stage: (stage.stage != TOTAL, -stage.seconds.total, stage.stage))
-
-
-# Computes the metrics of each dataset in a mixture.
 
 
 def by_dataset(columns: Columns, rulings: Sequence[Ruling], *, indexed: bool) -> list[DatasetFigures]:
@@ -182,6 +169,9 @@ def scales(columns: Columns) -> dict[str, Scale]:
     }
 
 
+_AGENT_DATASETS = (
+    "The rows name no dataset and the rewards of the agents differ in kind: each agent counts as a dataset."
+)
 _FREQUENT = 20
 _BARS = 40
 
@@ -230,7 +220,8 @@ def run_of(
         agents=_names(columns.agent),
         notes=[
             *(*notes, *plan.notes, *_excess(covered), *_several_models(columns.model)),
-            *(*_agent_datasets(columns), *silent(columns, rulings)),
+            *([_AGENT_DATASETS] if agents_are_datasets(columns) else []),
+            *silent(columns, rulings),
         ],
         coverage=covered,
         solved=None if solved is None or by_task is None else _solved(rule, solved, by_task, covered),
@@ -272,12 +263,6 @@ def coverage(columns: Columns, plan: RunPlan, by_task: PerTask | None) -> Covera
     )
 
 
-def _agent_datasets(columns: Columns) -> list[str]:
-    if not agents_are_datasets(columns):
-        return []
-    return ["The rows name no dataset and the rewards of the agents differ in kind: each agent counts as a dataset."]
-
-
 def _excess(covered: Coverage) -> list[str]:
     if covered.expected is not None and covered.measured > covered.expected:
         return [
@@ -286,15 +271,15 @@ def _excess(covered: Coverage) -> list[str]:
     return []
 
 
-def bounds(total: float, covered: Coverage, worst: float, best: float) -> Bounds:
-    """Return bounds on the mean over all expected rollouts. `total` is the sum over the measured ones."""
+def bounds(found: float, covered: Coverage, worst: float, best: float) -> Bounds:
+    """Return bounds on the mean over all expected rollouts. `found` is the sum over the measured ones."""
     if covered.missing is None:
         return Bounds(missing_as_zero=None, lowest=None, highest=None)
     everything = covered.measured + covered.missing
     return Bounds(
-        missing_as_zero=total / everything,
-        lowest=(total + covered.missing * worst) / everything,
-        highest=(total + covered.missing * best) / everything,
+        missing_as_zero=found / everything,
+        lowest=(found + covered.missing * worst) / everything,
+        highest=(found + covered.missing * best) / everything,
     )
 
 
@@ -320,8 +305,8 @@ def _rewards(columns: Columns, by_task: PerTask, covered: Coverage, groups: Grou
         min=low,
         max=high,
         median=float(np.median(reward)),
-        std=math.sqrt(total_of((reward - center) ** 2) / (len(reward) - 1)) if len(reward) > 1 else None,
-        bounds=bounds(total_of(reward), covered, low, high),
+        std=math.sqrt(total((reward - center) ** 2) / (len(reward) - 1)) if len(reward) > 1 else None,
+        bounds=bounds(total(reward), covered, low, high),
         distinct=len(values),
         most_frequent=[
             RewardValue(reward=value, rollouts=count, share=groups.share(np.flatnonzero(rounded == value)))
@@ -437,7 +422,7 @@ def _tokens(columns: Columns, solved: NDArray[np.bool_] | None, groups: Groups |
         input=None if groups is None else groups.spread(columns.input_tokens),
         output=None if groups is None else groups.spread(columns.output_tokens),
         reasoning=None if groups is None else groups.spread(columns.reasoning_tokens),
-        per_solved=total_of(both[rows]) / wins if wins else None,
+        per_solved=total(both[rows]) / wins if wins else None,
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from rollyard.analysis.metrics.estimators import Estimate, MeanSpread
 from rollyard.records.types import Json, Record
 
-# Defines the records of failed attempts.
-
 
 class FailureKindCount(Record):
     """Failed attempts of one kind."""
@@ -30,9 +28,6 @@ class Failures(Record):
     lost: int
     """Number of rollouts that failed and were never measured."""
     kinds: list[FailureKindCount]
-
-
-# Defines the record of how often the recorded tokens of a turn do not continue those of the previous turn.
 
 
 class Drift(Record):

@@ -104,9 +104,6 @@ def _signed(digits: str) -> int | None:
         return None
 
 
-# The notes of a complete rollout file, by the byte offset of each row.
-
-
 def notes_in(path: Path, columns: Columns) -> dict[int, RolloutNotes]:
     """Return the notes of an indexed file. Raises RunError if the notes cannot be read, and OSError if the rollouts
     cannot.

@@ -20,9 +20,11 @@ from rollyard.analysis.metrics.comparison import (
     Pairing,
     Side,
     changed_settings,
+    different_scales,
     matched,
     pair,
     side_by,
+    unlike_rules,
 )
 from rollyard.analysis.metrics.curriculum import pass_at
 from rollyard.analysis.metrics.estimators import mean, sign_test
@@ -46,8 +48,6 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import iter_jsonl, skip
 from rollyard.records.scores import share_bounds
 from rollyard.records.types import MAX_REWARD, Record
-
-# Names of the metrics that two runs can be compared by, and their values for each rollout.
 
 SOLVE_RATE, REWARD = "solve_rate", "reward"
 COLUMNS = ("tool_calls", "turns", "input_tokens", "output_tokens", "reasoning_tokens")
@@ -251,8 +251,6 @@ class RunComparisons(Record):
     pairs: list[RunPair]
 
 
-# Chooses the test and the interval for the difference of two runs in one metric.
-
 MCNEMAR = "McNemar's exact test"
 BOOTSTRAP = "paired bootstrap over tasks and paired t test, the larger p-value"
 SIGN_TEST = "sign test, as all tasks changed equally"
@@ -402,9 +400,6 @@ def _unvarying(center: float, tasks: int, span: float | None, alpha: float) -> t
         return -reach, reach
     bounds = share_bounds((1 + center / span) / 2, tasks, alpha)
     return None if bounds is None else (span * (2 * bounds[0] - 1), span * (2 * bounds[1] - 1))
-
-
-# Assigns the rollouts of two runs to common tasks, and computes metrics of these tasks.
 
 
 @dataclass(frozen=True)
@@ -641,11 +636,6 @@ def default_metrics(paired: PairedRuns) -> list[Metric]:
     return [*found, Metric(REWARD)]
 
 
-def different_scales(*runs: Run) -> bool:
-    """Return whether the mean over all rewards is meaningless, because datasets have different reward scales."""
-    return any(run.profile.rewards is not None and run.profile.rewards.why_no_mean for run in runs)
-
-
 def with_holm(pairs: Sequence[RunPair]) -> tuple[list[RunPair], int]:
     """Correct the p-values over all tasks for the number of metrics and candidates; those of datasets, separately, for
     the number of datasets, too. Returns the pairs and the number of p-values over all tasks.
@@ -755,10 +745,7 @@ def notes_of(baseline: Run, candidate: Run, pairing: Pairing) -> list[str]:
                 f"{run.profile.coverage.missing:,} rollouts of {run.profile.name} are missing; only measured rollouts "
                 "are compared."
             )
-    rules = [run.profile.solved.rule if run.profile.solved else "" for run in (baseline, candidate)]
-    if rules[0] != rules[1]:
-        notes.append("The two runs define solved differently; pass --pass-threshold ... to use one for both.")
-    return notes
+    return notes + unlike_rules(baseline, candidate)
 
 
 LISTS = ("learned", "forgotten", "all")

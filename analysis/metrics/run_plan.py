@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,9 +13,9 @@ import numpy as np
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from rollyard.analysis.metrics.columns import Ints, displayable
+from rollyard.analysis.metrics.columns import Floats, Ints, displayable
 from rollyard.records.data_files import DataFile, lines_of
-from rollyard.records.json_values import mapping, text_of, whole_number
+from rollyard.records.json_values import mapping, number, text_of, whole_number
 from rollyard.records.jsonl import ParsedLine, hand_over, iter_jsonl
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.run_types import CodeVersion
@@ -24,15 +25,18 @@ _CODE_VERSIONS = TypeAdapter(list[CodeVersion])
 
 
 @dataclass(frozen=True)
-class Attempts:
-    """Failed attempts in chronological order."""
+class FailedAttempts:
+    """The rows of X_failures.jsonl, in the order of the file."""
 
     task: Ints
     repeat: Ints
+    time: Floats
+    """Unix time; NaN if it is not recorded."""
     kind: list[str]
     server: list[str]
 
 
+NO_ATTEMPTS = FailedAttempts(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), [], [])
 SELECTION = "a selection of the rollouts"
 """Source of the plan of rollouts that an expression selects, for which no number is expected."""
 
@@ -49,7 +53,7 @@ class RunPlan:
     identity: Json | None = None
     exact: bool = False
     """Whether the numbers come from the manifest. If so, tasks and repeats are numbered from 0 without gaps."""
-    attempts: Attempts = field(default_factory=lambda: Attempts(np.empty(0, np.int64), np.empty(0, np.int64), [], []))
+    attempts: FailedAttempts = NO_ATTEMPTS
     notes: list[str] = field(default_factory=list)
 
 
@@ -64,7 +68,7 @@ def read_run_plan(output: Path, *, inputs: DataFile | None = None, materialized:
     manifest = _mapping(paths.manifest, notes)
     identity = manifest.get("identity") if isinstance(manifest.get("identity"), dict) else None
     notes += _code_notes(manifest.get("code"))
-    attempts = _attempts(paths.failures, notes)
+    attempts = read_failed_attempts(output, notes)
     rows, repeats = _integer(identity, "rows"), _integer(identity, "num_repeats")
     plan: dict[str, Any] = {}
     if materialized is not None:
@@ -125,21 +129,25 @@ def _integer(mapping: Json | None, key: str) -> int | None:
     return whole_number((mapping or {}).get(key), least=0)
 
 
-def _attempts(path: Path, notes: list[str]) -> Attempts:
-    """Read the failed attempts. Invalid lines only add a note, because they must not prevent a report on the measured
+def read_failed_attempts(output: Path, notes: list[str] | None = None) -> FailedAttempts:
+    """Read the failed attempts of the rollout file `output`; none if there is no failures file.
+
+    Invalid lines and an unreadable file only add a note, because they must not prevent a report on the measured
     rollouts.
     """
-    task, repeat, kind, server, bad = array("q"), array("q"), list[str](), list[str](), 0
+    path, notes = RolloutPaths(output).failures, [] if notes is None else notes
+    task, repeat, time, kind, server, bad = array("q"), array("q"), array("d"), list[str](), list[str](), 0
     interned: dict[str, str] = {}
     try:
         for found in iter_jsonl(path, hand_over):
             row = found.value if isinstance(found, ParsedLine) else {}
-            index, number = whole_number(row.get("_ng_task_index")), whole_number(row.get("_ng_rollout_index"))
-            if index is None or number is None:
+            index, rollout = whole_number(row.get("_ng_task_index")), whole_number(row.get("_ng_rollout_index"))
+            if index is None or rollout is None:
                 bad += 1
                 continue
             task.append(index)
-            repeat.append(number)
+            repeat.append(rollout)
+            time.append(number(row.get("time"), math.nan))
             for texts, name in ((kind, "failure_kind"), (server, "server")):
                 text = text_of(row.get(name)) or "unknown"
                 texts.append(interned.get(text) or interned.setdefault(text, displayable(text)))
@@ -149,4 +157,6 @@ def _attempts(path: Path, notes: list[str]) -> Attempts:
         notes.append(f"Failures are not counted because {path.name} cannot be read: {error.strerror}.")
     if bad:
         notes.append(f"{path.name} has {bad} lines that are not valid failure rows; they are not counted.")
-    return Attempts(np.asarray(task, np.int64), np.asarray(repeat, np.int64), kind, server)
+    return FailedAttempts(
+        np.asarray(task, np.int64), np.asarray(repeat, np.int64), np.asarray(time, np.float64), kind, server
+    )

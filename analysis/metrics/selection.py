@@ -21,8 +21,6 @@ from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.tokens import DERIVED, reader_of
 from rollyard.records.types import Json
 
-# Reads fields of the rows at given places of a rollout file.
-
 _MAX_TEXT = 20_000
 """Characters that are kept of a string. Without a limit, a field with long texts would fill the memory."""
 
@@ -175,9 +173,6 @@ def _check_known(path: Path, absent: Iterable[FieldPath]) -> None:
             f"where: no row of {path} has the field {field}. Expected a key of the rows, such as "
             f"response.usage.output_tokens, or one of {', '.join((*COMPUTED, *DERIVED, *NOTE_FIELDS))}"
         )
-
-
-# The rows of a rollout file that meet an expression.
 
 
 class SelectedRollouts(Rollouts):

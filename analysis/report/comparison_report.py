@@ -253,8 +253,6 @@ def _method(found: RunComparisons) -> Section:
     return Section("How the numbers are computed", text, is_folded=True)
 
 
-# Builds the sections that compare several runs.
-
 _LISTED = 5
 """Number of gained and lost tasks in the report; profile.json contains ten of each."""
 

@@ -30,8 +30,6 @@ from rollyard.analysis.report.formatting import NOTHING, ViewerLinks
 from rollyard.analysis.report.sections import Section, Table
 from rollyard.records.types import Record
 
-# Builds the sections of a series of steps: curves, tasks by steps, what was learned and forgotten.
-
 _MAX_ROWS = 40
 _IN_TABLE = (SOLVE_RATE, REWARD, "output_tokens", LOG_PROB, ZERO_VARIANCE)
 _MAX_FIGURES = 4

@@ -66,9 +66,6 @@ class Section:
     """Whether a page shows only the heading until it is opened. It is printed in full."""
 
 
-# Builds the sections on what a run cost: turns, tokens and time.
-
-
 def work(profile: Profile) -> Section:
     tokens = profile.tokens
     kinds: list[tuple[str, MeanSpread | None]] = [
@@ -122,9 +119,7 @@ def _of(rollouts: int, covered: Coverage) -> str:
     return "all" if rollouts == covered.measured else f"{rollouts:,} of {covered.measured:,}"
 
 
-# Builds the section on the datasets of a mixture, which precedes all numbers that combine datasets.
-
-_DATASET_SECTIONS_ROWS = 100
+_MAX_DATASETS = 100
 
 
 def datasets(profile: Profile) -> Section:
@@ -162,9 +157,9 @@ def datasets(profile: Profile) -> Section:
             interval(one.reward, "reward"),
             *_at_common_k(one),
         )
-        for one in found[:_DATASET_SECTIONS_ROWS]
+        for one in found[:_MAX_DATASETS]
     ]
-    caption = f"The first {_ROWS} of {len(found):,}, all in profile.json" if len(found) > _DATASET_SECTIONS_ROWS else ""
+    caption = f"The first {_MAX_DATASETS} of {len(found):,}, all in profile.json" if len(found) > _MAX_DATASETS else ""
     return Section("Datasets", text, [Table(head, rows, caption)])
 
 
@@ -181,7 +176,7 @@ def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
             *(consensus_cells(at) if voted else ()),
             over(at),
         )
-        for one in found[:_DATASET_SECTIONS_ROWS]
+        for one in found[:_MAX_DATASETS]
         for at in one.pass_at
         if at.k & (at.k - 1) == 0 or at is one.pass_at[-1]
     ]
@@ -223,9 +218,6 @@ def _at_common_k(one: DatasetFigures) -> tuple[str, str]:
         return NOTHING, NOTHING
     consensus = NOTHING if at.consensus is None else f"cons@{at.k} {percent(at.consensus.mean)}"
     return f"pass@{at.k} {percent(at.any.mean)}", consensus
-
-
-# Builds the headline numbers of a run with their intervals and bounds.
 
 
 def headline(profile: Profile) -> Section:
@@ -305,8 +297,6 @@ def bounds(profile: Profile) -> Section:
 def _bounds(found: dict[str, float | None]) -> tuple[float | None, ...]:
     return found["missing_as_zero"], found["lowest"], found["highest"]
 
-
-# Builds the sections of one run from its profile.
 
 _ROWS = 40
 _LEVEL = "95% interval"

@@ -127,9 +127,6 @@ def _reach(found: Estimate, form: str) -> str:
     return "" if text == NOTHING else f" ({text})"
 
 
-# Writes one row per task, with the same keys as NeMo Gym's profiled datasets, for use in filters and curricula.
-
-
 def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -> Iterator[bytes]:
     """Yield a JSON line for each measured task, ordered by index. If `inputs` is given, the line includes the dataset's
     row.

@@ -127,8 +127,6 @@ def output_tokens(row: Json) -> Any:
     return mapping(mapping(row.get("response")).get("usage")).get("output_tokens")
 
 
-# Draws a uniform sample of a file's rollouts and converts them to readable text.
-
 COLUMNS = ("task", "repeat", "reward", "success", "end", "tool_calls", "output_tokens", "conversation")
 MAX_LENGTH = 20_000
 """Maximum length of a conversation in characters."""
@@ -213,8 +211,6 @@ def _integer(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-# Reads a rollout file's rows in order, optionally while the file grows.
-
 POLL_S = 1.0
 SILENT_S = 10.0
 """A `running` status that is older than this is left over from a collection that was killed."""
@@ -245,9 +241,6 @@ def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
                 return
             yield None
             time.sleep(POLL_S)
-
-
-# Records how many rollouts were logged to each tracker's run, in `X_tracked.json` next to `X.jsonl`.
 
 
 class Tracked(Record):

@@ -22,11 +22,11 @@ from rollyard.analysis.findings.find import (
     find,
     no_signs,
     ranges_of,
-    read_failed_attempts,
     read_ranges,
     read_signs,
 )
 from rollyard.analysis.metrics.load import reading_pool
+from rollyard.analysis.metrics.run_plan import read_failed_attempts
 from rollyard.analysis.viewer.api_records import Page
 from rollyard.analysis.viewer.caches import ThrottledCache
 from rollyard.analysis.viewer.library import NICE, WORTH_PROCESSES, FileIndex

@@ -9,7 +9,7 @@ import argparse
 import time
 from pathlib import Path
 
-from examples.sokoban_policy.unseen_rooms import EVALUATION_SEED, distinct_rooms
+from examples.sokoban_policy.layouts import EVALUATION_SEED, distinct_rooms
 from rollyard.records.script import ScriptParser, positive, run_script
 
 

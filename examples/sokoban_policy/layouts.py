@@ -1,4 +1,6 @@
-"""Layouts: the walls and the target of a 6x6 room with one box, with the distance of every position to the solution.
+"""The rooms of the evaluation, of the validation during training, and of reinforcement learning.
+
+A layout is the walls and the target of a 6x6 room with one box, with the distance of every position to the solution.
 
 A position is a pair of cells: (player, box). Layouts are divided into training and test by a hash that is the same for
 all their rotations, reflections and shifts. So no board of a test room, with the player and the box anywhere, occurs in
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from itertools import islice
 
 from rollyard.resources_servers.grl_sokoban.game import (
     BOX,
@@ -29,6 +32,15 @@ from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, Roo
 SIZE = 6
 """Rows and columns of the rooms, including the surrounding walls."""
 TEST_SHARE = 0.1
+EVALUATION_SEED = 1_000_000_000
+"""The first room seed of the evaluation. Seed ranges are disjoint, and so are the layouts of the two splits."""
+VALIDATION_SEED = 2_000_000_000
+TRAINING_SEED = 3_000_000_000
+"""The first room seed of reinforcement learning."""
+LEAST_MOVES = 3
+"""Moves of the shortest solution."""
+MOST_MOVES = 30
+"""Moves of an episode."""
 STEPS = {UP: -SIZE, DOWN: SIZE, LEFT: -1, RIGHT: 1}
 """Move -> difference of cell numbers."""
 
@@ -126,3 +138,17 @@ def rooms(first_seed: int, *, held_out: bool) -> Iterator[Room]:
             if known[room.fixed] == held_out:
                 yield room
         seed += 1
+
+
+def distinct_rooms(count: int, first_seed: int, *, held_out: bool = True, least_moves: int = LEAST_MOVES) -> list[Room]:
+    """Return rooms none of which is a rotation or reflection of another one."""
+    seen: set[str] = set()
+
+    def is_new(room: Room) -> bool:
+        board = canonical_board(room.board())
+        if board in seen or Layout(room.fixed).distances[position_of(room)] < least_moves:
+            return False
+        seen.add(board)
+        return True
+
+    return list(islice(filter(is_new, rooms(first_seed, held_out=held_out)), count))

@@ -12,8 +12,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from examples.sokoban_policy.layouts import SIZE
-from examples.sokoban_policy.unseen_rooms import EVALUATION_SEED, LEAST_MOVES, MOST_MOVES, TRAINING_SEED, distinct_rooms
+from examples.sokoban_policy.layouts import (
+    EVALUATION_SEED,
+    LEAST_MOVES,
+    MOST_MOVES,
+    SIZE,
+    TRAINING_SEED,
+    distinct_rooms,
+)
 from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.resources_servers.grl_sokoban.game import Room
 from rollyard.resources_servers.grl_sokoban.row_writer import Row, row, write

@@ -13,8 +13,8 @@ import torch
 from transformers import PreTrainedTokenizerFast
 from transformers.cache_utils import DynamicCache
 
+from examples.sokoban_policy.layouts import MOST_MOVES
 from examples.sokoban_policy.traces import Encoder
-from examples.sokoban_policy.unseen_rooms import MOST_MOVES
 from rollyard.resources_servers.grl_sokoban.game import Game, Room
 
 

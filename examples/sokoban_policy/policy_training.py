@@ -25,8 +25,8 @@ from transformers import (
     set_seed,
 )
 
+from examples.sokoban_policy.layouts import VALIDATION_SEED, distinct_rooms
 from examples.sokoban_policy.play import play
-from examples.sokoban_policy.unseen_rooms import VALIDATION_SEED, distinct_rooms
 from examples.sokoban_policy.vocabulary import END, PAD, build_tokenizer
 from rollyard.resources_servers.grl_sokoban.game import Room
 

@@ -15,14 +15,12 @@ import orjson
 import pytest
 from statsmodels.stats.contingency_tables import mcnemar
 
-from rollyard.analysis.gate import read_rules
+from rollyard.cli.gate import read_rules
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
-from rollyard.resources_servers.gsm8k.app import server
 from tests.support.commands import Finished, in_this_process
 from tests.support.rollout_files import grid, write, write_manifest
 from tests.support.stacks import SHARED
-from tests.unit.resources_servers.answers.grading import in_process_server
 
 RECORDED = SHARED / "data" / "gsm8k" / "example_model_solutions.jsonl.gz"
 SMALL, SMALL_VERIFIED, LARGE, LARGE_VERIFIED = MODELS = (
@@ -35,22 +33,17 @@ Command = Callable[..., Finished]
 
 
 @pytest.fixture(scope="module")
-def labels() -> dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+def problems() -> list[Json]:
     if not RECORDED.is_file():
         pytest.skip(f"{RECORDED} is not available")
     with gzip.open(RECORDED, "rb") as file:
-        rows = [orjson.loads(line) for line in file]
-    return {model: np.array([row[model]["is_correct"] for row in rows]) for model in MODELS}
+        return [orjson.loads(line) for line in file]
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(problems: list[Json], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each model as ng_eval leaves it, with `rollouts.jsonl` and its manifest. The orders differ."""
-    if not RECORDED.is_file():
-        pytest.skip(f"{RECORDED} is not available")
     folder = tmp_path_factory.mktemp("recorded")
-    with gzip.open(RECORDED, "rb") as file:
-        problems = [orjson.loads(line) for line in file]
     for shift, model in enumerate(MODELS):
         rows = [
             rollout((task + shift) % len(problems), row["question"], row[model]) for task, row in enumerate(problems)
@@ -79,9 +72,8 @@ def run(recorded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return functools.partial(in_this_process, capsys=capsys)
 
 
-def test_is_the_difference_noise_and_how_large_is_it(
-    run: Command, labels: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]
-) -> None:
+def test_is_the_difference_noise_and_how_large_is_it(run: Command, problems: list[Json]) -> None:
+    labels = {model: np.array([row[model]["is_correct"] for row in problems]) for model in MODELS}
     done = run("ng_compare", LARGE, SMALL_VERIFIED, SMALL, "+json=true")
     assert done.status == 0, done.err
     found = orjson.loads(done.out)
@@ -207,16 +199,6 @@ def test_an_internal_error_of_the_gate_is_no_verdict(run: Command, monkeypatch: 
     assert "ZeroDivisionError: division by zero" in found.err
 
 
-def test_runs_without_common_tasks_are_not_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "a.jsonl", grid([1], 1))
-    write(tmp_path / "b.jsonl", [{**one, "responses_create_params": {"input": "else"}} for one in grid([1], 1)])
-    done = in_this_process("ng_compare", "a.jsonl", "b.jsonl", capsys=capsys)
-    assert (done.status, "over 0 common tasks" in done.out) == (1, True)
-
-
 def test_names_of_files_need_no_quotes_of_hydra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,19 +217,10 @@ def test_the_documented_rules_are_valid(tmp_path: Path) -> None:
     assert len(read_rules(file)) == 5
 
 
-async def test_an_answer_that_the_math_environment_records_is_the_one_that_cons_at_k_counts() -> None:
-    async with in_process_server(server) as environment:
-        for answer, extracted in ((r"So it is \\boxed{18}.", "18"), ("I do not know.", None)):
-            verdict = await environment.verdict({"question": "9 times 2?", "expected_answer": "18"}, answer)
-            assert verdict["extracted_answer"] == extracted
-
-
-def test_an_effect_is_a_difference_of_the_solve_rate(run: Command) -> None:
-    shown = run("ng_compare", LARGE, SMALL, "--effect", "0.02")
-    needed = [line for line in shown.out.splitlines() if "takes about" in line]
-    assert len(needed) == 1 and "solve_rate" in needed[0]
-
-
-def test_an_effect_applies_to_the_metrics_that_are_named(run: Command) -> None:
-    shown = run("ng_compare", LARGE, SMALL, "--effect", "0.02", "--metric", "reward")
-    assert sum("takes about" in line and "reward" in line for line in shown.out.splitlines()) == 1
+@pytest.mark.parametrize(("options", "metric"), [([], "solve_rate"), (["--metric", "reward"], "reward")])
+def test_an_effect_applies_to_the_solve_rate_or_the_named_metrics(
+    run: Command, options: list[str], metric: str
+) -> None:
+    shown = run("ng_compare", LARGE, SMALL, "--effect", "0.02", *options)
+    (needed,) = [line for line in shown.out.splitlines() if "takes about" in line]
+    assert metric in needed

@@ -10,7 +10,6 @@ from typing import Any
 
 import jq
 import orjson
-import pandas as pd
 import pytest
 
 from rollyard.cli.options import read_options
@@ -77,22 +76,6 @@ def run_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     """Runs ng_reward_profile in this process and in its own folder."""
     monkeypatch.chdir(tmp_path)
     return functools.partial(in_this_process, "ng_reward_profile", capsys=capsys)
-
-
-def test_pandas_gives_the_same_correlation_and_groups(rollouts: Path, run_profile: Command) -> None:
-    run_profile(f"+jsonl_fpath={rollouts}", "+output_dir=out")
-    reported = numbers(Path("out"))["runs"][0]["tool_calls"]
-    frame = pd.DataFrame(
-        {
-            "calls": sum(item["type"] == "function_call" for item in rollout["response"]["output"]),
-            "reward": rollout["reward"],
-        }
-        for rollout in read_rows(rollouts)
-    )
-    assert reported["correlation"] == pytest.approx(frame.calls.corr(frame.reward), rel=1e-12)
-    groups = frame.groupby("calls").reward.agg(["mean", "count"])
-    assert [(by["tool_calls"], by["rollouts"]) for by in reported["by_count"]] == list(groups["count"].items())
-    assert [by["mean_reward"] for by in reported["by_count"]] == pytest.approx(list(groups["mean"]), rel=1e-13)
 
 
 def test_the_same_rollouts_give_a_byte_identical_report(rollouts: Path, run_profile: Command) -> None:

@@ -13,11 +13,18 @@ import pytest
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from examples.sokoban_policy.layouts import STEPS, Layout, is_test_layout, position_of, puzzle_of_layout, rooms
+from examples.sokoban_policy.layouts import (
+    STEPS,
+    Layout,
+    distinct_rooms,
+    is_test_layout,
+    position_of,
+    puzzle_of_layout,
+    rooms,
+)
 from examples.sokoban_policy.make_data import starts
 from examples.sokoban_policy.play import play
 from examples.sokoban_policy.traces import IGNORED, Encoder, trace_of
-from examples.sokoban_policy.unseen_rooms import distinct_rooms
 from examples.sokoban_policy.vocabulary import MOVES, TEMPLATE, build_tokenizer, prompts
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.grl_sokoban.game import Room

@@ -12,10 +12,9 @@ import torch
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from examples.sokoban_policy import make_rooms
-from examples.sokoban_policy.layouts import Layout, position_of
+from examples.sokoban_policy.layouts import EVALUATION_SEED, Layout, distinct_rooms, position_of
 from examples.sokoban_policy.play import play
 from examples.sokoban_policy.traces import Encoder
-from examples.sokoban_policy.unseen_rooms import EVALUATION_SEED, distinct_rooms
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.training.sequences.training_sequence import SequenceRules, training_sequences

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.graders import Triple, hendrycks
-from benchmarks.verdict_page import BEGIN, END, write
-from benchmarks.verdict_rates import TRIPLES, read
-from benchmarks.verdict_scores import GRADERS, Found, wilson
+from benchmarks.verdict_rates import BEGIN, END, GRADERS, TRIPLES, Found, read, wilson, write
 from rollyard.records.errors import OperatorError
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.analysis.gate import read_rules
+from rollyard.cli.gate import read_rules
 from rollyard.launchers.slurm.sweep import load_yaml
 from rollyard.records.errors import OperatorError
 from rollyard.services.config.load import read_yaml

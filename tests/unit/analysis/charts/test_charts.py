@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rollyard.analysis.charts.charts import Bar, Chart, Line, Point, Row, bars, histogram, lines
+from rollyard.analysis.charts.charts import Bar, Chart, Line, Point, Row, bars, heat_map, histogram, lines
 from rollyard.analysis.charts.run_charts import (
     Moment,
     by_calls,
@@ -64,15 +64,10 @@ def test_every_chart_has_a_title_a_caption_and_a_name_for_screen_readers(charts:
         label = ElementTree.fromstring(chart.svg).get("aria-label") or ""
         assert chart.title and chart.caption.endswith((".", ":"))
         assert len(label) > 20
-
-
-def test_a_chart_with_links_is_not_an_image_to_screen_readers(charts: Sequence[Chart]) -> None:
-    for chart in charts:
         root = ElementTree.fromstring(chart.svg)
         linked = root.find(".//a") is not None
         assert root.get("role") == "group" if linked else root.get("role") in ("img", "group")
-        for link in root.iter("a"):
-            assert link.get("aria-label")
+        assert all(link.get("aria-label") for link in root.iter("a"))
 
 
 def test_every_mark_has_a_title(charts: Sequence[Chart]) -> None:
@@ -102,6 +97,7 @@ def test_names_from_rollouts_are_escaped(tmp_path: Path) -> None:
         *(chart.svg for chart in profile_charts(load_run(tmp_path, rows).profile, EveryLink())),
         bars(ATTACK, [Row(ATTACK, 1.0, ATTACK, ATTACK)]),
         histogram(ATTACK, [Bar(0, 1, 1, ATTACK, ATTACK)], Axis(ATTACK), Axis(ATTACK)),
+        heat_map(ATTACK, [ATTACK], [(ATTACK, [(0.5, ATTACK)])], ATTACK),
         lines(ATTACK, [Line(ATTACK, [Point(0, 0.5, None, None, ATTACK)])], Axis(ATTACK), Axis(ATTACK, percent=True)),
     ]
     for svg in svgs:
@@ -181,3 +177,15 @@ def test_durations_use_a_fitting_unit() -> None:
         "4 min 34 s",
         "2 h 5 min",
     ]
+
+
+def test_each_value_has_a_cell_with_its_tooltip_and_a_missing_one_has_none() -> None:
+    drawn = heat_map("tasks", ["0", "1"], [("7", [(0.0, "none"), (1.0, "all")]), ("8", [None, (0.5, "half")])], "task")
+    assert drawn.count('class="cell"') == 3
+    assert all(f"<title>{tip}</title>" in drawn for tip in ("none", "all", "half"))
+
+
+def test_higher_values_are_darker_and_the_lowest_is_visible() -> None:
+    drawn = heat_map("tasks", ["0", "1", "2"], [("7", [(0.0, "a"), (0.5, "b"), (1.0, "c")])], "task")
+    opacities = [float(part.split('"')[1]) for part in drawn.split("fill-opacity=")[1:]]
+    assert opacities == sorted(opacities) and opacities[0] > 0 and opacities[-1] == 1

@@ -40,12 +40,6 @@ def test_a_metric_that_is_unknown_has_a_chart_of_its_own() -> None:
     assert chart.title == "train/curiosity" and chart.caption.startswith("2 at step 2, range 1 to 2.")
 
 
-def test_mean_and_maximum_of_the_ratio_share_a_chart() -> None:
-    [chart] = drawn(curve("train/ratio_max", 1.5, 1.2), curve("train/ratio_mean", 1.0, 1.0))
-    assert chart.title == "Ratio" and chart.svg.count("<polyline") == 2
-    assert "ratio_mean: 1 at step 2" in chart.caption
-
-
 @pytest.mark.parametrize("steps", [1, 2, 500, 20_000])
 def test_a_chart_stays_small_for_any_number_of_steps(steps: int) -> None:
     numbers = random.Random(0)

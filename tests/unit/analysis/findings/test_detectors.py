@@ -174,13 +174,6 @@ def test_deleting_and_editing_tests_are_both_reported(tmp_path: Path, rows: Sequ
     assert found_in(tmp_path, rows)["test_tampering"].count == 1
 
 
-def test_boxes_with_different_answers_are_reported_as_several_answers(tmp_path: Path) -> None:
-    assert (
-        found_in(tmp_path, [played(0, says=BOXES, success=True, expected_answer="2")])["several_answers_rewarded"].count
-        == 1
-    )
-
-
 @pytest.mark.parametrize("kind", [kind for kind in HITS if "rewarded" in kind])
 def test_an_exploit_that_earns_nothing_is_not_reported(tmp_path: Path, kind: str) -> None:
     unpaid = [{**row, "reward": 0.0, "success": False} for row in HITS[kind]]

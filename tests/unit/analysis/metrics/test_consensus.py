@@ -43,24 +43,6 @@ def test_cons_at_k_equals_the_enumeration_of_all_subsets() -> None:
         assert found == pytest.approx([cons_at(k, own, flags) for k in range(1, len(own) + 1)], abs=1e-11)
 
 
-def test_cons_at_64_of_128_agrees_with_random_subsets() -> None:
-    rng = random.Random(1)
-    answers = [rng.choice([2] * 8 + [3] * 8 + [4, 5, 6]) for _ in range(128)]
-    right = [answer == 2 for answer in answers]
-    ((*found,),) = shares([answers], [right])
-    draws = 4_000
-    hits = sum(is_right(sorted(rng.sample(range(128), 64)), answers, right) for _ in range(draws))
-    error = (found[63] * (1 - found[63]) / draws) ** 0.5
-    assert 0.05 < found[63] < 0.95
-    assert abs(hits / draws - found[63]) < 4 * error
-
-
-def test_cons_at_1_is_the_solve_rate_if_answers_are_consistent_and_cons_at_n_is_the_vote_of_all() -> None:
-    answers = [2, 3, 2, 4, 2, 3]
-    (found,) = shares([answers], [[answer == 2 for answer in answers]])
-    assert (found[0], found[-1]) == (0.5, 1.0)
-
-
 def test_the_answer_that_occurs_first_wins_a_tie() -> None:
     assert shares([[2, 3], [3, 2]], [[True, False], [False, True]]) == [[0.5, 1.0], [0.5, 0.0]]
 
@@ -78,21 +60,18 @@ def consensus(run: Run) -> list[float | None]:
     return [None if at.consensus is None else at.consensus.mean for at in run.profile.tasks.pass_at]
 
 
-def test_the_profile_of_rows_with_extracted_answers_has_cons_at_k(tmp_path: Path) -> None:
-    found = consensus(load_run(tmp_path, rows(["7", "8", "7", None], "7")))
-    assert found == pytest.approx([0.5, 4 / 6, 0.75, 1.0])
-
-
-def test_rollouts_without_an_answer_vote_for_a_common_wrong_answer(tmp_path: Path) -> None:
-    assert consensus(load_run(tmp_path, rows([None, None, "7"], "7")))[-1] == 0.0
-
-
-def test_an_answer_of_zero_is_an_answer(tmp_path: Path) -> None:
-    assert consensus(load_run(tmp_path, rows([0, 0, None], 0)))[-1] == 1.0
-
-
-def test_environments_without_answers_have_no_cons_at_k(tmp_path: Path) -> None:
-    assert consensus(load_run(tmp_path, [solved(0, repeat, True) for repeat in range(3)])) == [None] * 3
+@pytest.mark.parametrize(
+    ("answers", "gold", "expected"),
+    [
+        (["7", "8", "7", None], "7", [0.5, 4 / 6, 0.75, 1.0]),
+        ([None, None, "7"], "7", [1 / 3, 0.0, 0.0]),  # those without an answer vote for a common wrong one
+        ([0, 0, None], 0, [2 / 3, 1.0, 1.0]),
+    ],
+)
+def test_the_profile_of_rows_with_extracted_answers_has_cons_at_k(
+    tmp_path: Path, answers: list[object], gold: object, expected: list[float]
+) -> None:
+    assert consensus(load_run(tmp_path, rows(answers, gold))) == pytest.approx(expected)
 
 
 def test_a_mixture_has_cons_at_k_only_for_its_datasets_with_answers(tmp_path: Path) -> None:

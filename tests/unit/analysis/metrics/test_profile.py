@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,6 +9,7 @@ import pytest
 
 from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import histogram
+from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures, write_manifest
 
 
@@ -40,33 +41,22 @@ def test_rewards_calls_and_success_rate_match_pandas(tmp_path: Path, table: pd.D
     assert calls.correlation == pytest.approx(table.calls.corr(table.reward), rel=1e-12)
 
 
-def test_mean_reward_by_tool_calls_matches_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
-    calls = load_run(tmp_path, random_rows(20, 8)).profile.tool_calls
-    assert calls is not None
-    grouped = table.groupby("calls").agg(mean=("reward", "mean"), count=("reward", "count"), success=("success", "sum"))
+def test_groups_by_tool_calls_reward_and_task_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
+    run = load_run(tmp_path, random_rows(20, 8))
+    calls, rewards = run.profile.tool_calls, run.profile.rewards
+    assert calls is not None and rewards is not None and run.by_task is not None
+    by_calls = table.groupby("calls").agg(mean=("reward", "mean"), count=("reward", "count"), won=("success", "sum"))
     assert [(by.tool_calls, by.rollouts, by.solved) for by in calls.by_count] == [
-        (count, group["count"], group["success"]) for count, group in grouped.iterrows()
+        (count, group["count"], group["won"]) for count, group in by_calls.iterrows()
     ]
-    assert [by.mean_reward for by in calls.by_count] == pytest.approx(list(grouped["mean"]), rel=1e-14)
-
-
-def test_the_most_frequent_rewards_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
-    rewards = load_run(tmp_path, random_rows(20, 8)).profile.rewards
-    assert rewards is not None
+    assert [by.mean_reward for by in calls.by_count] == pytest.approx(list(by_calls["mean"]), rel=1e-14)
     counts = table.reward.round(9).value_counts()  # sums that differ only by rounding are one value
     assert rewards.distinct == len(counts)
     assert [value.rollouts for value in rewards.most_frequent] == sorted(counts, reverse=True)[:20]
     assert all(counts[value.reward] == value.rollouts for value in rewards.most_frequent)
-
-
-def test_statistics_by_task_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
-    run = load_run(tmp_path, random_rows(20, 8))
-    grouped = table.groupby("_ng_task_index").reward
-    assert run.by_task is not None
-    np.testing.assert_allclose(run.by_task.mean, grouped.mean(), rtol=1e-12)
-    np.testing.assert_allclose(run.by_task.std, grouped.std(), rtol=1e-12)
-    np.testing.assert_array_equal(run.by_task.min, grouped.min())
-    np.testing.assert_array_equal(run.by_task.max, grouped.max())
+    by_task = table.groupby("_ng_task_index").reward
+    for name in ("mean", "std", "min", "max"):
+        np.testing.assert_allclose(getattr(run.by_task, name), getattr(by_task, name)(), rtol=1e-12)
 
 
 def test_success_reported_by_the_environment_decides_and_a_row_without_it_is_not_solved(tmp_path: Path) -> None:
@@ -116,22 +106,22 @@ def test_pass_at_k_is_also_given_with_missing_rollouts_as_failed(tmp_path: Path)
     assert [(entry.any.mean, entry.any_missing_failed) for entry in tasks.pass_at] == [(1.0, 0.5), (1.0, 0.5)]
 
 
-@pytest.mark.parametrize("source", ["materialized", "status", "input", "given materialized"])
-def test_the_expected_count_is_read_from_other_files_too(tmp_path: Path, source: str) -> None:
-    path = write(tmp_path / "x.jsonl", grid([1], 2))
-    if source == "materialized":
-        write(tmp_path / "x_materialized_inputs.jsonl", [{"n": n} for n in range(4)])
-        expected = load(path).profile.coverage.expected
-    elif source == "status":
-        (tmp_path / "x_status.json").write_text('{"expected": 4}')
-        expected = load(path).profile.coverage.expected
-    elif source == "input":
-        inputs = write(tmp_path / "tasks.jsonl", [{"n": n} for n in range(2)])
-        expected = load(path, inputs=inputs).profile.coverage.expected
-    else:
-        inputs = write(tmp_path / "inputs.jsonl", [{"n": n} for n in range(4)])
-        expected = load(path, materialized=inputs).profile.coverage.expected
-    assert expected == 4
+@pytest.mark.parametrize(
+    ("name", "lines", "option"),
+    [
+        ("x_materialized_inputs.jsonl", ["{}"] * 4, ""),
+        ("x_status.json", ['{"expected": 4}'], ""),
+        ("tasks.jsonl", ["{}"] * 2, "inputs"),
+        ("inputs.jsonl", ["{}"] * 4, "materialized"),
+    ],
+)
+def test_the_expected_count_is_read_from_other_files_too(
+    tmp_path: Path, name: str, lines: list[str], option: str
+) -> None:
+    path, other = write(tmp_path / "x.jsonl", grid([1], 2)), tmp_path / name
+    other.write_text("\n".join(lines) + "\n")
+    options: dict[str, Any] = {option: other} if option else {}
+    assert load(path, **options).profile.coverage.expected == 4
 
 
 def test_an_unreadable_manifest_is_noted_and_ignored(tmp_path: Path) -> None:
@@ -140,12 +130,6 @@ def test_an_unreadable_manifest_is_noted_and_ignored(tmp_path: Path) -> None:
     profile = load(path).profile
     assert profile.coverage.expected is None
     assert any("x_manifest.json" in note for note in profile.notes)
-
-
-def test_unexpected_extra_rollouts_are_noted(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", grid([1, 1], 2))
-    write_manifest(path, tasks=1, repeats=2)
-    assert any("2 rows are excluded" in note for note in load(path).profile.notes)
 
 
 def test_tasks_whose_rollouts_all_got_the_same_reward_are_counted(tmp_path: Path) -> None:
@@ -205,23 +189,26 @@ def test_time_outside_all_stages_is_the_rest(tmp_path: Path) -> None:
     assert profile.turns is not None and profile.turns.mean == 3.0
 
 
-def test_stage_shares_add_up_to_100_percent_though_few_rollouts_have_all_stages(tmp_path: Path) -> None:
-    # As in a mixture: rollouts with tools are short, and those without spend all their time in the model.
-    rows = [row(i, 0, 0.0, timings={"model_s": 9.0, "total_s": 10.0}) for i in range(8)]
-    rows += [row(8 + i, 0, 0.0, timings={"model_s": 0.1, "tool_s": 0.7, "total_s": 1.0}) for i in range(8)]
+@pytest.mark.parametrize(
+    ("timings", "expected"),
+    [
+        # As in a mixture: rollouts with tools are short, and those without spend all their time in the model.
+        (
+            [{"model_s": 9.0, "total_s": 10.0}, {"model_s": 0.1, "tool_s": 0.7, "total_s": 1.0}],
+            {"total": 1.0, "model": 9.1 / 11, "tool": 0.7 / 11, "(rest)": 1.2 / 11},
+        ),
+        (  # overlapping stages
+            [{"model_s": 1.0, "tool_s": 3.0, "total_s": 2.0}],
+            {"total": None, "model": 0.25, "tool": 0.75, "(rest)": 0.0},
+        ),
+    ],
+)
+def test_shares_of_stages_add_up_to_100_percent(
+    tmp_path: Path, timings: list[Json], expected: dict[str, float | None]
+) -> None:
+    rows = [row(task, 0, 0.0, timings=timings[task % len(timings)]) for task in range(8)]
     shares = {stage.stage: stage.share for stage in load_run(tmp_path, rows).profile.stages}
-    assert shares == {
-        "total": 1.0,
-        "model": pytest.approx(9.1 / 11),
-        "tool": pytest.approx(0.7 / 11),
-        "(rest)": pytest.approx(1.2 / 11),
-    }
-
-
-def test_shares_of_overlapping_stages_are_normalized(tmp_path: Path) -> None:
-    rows = [row(i, 0, 0.0, timings={"model_s": 1.0, "tool_s": 3.0, "total_s": 2.0}) for i in range(3)]
-    shares = {stage.stage: stage.share for stage in load_run(tmp_path, rows).profile.stages}
-    assert shares == {"total": None, "model": 0.25, "tool": 0.75, "(rest)": 0.0}
+    assert shares == {name: None if share is None else pytest.approx(share) for name, share in expected.items()}
 
 
 def test_tokens_are_totalled_and_divided_by_solved_rollouts(tmp_path: Path) -> None:
@@ -240,12 +227,6 @@ def test_drift_is_the_share_of_turns_that_break_the_token_history(tmp_path: Path
     assert (drift.broken_rollouts, drift.most_segments) == (1, 2)
 
 
-def test_several_agents_have_a_group_each(tmp_path: Path) -> None:
-    rows = [row(0, i, float(i), agent_ref={"name": "a" if i < 2 else "b"}) for i in range(5)]
-    groups = load_run(tmp_path, rows).profile.by_agent
-    assert [(group.name, group.rollouts, group.mean_reward) for group in groups] == [("b", 3, 3.0), ("a", 2, 0.5)]
-
-
 @pytest.mark.parametrize("count", [1, 2, 40, 41, 500])
 def test_every_reward_is_in_exactly_one_bar_of_the_histogram(count: int) -> None:
     values = np.linspace(-8.9, 10.9, count) if count > 1 else np.array([3.0])
@@ -258,24 +239,6 @@ def test_rewards_that_differ_only_by_rounding_share_a_bar() -> None:
     assert [bar.rollouts for bar in histogram(np.array([0.1 + 0.2, 0.3, -0.0, 0.0]))] == [2, 2]
 
 
-def test_the_median_of_an_even_number_of_rewards_is_the_midpoint(tmp_path: Path) -> None:
-    rewards = [3.0, 1.0, 10.0, 2.0]
-    found = load_run(tmp_path, [row(0, i, reward) for i, reward in enumerate(rewards)]).profile.rewards
-    assert found is not None and found.median == statistics.median(rewards) == 2.5
-
-
-def test_pass_at_k_states_the_number_of_tasks_it_covers(tmp_path: Path) -> None:
-    rows = [solved(task, repeat, True) for task in range(10) for repeat in range(4 if task < 3 else 2)]
-    tasks = load_run(tmp_path, rows).profile.tasks
-    assert tasks is not None
-    assert [(entry.k, entry.tasks, entry.tasks_measured) for entry in tasks.pass_at] == [
-        (1, 10, 10),
-        (2, 10, 10),
-        (3, 3, 10),
-        (4, 3, 10),
-    ]
-
-
 def test_rollouts_that_the_manifest_does_not_list_are_excluded(tmp_path: Path) -> None:
     path = write(tmp_path / "rollouts.jsonl", [solved(0, 0, True), solved(1, 0, False), solved(7, 0, True)])
     write_manifest(path, tasks=3, repeats=1)
@@ -286,10 +249,8 @@ def test_rollouts_that_the_manifest_does_not_list_are_excluded(tmp_path: Path) -
 
 def test_rollouts_that_another_model_answered_are_counted_in_a_note(tmp_path: Path) -> None:
     rows = random_rows(2, 5)
-    for number, each in enumerate(rows):
-        each["response"]["model"] = "other" if number == 3 else "asked"
-    notes = load_run(tmp_path, rows).profile.notes
-    assert any("asked 9, other 1" in note for note in notes)
-    for each in rows:
-        each["response"]["model"] = "asked"
-    assert not any("asked" in note for note in load_run(tmp_path, rows).profile.notes)
+    for other, told in (("other", True), ("asked", False)):
+        for number, each in enumerate(rows):
+            each["response"]["model"] = other if number == 3 else "asked"
+        notes = load_run(tmp_path, rows).profile.notes
+        assert any("asked 9, other 1" in note for note in notes) == told

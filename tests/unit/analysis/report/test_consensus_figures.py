@@ -70,15 +70,3 @@ def test_a_mixture_states_cons_at_k_by_dataset(tmp_path: Path, capsys: pytest.Ca
 
 def test_task_rows_state_whether_the_most_common_answer_is_right(run: Run) -> None:
     assert [orjson.loads(one)["majority_correct"] for one in task_rows(run, None, None)] == [True, False]
-
-
-def test_environments_without_answers_have_no_cons_at_k_in_any_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = load_run(tmp_path, grid([1, 3], 4))
-    summary(report(run), [])
-    rows = b"".join(task_rows(run, None, None)).decode()
-    method = "How the numbers are computed"
-    for text in (markdown(report(run)).partition(method)[0], html(report(run)).partition(method)[0], rows):
-        assert "cons@" not in text and "majority_correct" not in text
-    assert "cons@" not in capsys.readouterr().out

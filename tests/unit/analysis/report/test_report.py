@@ -135,20 +135,6 @@ def test_every_mean_and_share_in_a_table_is_followed_by_its_interval(tmp_path: P
     assert bare == []
 
 
-def test_the_intervals_of_groups_contain_their_values_and_are_never_a_point(tmp_path: Path) -> None:
-    profile = load_run(tmp_path, grid([0, 2, 4, 4], 4)).profile
-    assert profile.tool_calls is not None and profile.tasks is not None and profile.rewards is not None
-    shares = [
-        *(value.share for value in profile.rewards.most_frequent),
-        *(estimate for by in profile.tool_calls.by_count for estimate in (by.share, by.rate, by.reward)),
-        *(one.share for one in profile.tasks.solve_rates),
-        profile.tasks.zero_variance.share,
-    ]
-    for found in shares:
-        assert found is not None and found.low is not None and found.high is not None
-        assert found.low <= found.mean <= found.high and found.low < found.high
-
-
 def test_the_report_on_two_runs_begins_with_their_difference_and_folds_the_runs(
     tmp_path: Path, incomplete: Run
 ) -> None:
@@ -159,11 +145,6 @@ def test_the_report_on_two_runs_begins_with_their_difference_and_folds_the_runs(
         *("other against rollouts", "Side by side", "rollouts", "other", "How the numbers are computed"),
     ]
     assert re.findall(r"<details><summary><h2>(.+?)</h2>", page) == titles[2:]
-
-
-def test_with_a_viewer_the_report_on_two_runs_links_to_their_comparison(tmp_path: Path, incomplete: Run) -> None:
-    other = load_run(tmp_path, random_rows(6, 4, seed=1), "other")
-    assert 'href="http://127.0.0.1:8080/#/compare/0/1"' in html(report(incomplete, other), "http://127.0.0.1:8080/")
 
 
 def test_hostile_names_are_escaped_in_the_page(hostile: Run, incomplete: Run) -> None:
@@ -193,27 +174,10 @@ def test_every_markup_character_is_escaped(text: str) -> None:
     assert escaped(text) != text
 
 
-def test_underscores_within_words_are_not_escaped() -> None:
-    assert escaped("rollouts_manifest.json: 0.8, grl_sokoban_game_agent") == (
-        "rollouts_manifest.json: 0.8, grl_sokoban_game_agent"
-    )
-
-
 def test_the_page_loads_no_external_resource(incomplete: Run) -> None:
     text = html(report(incomplete, incomplete))
     assert not re.search(r"https?://|url\(|@import|src=|href=", text)
     assert "default-src 'none'" in text
-
-
-def test_every_chart_is_well_formed_and_has_a_description(incomplete: Run) -> None:
-    page = html(report(incomplete, incomplete))
-    drawings = re.findall(r"<figure>(<svg.*?)<figcaption>", page, re.DOTALL)
-    assert len(drawings) >= 6
-    for drawing in drawings:
-        root = ElementTree.fromstring(drawing)
-        assert root.get("role") in ("img", "group")
-        assert len(root.get("aria-label") or "") > 20
-        assert "nan" not in drawing.lower().replace("finance", "")
 
 
 def test_the_json_has_no_nan_and_round_trips(hostile: Run, incomplete: Run) -> None:
@@ -304,12 +268,6 @@ def test_every_output_states_how_many_tasks_pass_at_k_covers(
     assert "3 of 10 have 4 rollouts" in markdown(report)
 
 
-def test_huge_rewards_use_scientific_notation(tmp_path: Path) -> None:
-    rows = [row(task, 0, reward) for task, reward in enumerate([1e60, -1e60, 5e59])]
-    text = markdown(Report(version="1", runs=[load_run(tmp_path, rows).profile], differences=[]))
-    assert "1.66667e+59" in text and "00000000" not in text
-
-
 def test_numbers_hide_rounding_noise_but_not_small_values() -> None:
     for format_number in (
         formatting.reward,
@@ -321,16 +279,5 @@ def test_numbers_hide_rounding_noise_but_not_small_values() -> None:
         for noise in (2.78e-17, -2.78e-17, -0.0):
             assert not re.search(r"e-|-", format_number(noise)), format_number.__name__
     assert formatting.points(-0.000001) == "+0.00"
-    assert [formatting.reward(-7.2e-06), formatting.signed(7.2e-06), formatting.reward(-0.9)] == [
-        "-7.2e-06",
-        "+7.2e-06",
-        "-0.9000",
-    ]
-
-
-def test_rewards_that_differ_only_by_rounding_are_one_value(tmp_path: Path) -> None:
-    values = [0.1 + 0.2, 0.3, 2.78e-17, -2.78e-17]
-    run = load_run(tmp_path, [row(task, 0, value) for task, value in enumerate(values)])
-    assert run.profile.rewards is not None
-    assert [(value.reward, value.rollouts) for value in run.profile.rewards.most_frequent] == [(0.0, 2), (0.3, 2)]
-    assert "0.3000 | 2" in markdown(report(run)) and "e-17" not in html(report(run))
+    shown = [formatting.reward(value) for value in (-7.2e-06, -0.9, 5e59 / 3)]
+    assert shown == ["-7.2e-06", "-0.9000", "1.66667e+59"] and formatting.signed(7.2e-06) == "+7.2e-06"

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import rollyard
-from rollyard.analysis.findings.find import read_failed_attempts
-from rollyard.analysis.metrics.run_plan import read_run_plan
+from rollyard.analysis.metrics.run_plan import read_failed_attempts, read_run_plan
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import FailureRow, Json
 from rollyard.services.rollouts.store import RolloutStore

@@ -36,13 +36,6 @@ def test_gains_and_losses_are_paired_by_content_over_all_steps(tmp_path: Path) -
     assert [(one.task, one.values, one.change) for one in found.losses] == [(1, [1.0, 0.5, 0.25], -0.75)]
 
 
-def test_learned_and_forgotten_tasks_are_those_between_the_first_and_the_last_step(tmp_path: Path) -> None:
-    found = profile_of(tmp_path, {0: step_rows({1: 0, 2: 4, 3: 1}), 9: step_rows({1: 4, 2: 1, 3: 1})}).changes
-    assert (found.learned, found.forgotten, found.metric) == (1, 1, "solve_rate")
-    assert [one.task for one in found.most_learned] == [0] and [one.task for one in found.most_forgotten] == [1]
-    assert found.difference is not None and found.difference.tasks == 3
-
-
 def test_a_step_without_measured_rollouts_is_listed_without_figures(tmp_path: Path) -> None:
     found = profile_of(tmp_path, {0: step_rows({1: 0}), 5: [row(0, 0, None)], 9: step_rows({1: 4})})
     assert [(one.step, one.rollouts, bool(one.figures)) for one in found.steps] == [

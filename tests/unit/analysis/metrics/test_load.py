@@ -31,18 +31,15 @@ def equal_columns(first: Columns, second: Columns) -> bool:
     return numbers and names[0] == names[1] and first.stages.keys() == second.stages.keys()
 
 
-@pytest.mark.parametrize("part", [57, 400, 3000])
-def test_the_part_size_does_not_change_the_result(tmp_path: Path, part: int) -> None:
+@pytest.mark.parametrize(("part", "workers"), [(57, 1), (400, 1), (3000, 2)])
+def test_the_size_of_parts_and_the_number_of_processes_do_not_change_the_result(
+    tmp_path: Path, part: int, workers: int
+) -> None:
     path = write(tmp_path / "x.jsonl", random_rows(2, 5))
     seen: list[int] = []
-    found = read(path, part=part, progress=seen.append)
+    found = read(path, workers=workers, part=part, progress=seen.append)
     assert equal_columns(found.columns, read(path).columns)
     assert sum(seen) == path.stat().st_size
-
-
-def test_the_number_of_processes_does_not_change_the_result(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", random_rows(4, 5))
-    assert equal_columns(read(path, workers=2, part=5000).columns, read(path).columns)
 
 
 def test_an_invalid_line_is_named_when_several_processes_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,12 +76,6 @@ def test_only_a_newline_ends_a_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(line.encode() + b"\n\n  \n" + orjson.dumps(solved(0, 1, True)) + b"\n")
     assert len(read(path).columns) == 2
-
-
-def test_an_empty_file_has_an_empty_profile(tmp_path: Path) -> None:
-    profile = load_run(tmp_path, []).profile
-    assert profile.coverage.measured == 0
-    assert (profile.rewards, profile.tasks, profile.solved, profile.ends, profile.stages) == (None, None, None, [], [])
 
 
 def test_a_missing_file_is_an_operator_error(tmp_path: Path) -> None:

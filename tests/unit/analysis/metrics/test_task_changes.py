@@ -34,14 +34,6 @@ def test_the_difference_is_that_of_ng_compare(tmp_path: Path) -> None:
     assert TaskChanges.of(first, second).difference == compare_runs(first, second, [], Level()).differences[0]
 
 
-def test_single_rollouts_get_mcnemars_exact_test(tmp_path: Path) -> None:
-    first = load_run(tmp_path, step_rows(dict.fromkeys(range(8), 0), 1), "a")
-    second = load_run(tmp_path, step_rows({task: int(task < 6) for task in range(8)}, 1), "b")
-    difference = TaskChanges.of(first, second).difference
-    assert difference is not None and difference.mcnemar is not None
-    assert difference.p == difference.mcnemar.exact_p == pytest.approx(2 / 2**6)
-
-
 def test_runs_without_a_common_task_say_why(tmp_path: Path) -> None:
     found = TaskChanges.of(load_run(tmp_path, step_rows({1: 1}), "a"), load_run(tmp_path, step_rows({2: 1}), "b"))
     assert "in common" in found.why_not and found.listed("all").tolist() == [] and found.transitions() == []

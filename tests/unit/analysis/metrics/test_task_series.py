@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -61,11 +60,6 @@ def test_tasks_that_cannot_be_identified_are_not_paired(tmp_path: Path) -> None:
     found = series_of(load_run(tmp_path, rows, "a"), load_run(tmp_path, rows, "b"))
     assert len(found) == 0 and "_ng_task_key" in found.why_not
     assert found.order("change", found.mean).tolist() == []
-
-
-def test_steps_of_which_some_lack_keys_are_not_paired_and_counted(tmp_path: Path) -> None:
-    runs = load_run(tmp_path, step_rows({1: 4}), "a"), load_run(tmp_path, grid([0, 1], 2), "b")
-    assert re.fullmatch(r"1 of the 2 steps .*_ng_task_key.*", series_of(*runs).why_not)
 
 
 def test_a_step_without_a_task_has_no_value_for_it(tmp_path: Path) -> None:
