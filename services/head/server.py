@@ -28,11 +28,139 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 
 _COLLECTION = ("folder", "file")
+MAX_COLLECTIONS = 16
+"""Maximum number of collections to keep. The one that reported least recently is dropped first."""
+_NEMO_GYM_NAMES = {name: alias for alias, name in ALIASES.items()}
+M = TypeVar("M", bound=BaseModel)
+
+
+class Head(Server):
+    """Serves the registry, the status of collections, and the run's config in NeMo Gym's format."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        context: Context,
+        registry: ServerRegistry,
+        config: RunConfig,
+        folder: Path | None = None,
+    ) -> None:
+        """`folder`: the working directory from which the run was started."""
+        super().__init__(settings, context)
+        self._folder = folder
+        self.registry = registry
+        self.address = (settings.host, settings.port)
+        self._config = config
+        self.route("/register", self._register)
+        self.route("/heartbeat", self._heartbeat)
+        self._collections: dict[str, Collection] = {}
+        self.route("/collection", self._collection)
+        self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
+        self.app.get("/collections")(self._list_collections)
+        self.app.get("/prometheus_targets")(self._prometheus_targets)
+        self.app.get("/directory")(self._directory)
+        self.app.get("/origin")(self._origin)
+        self.app.get("/server_code")(self._server_code)
+        self.app.get("/server_instances")(self._server_instances)
+        self.app.get("/global_config_dict_yaml")(self._global_config_dict_yaml)
+
+    async def _register(self, call: RawRequest) -> bytes:
+        """Register a server of the run, or update its readiness."""
+        self._admit(call)
+        self.registry.register(_read(Registration, call))
+        return b"{}"
+
+    async def _heartbeat(self, call: RawRequest) -> bytes:
+        """Store a server's heartbeat and return the directory."""
+        self._admit(call)
+        self.registry.record_heartbeat(_read(Heartbeat, call))
+        return self.registry.directory().model_dump_json().encode()
+
+    async def _collection(self, call: RawRequest) -> bytes:
+        """Store the status of a collection."""
+        collection = _read(Collection, call)
+        self._collections.pop(collection.output, None)
+        self._collections[collection.output] = collection
+        if len(self._collections) > MAX_COLLECTIONS:
+            del self._collections[next(iter(self._collections))]
+        return b"{}"
+
+    async def _list_collections(self) -> list[Collection]:
+        """Return the current and past collections of this run, most recent first."""
+        return list(reversed(self._collections.values()))
+
+    async def _prometheus_targets(self, request: Request) -> list[Json]:
+        """Return the servers' addresses for Prometheus's http_sd_configs; the head's is the Host header."""
+        run = {"run": self.registry.run_id}
+        head_address = request.headers.get("host") or "{}:{}".format(*self.address)
+        head = {"targets": [head_address], "labels": {"name": "head", "family": "head", **run}}
+        servers = [
+            {
+                "targets": [urlsplit(one.url).netloc],
+                "labels": {"name": one.server_name, "family": one.server_type, **run},
+            }
+            for one in self.registry.instances()
+            if one.url is not None and not one.origin  # other servers have no metrics in this form
+        ]
+        return [head, *servers]
+
+    async def _directory(self) -> Directory:
+        """Return the directory of the run's servers."""
+        return self.registry.directory()
+
+    async def _origin(self, request: Request) -> RunOrigin:
+        """Return who started the run, and in which folder. Only that user may read it."""
+        connected, uid = peer_of(request.scope)
+        if connected and uid not in (own_uid(), 0) and not self.context.keys.token:
+            raise Failure(FailureKind.FORBIDDEN, "only the user who started this run may read its folder")
+        return RunOrigin(run_id=self.registry.run_id, folder=str(self._folder or ""), uid=own_uid(), pid=os.getpid())
+
+    async def _server_code(self) -> dict[str, ServerCode]:
+        """Return the digests of the code that each server has loaded, if it reports them."""
+        return self.registry.code
+
+    async def _server_instances(self) -> list[ServerInstance]:
+        """Return every instance of the run."""
+        return self.registry.instances()
+
+    async def _global_config_dict_yaml(self) -> str:
+        """Return the merged config as YAML with all addresses, NeMo Gym's family names, and no secrets."""
+        tree = {key: _with_nemo_gym_names(node) for key, node in self._config.redacted().items()}
+        tree["head_server"] = {"host": self.address[0], "port": self.address[1]}
+        for instance in self.registry.instances():
+            for node in tree[instance.server_name].values() if instance.url else ():
+                if isinstance(node, dict) and instance.name in node:
+                    node[instance.name] = {**(node[instance.name] or {}), "host": instance.host, "port": instance.port}
+        return yaml.safe_dump(escape_references(tree), sort_keys=False, allow_unicode=True)
+
+    def _admit(self, call: RawRequest) -> None:
+        secret = (call.header(SECRET_HEADER.encode()) or "").encode()
+        if not hmac.compare_digest(secret, self.context.keys.secret.encode()):
+            raise Failure(FailureKind.UNAUTHORIZED, "only servers of this run may register or send heartbeats")
+
+
+def _read(model: type[M], call: RawRequest) -> M:
+    try:
+        return model.model_validate_json(call.body)
+    except ValidationError as error:
+        raise Failure(FailureKind.BAD_REQUEST, str(error)) from error
+
+
+def _with_nemo_gym_names(node: Any) -> Any:
+    """Rename the family in a server's block."""
+    return {_NEMO_GYM_NAMES.get(key, key): value for key, value in node.items()} if isinstance(node, dict) else node
+
+
+def escape_references(value: Any) -> Any:
+    """Escape each `${` in the resolved tree, so that OmegaConf does not parse it as a reference."""
+    if isinstance(value, dict):
+        return {key: escape_references(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [escape_references(item) for item in value]
+    return value.replace("${", "\\${") if isinstance(value, str) else value
 
 
 class HeadMetrics:
-    """Reads the registry and the collections at each scrape."""
-
     def __init__(self, registry: ServerRegistry, collections: Callable[[], Sequence[Collection]]) -> None:
         self._registry = registry
         self._collections = collections
@@ -112,142 +240,3 @@ class HeadMetrics:
             dataset_success,
             failed,
         )
-
-
-M = TypeVar("M", bound=BaseModel)
-
-MAX_COLLECTIONS = 16
-"""Maximum number of collections to keep. The one that reported least recently is dropped first."""
-_NEMO_GYM_NAMES = {name: alias for alias, name in ALIASES.items()}
-
-
-class Head(Server):
-    """Serves the registry, the status of collections, and the run's config in NeMo Gym's format."""
-
-    def __init__(
-        self,
-        settings: ServerSettings,
-        context: Context,
-        registry: ServerRegistry,
-        config: RunConfig,
-        folder: Path | None = None,
-    ) -> None:
-        """`folder`: the working directory from which the run was started."""
-        super().__init__(settings, context)
-        self._folder = folder
-        self.registry = registry
-        self.address = (settings.host, settings.port)
-        self._config = config
-        self.route("/register", self._register)
-        self.route("/heartbeat", self._heartbeat)
-        self._collections: dict[str, Collection] = {}
-        self.route("/collection", self._collection)
-        self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
-        self.app.get("/collections")(self._list_collections)
-        self.app.get("/prometheus_targets")(self._prometheus_targets)
-        self.app.get("/directory")(self._directory)
-        self.app.get("/origin")(self._origin)
-        self.app.get("/server_code")(self._server_code)
-        self.app.get("/server_instances")(self._server_instances)
-        self.app.get("/global_config_dict_yaml")(self._global_config_dict_yaml)
-
-    async def _register(self, call: RawRequest) -> bytes:
-        """Register a server of the run, or update its readiness."""
-        self._admit(call)
-        self.registry.register(_read(Registration, call))
-        return b"{}"
-
-    async def _heartbeat(self, call: RawRequest) -> bytes:
-        """Store a server's heartbeat and return the directory."""
-        self._admit(call)
-        self.registry.record_heartbeat(_read(Heartbeat, call))
-        return self.registry.directory().model_dump_json().encode()
-
-    async def _collection(self, call: RawRequest) -> bytes:
-        """Store the status of a collection."""
-        collection = _read(Collection, call)
-        self._collections.pop(collection.output, None)
-        self._collections[collection.output] = collection
-        if len(self._collections) > MAX_COLLECTIONS:
-            del self._collections[next(iter(self._collections))]
-        return b"{}"
-
-    async def _list_collections(self) -> list[Collection]:
-        """Return the current and past collections of this run, most recent first."""
-        return list(reversed(self._collections.values()))
-
-    async def _prometheus_targets(self, request: Request) -> list[Json]:
-        """Return the addresses of Rollyard's servers for Prometheus's http_sd_configs.
-
-        The head's own address is taken from the request's Host header.
-        """
-        run = {"run": self.registry.run_id}
-        head_address = request.headers.get("host") or "{}:{}".format(*self.address)
-        head = {"targets": [head_address], "labels": {"name": "head", "family": "head", **run}}
-        servers = [
-            {
-                "targets": [urlsplit(one.url).netloc],
-                "labels": {"name": one.server_name, "family": one.server_type, **run},
-            }
-            for one in self.registry.instances()
-            if one.url is not None and not one.origin  # other servers have no metrics in this form
-        ]
-        return [head, *servers]
-
-    async def _directory(self) -> Directory:
-        """Return the directory of the run's servers."""
-        return self.registry.directory()
-
-    async def _origin(self, request: Request) -> RunOrigin:
-        """Return who started the run, and in which folder. Only that user may read it."""
-        connected, uid = peer_of(request.scope)
-        if connected and uid not in (own_uid(), 0) and not self.context.keys.token:
-            raise Failure(FailureKind.FORBIDDEN, "only the user who started this run may read its folder")
-        return RunOrigin(run_id=self.registry.run_id, folder=str(self._folder or ""), uid=own_uid(), pid=os.getpid())
-
-    async def _server_code(self) -> dict[str, ServerCode]:
-        """Return the digests of the code that each server has loaded, if it reports them."""
-        return self.registry.code
-
-    async def _server_instances(self) -> list[ServerInstance]:
-        """Return every instance of the run."""
-        return self.registry.instances()
-
-    async def _global_config_dict_yaml(self) -> str:
-        """Return the merged config as YAML, with every server's host and port and without secrets.
-
-        Families have NeMo Gym's names, by which its tools find the agents.
-        """
-        tree = {key: _with_nemo_gym_names(node) for key, node in self._config.redacted().items()}
-        tree["head_server"] = {"host": self.address[0], "port": self.address[1]}
-        for instance in self.registry.instances():
-            for node in tree[instance.server_name].values() if instance.url else ():
-                if isinstance(node, dict) and instance.name in node:
-                    node[instance.name] = {**(node[instance.name] or {}), "host": instance.host, "port": instance.port}
-        return yaml.safe_dump(_escape_references(tree), sort_keys=False, allow_unicode=True)
-
-    def _admit(self, call: RawRequest) -> None:
-        secret = (call.header(SECRET_HEADER.encode()) or "").encode()
-        if not hmac.compare_digest(secret, self.context.keys.secret.encode()):
-            raise Failure(FailureKind.UNAUTHORIZED, "only servers of this run may register or send heartbeats")
-
-
-def _read(model: type[M], call: RawRequest) -> M:
-    try:
-        return model.model_validate_json(call.body)
-    except ValidationError as error:
-        raise Failure(FailureKind.BAD_REQUEST, str(error)) from error
-
-
-def _with_nemo_gym_names(node: Any) -> Any:
-    """Rename the family in a server's block."""
-    return {_NEMO_GYM_NAMES.get(key, key): value for key, value in node.items()} if isinstance(node, dict) else node
-
-
-def _escape_references(value: Any) -> Any:
-    """Escape each `${` in the resolved tree, so that OmegaConf does not parse it as a reference."""
-    if isinstance(value, dict):
-        return {key: _escape_references(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_escape_references(item) for item in value]
-    return value.replace("${", "\\${") if isinstance(value, str) else value

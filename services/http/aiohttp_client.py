@@ -49,7 +49,6 @@ class AiohttpClient:
     async def stream(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
     ) -> tuple[int, CIMultiDictProxy[str], ResponseBody]:
-        """Return the status, the headers and the body."""
         timeout: LagAwareTimeout = self._lag.timeout(timeout_s)
         async with timeout:
             response = await self._request(method, url, body, headers, proxy)
@@ -86,7 +85,6 @@ class AiohttpClient:
         return Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({type(error).__name__}: {error})")
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -130,10 +128,7 @@ class AiohttpClient:
             raise InvalidResponse("the peer switched to a different protocol")
 
     def _get_session(self) -> aiohttp.ClientSession:
-        """Return the session, creating it on first use.
-
-        It does not limit connections, because the collector limits concurrency, and it does not store cookies.
-        """
+        """Return the session. It limits no connections, because the collector does, and stores no cookies."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=_Connector(

@@ -44,8 +44,6 @@ ACCEPT_RETRY_S = 0.5
 
 @dataclass(frozen=True)
 class ListenerLimits:
-    """Limits that a server imposes on its callers."""
-
     limits: Limits = RUN_LIMITS
     head_s: float = 20.0
     body_grace_s: float = 20.0
@@ -77,7 +75,6 @@ class Listener:
         self._check_deadlines()
 
     def stop(self) -> None:
-        """Stop accepting connections."""
         for timer in self._timers.values():
             timer.cancel()
         if self._sock is not None:
@@ -155,10 +152,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(self._headers_too_large())
 
     def _feed(self, data: bytes) -> None:
-        """Parse `data`, ignoring offers to switch protocols (RFC 9110, section 7.8).
-
-        Some clients offer h2c with every request. The bytes after the headers are still the body of that request.
-        """
+        """Parse `data`, ignoring offers to switch protocols (RFC 9110, 7.8): some clients always offer h2c."""
         while True:
             try:
                 self.parser.feed_data(data)
@@ -300,11 +294,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
 
 
-# Serves an app on a socket while a block runs, for commands that handle Ctrl-C themselves.
-
-
-class _Listener(uvicorn.Server):
-    """A uvicorn server that installs no signal handlers."""
+class SignalFreeServer(uvicorn.Server):
+    """uvicorn without its signal handlers: the process decides when to stop, and may host several servers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -329,7 +320,7 @@ async def listening(app: ASGIApp, sock: socket.socket, **settings: Any) -> Async
         server_header=False,
         **settings,
     )
-    listener = _Listener(config)
+    listener = SignalFreeServer(config)
     serving = asyncio.create_task(listener.serve(sockets=[sock]))
     try:
         while not listener.started:

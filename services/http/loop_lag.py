@@ -47,7 +47,6 @@ class LoopLag:
             self._wake()
 
     def stop(self) -> None:
-        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
         self._loop, self._due = None, math.inf
@@ -112,7 +111,6 @@ class LagAwareTimeout:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the timeout expires."""
         return self._until - self._lag.now()
 
     async def __aenter__(self) -> LagAwareTimeout:

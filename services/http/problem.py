@@ -18,8 +18,6 @@ from rollyard.records.types import Problem
 from rollyard.services.http.request import RawResponse
 from rollyard.services.http.transport import HttpResponse
 
-# Reads the Failure that a server of the run reports in its response.
-
 PROBLEM_TYPE = "application/problem+json"
 
 

@@ -36,8 +36,6 @@ _API_DEFAULTS = {
 
 
 class Adopter:
-    """Checks and adopts the rows of one file."""
-
     def __init__(self, tasks: Tasks, repeats: int, params: Mapping[str, Any], *, seeded: bool) -> None:
         self._tasks = tasks
         self._repeats = repeats

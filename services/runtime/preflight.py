@@ -30,8 +30,6 @@ from rollyard.services.server.app import Context, Server
 
 
 class Preflight:
-    """Constructs the servers of a config without starting them. Close it when done."""
-
     def __init__(self, specs: Sequence[ServerSpec], keys: Keys, environ: Mapping[str, str]) -> None:
         self._specs = specs
         self._keys = keys
@@ -41,10 +39,7 @@ class Preflight:
         self._servers: list[Server] = []
 
     async def check(self, cache: Path, *, head: tuple[str, int] | None, colocate: bool) -> None:
-        """Raise OperatorError or RunError for the first problem that would prevent a start on this host.
-
-        `head`: the head's host and port, if it also starts on this host.
-        """
+        """Raise the first problem that would prevent a start on this host. `head`: its address, if it starts here."""
         if colocate:
             refuse_isolated(self._specs)
         for spec in self._specs:
@@ -69,7 +64,6 @@ class Preflight:
         return [f"{server.name}: {text}" for server, texts in pairs if isinstance(texts, list) for text in texts]
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._transport.close()
         await self._endpoints.close()
 

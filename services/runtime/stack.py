@@ -37,7 +37,6 @@ PrintLine = Callable[[str], None]
 
 
 def new_keys(token: str | None = None, access: AccessRules | None = None) -> Keys:
-    """Create the identity and secrets of a new run."""
     run_id, secret = secrets.token_hex(4), secrets.token_hex(32)
     return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules())
 
@@ -72,10 +71,7 @@ class Stack:
         here: Sequence[ServerSpec] | None = None,
         private: bool = False,
     ) -> None:
-        """`here`: the servers that this process starts (default: all); the others join from other hosts.
-
-        `private`: see HeadFile.
-        """
+        """`here`: the servers that this process starts (default: all); the others join from other hosts."""
         self.config = with_ports(config)
         self.keys = keys
         self.folder = folder
@@ -125,7 +121,6 @@ class Stack:
         return self._launcher is not None
 
     async def start(self) -> None:
-        """Start all servers and wait until they are ready. Raises RunError or OperatorError with the cause."""
         await self._head.listen()
         await self._head.start()
         self.folder.write_head(

@@ -23,29 +23,9 @@ from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.launcher import Launcher, Process
 
+log = logging.getLogger(__name__)
 REPORT_EVERY_S = 15.0
 """Interval between messages about a starting server. A new phase is reported immediately."""
-
-
-class StartupProgress:
-    """Prints the startup phases of servers: a new phase at once, new counts (3/8, 4/8) every `REPORT_EVERY_S`."""
-
-    def __init__(self, print_line: Callable[[str], None]) -> None:
-        self._print_line = print_line
-        self._started_at = time.monotonic()
-        self._reported: dict[str, tuple[str, float]] = {}
-
-    def report(self, title: str, phase: str) -> None:
-        """Report that `title` is in `phase`; an empty phase prints nothing."""
-        kind, now = phase.rstrip("0123456789/ "), time.monotonic()
-        reported, reported_at = self._reported.get(title, ("", 0.0))
-        if phase and (kind != reported or now - reported_at > REPORT_EVERY_S):
-            self._reported[title] = kind, now
-            self._print_line(f"  {title:<36} {phase}, {now - self._started_at:.0f} s")
-
-
-log = logging.getLogger(__name__)
-
 STOP_GRACE_S = 6.0
 LOG_TAIL_LINES = 20
 TIMEOUT_MARGIN_S = 10.0
@@ -108,10 +88,7 @@ class Supervisor:
         self._progress = StartupProgress(print_line)
 
     async def start(self) -> None:
-        """Start all replicas and wait until they are ready.
-
-        Raises RunError or OperatorError with the name of the replica that failed and the last lines of its log.
-        """
+        """Start all replicas and wait until they are ready. Raises RunError or OperatorError with the end of a log."""
         self._waiting = list(self._replicas)
         await asyncio.gather(*(self._spawn(replica) for replica in self._replicas))
         waiting = self._waiting
@@ -248,7 +225,21 @@ def _ending(status: int) -> str:
     return f"exit status {status}" if status >= 0 else f"signal {-status}"
 
 
-# Starts several things at the same time.
+class StartupProgress:
+    """Prints the startup phases of servers: a new phase at once, new counts (3/8, 4/8) every `REPORT_EVERY_S`."""
+
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print_line = print_line
+        self._started_at = time.monotonic()
+        self._reported: dict[str, tuple[str, float]] = {}
+
+    def report(self, title: str, phase: str) -> None:
+        """Report that `title` is in `phase`; an empty phase prints nothing."""
+        kind, now = phase.rstrip("0123456789/ "), time.monotonic()
+        reported, reported_at = self._reported.get(title, ("", 0.0))
+        if phase and (kind != reported or now - reported_at > REPORT_EVERY_S):
+            self._reported[title] = kind, now
+            self._print_line(f"  {title:<36} {phase}, {now - self._started_at:.0f} s")
 
 
 async def all_or_first_error(starting: Iterable[Awaitable[None]]) -> None:

@@ -242,15 +242,6 @@ def test_an_empty_file_of_a_job_that_was_killed_at_once_is_removed_with_the_othe
     assert shard_files(output) == []
 
 
-def test_shards_of_an_earlier_version_are_merged(output: Path) -> None:
-    folder = output.parent / "x_shared/round-0001/shards"
-    folder.mkdir(parents=True)
-    write(folder / "a-1.jsonl", [row(key) for key in EVERY[:10]])
-    write(folder / "b-2.jsonl", [row(key) for key in EVERY[8:]])
-    assert merge(output).progress.measured == len(EVERY)
-    assert (keys_of(read_rows(output)), shard_files(output)) == (EVERY, [])
-
-
 def test_the_progress_of_all_jobs_is_that_of_the_latest_n(output: Path) -> None:
     assert shard_progress(output) is None
     for text, updated, measured in (("1/2", 1.0, 9), ("1/3", 5.0, 4), ("2/3", 4.0, 5)):

@@ -46,7 +46,7 @@ OTHER = os.geteuid() + 4321
 
 
 @dataclass
-class FakeSocketTable:
+class FakeSocketTable(ProcNet):
     """A socket table that returns the same answer for every socket."""
 
     answer: Socket | None
