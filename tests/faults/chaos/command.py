@@ -20,7 +20,6 @@ ENTRIES = {
     "ng_collect_rollouts": "rollyard.cli.collect_rollouts",
     "ng_status": "rollyard.cli.status",
     "ng_reward_profile": "rollyard.cli.reward_profile",
-    "ng_viewer": "rollyard.cli.viewer",
 }
 
 

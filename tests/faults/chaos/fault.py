@@ -18,15 +18,9 @@ class Fault:
 
     name: str
     section: int
-    """2: files, 3: faults and overload, 4: HTTP."""
-    before: str
-    """Behaviour at commit de07a2d."""
+    """2: files, 3: faults and overload, 4: terminals."""
     now: str
     """Behaviour now."""
     play: Play
     slow: bool = False
     """Excluded from the short form."""
-    alone: bool = False
-    """Must not run concurrently with other faults, because it loads the host or stops its processes."""
-    root: bool = False
-    """Needs root."""

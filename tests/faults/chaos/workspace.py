@@ -142,14 +142,6 @@ class Workspace:
         fixed = [f"+head={run.head}", f"+agent_name={agent}", f"+input_jsonl_fpath={rows}"]
         return await self.start("ng_collect_rollouts", *fixed, f"+output_jsonl_fpath={output}", *arguments)
 
-    async def says_url(self, command: Command) -> str:
-        """Wait until the command prints an address. Raises Broken if it ends before."""
-        while not (found := re.search(r"http://127\.0\.0\.1:\d+", command.output)):
-            if command.ended:
-                raise Broken(f"it ended with {command.process.returncode}: {command.output[-1000:]}")
-            await asyncio.sleep(0.05)
-        return found.group()
-
     def processes(self) -> list[int]:
         """Ids of all live processes of this workspace, including descendants."""
         return list(processes_with(MARK, self.mark))
