@@ -108,12 +108,6 @@ async def test_a_malformed_message_gets_an_error_and_the_session_goes_on(
         assert (await ask(socket, "reset", {}))["type"] == "observation"
 
 
-async def test_a_binary_frame_is_read_as_text(sokoban: Served) -> None:
-    async with sokoban.http.ws_connect(sokoban.url + "/ws") as socket:
-        await socket.send_bytes(b'{"type": "state"}')
-        assert (await socket.receive_json())["data"]["step_count"] == 0
-
-
 @pytest.mark.parametrize("name", ["fly", "verify", "../verify", "", "close"])
 async def test_an_unknown_tool_is_answered_with_words(sokoban: Served, name: str) -> None:
     async with sokoban.http.ws_connect(sokoban.url + "/ws") as socket:
@@ -143,14 +137,6 @@ async def test_a_session_ends_when_its_socket_does(sokoban: Served) -> None:
     transport = socket.get_extra_info("socket")
     assert transport is not None
     await socket.close()
-    await sokoban.until_closed()
-
-
-async def test_a_reset_closes_the_episode_before_it(sokoban: Served) -> None:
-    async with sokoban.http.ws_connect(sokoban.url + "/ws") as socket:
-        for index in range(3):
-            await ask(socket, "reset", {"index": index})
-        assert await sokoban.open_sessions() == 1
     await sokoban.until_closed()
 
 
