@@ -161,7 +161,6 @@ class ServerRegistry:
         return member is not None and self._status(member) == "success"
 
     def phase(self, instance: str) -> str:
-        """Return the startup phase that the instance last reported."""
         member = self._members.get(instance)
         return "" if member is None else member.phase
 

@@ -92,7 +92,6 @@ class AgentActivity:
         return sum(response.total for response in self.responses)
 
     def oldest(self, limit: int) -> list[RunningEpisode]:
-        """Return the oldest episodes of all agents, oldest first."""
         episodes = [episode for response in self.responses for episode in response.episodes]
         return sorted(episodes, key=lambda episode: -episode.age_s)[:limit]
 

@@ -28,6 +28,18 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 
 _COLLECTION = ("folder", "file")
+_GAUGES = {
+    "rollouts": ("Rollouts of a collection: expected, measured, given_up, in_flight", "state"),
+    "reward_mean": ("Mean reward of the measured rollouts",),
+    "success_ratio": ("Share of the measured rollouts that succeeded",),
+    "token_break_ratio": ("Share of later turns with a prefix mismatch in the token history",),
+    "eta_seconds": ("Time until all rollouts are measured at the current rate",),
+    "oldest_seconds": ("Age of the oldest rollout in flight",),
+    "dataset_rollouts": ("Measured rollouts of one dataset of a mixture", "dataset"),
+    "dataset_reward_mean": ("Mean reward of one dataset", "dataset"),
+    "dataset_success_ratio": ("Share of a dataset's rollouts that succeeded", "dataset"),
+}
+"""Metrics of a collection: the end of the name, the help text, and further labels."""
 MAX_COLLECTIONS = 16
 """Maximum number of collections to keep. The one that reported least recently is dropped first."""
 _NEMO_GYM_NAMES = {name: alias for alias, name in ALIASES.items()}
@@ -147,7 +159,6 @@ def _read(model: type[M], call: RawRequest) -> M:
 
 
 def _with_nemo_gym_names(node: Any) -> Any:
-    """Rename the family in a server's block."""
     return {_NEMO_GYM_NAMES.get(key, key): value for key, value in node.items()} if isinstance(node, dict) else node
 
 
@@ -183,20 +194,10 @@ class HeadMetrics:
         yield from (requested, ready, restarts)
 
     def _collection_metrics(self) -> Iterator[Metric]:
-        def gauge(name: str, help_text: str, *extra: str) -> GaugeMetricFamily:
-            return GaugeMetricFamily(f"rollyard_collection_{name}", help_text, labels=[*_COLLECTION, *extra])
-
-        rollouts = gauge("rollouts", "Rollouts of a collection: expected, measured, given_up, in_flight", "state")
-        reward = gauge("reward_mean", "Mean reward of the measured rollouts")
-        success = gauge("success_ratio", "Share of the measured rollouts that succeeded")
-        prefix_mismatches = gauge(
-            "token_break_ratio", "Share of later turns with a prefix mismatch in the token history"
-        )
-        eta = gauge("eta_seconds", "Time until all rollouts are measured at the current rate")
-        oldest = gauge("oldest_seconds", "Age of the oldest rollout in flight")
-        dataset_rollouts = gauge("dataset_rollouts", "Measured rollouts of one dataset of a mixture", "dataset")
-        dataset_reward = gauge("dataset_reward_mean", "Mean reward of one dataset", "dataset")
-        dataset_success = gauge("dataset_success_ratio", "Share of a dataset's rollouts that succeeded", "dataset")
+        found = {
+            name: GaugeMetricFamily(f"rollyard_collection_{name}", help_text, labels=[*_COLLECTION, *extra])
+            for name, (help_text, *extra) in _GAUGES.items()
+        }
         failed = CounterMetricFamily(
             "rollyard_collection_failed_attempts", "Failed attempts by kind", labels=[*_COLLECTION, "kind"]
         )
@@ -211,32 +212,21 @@ class HeadMetrics:
                 "in_flight": status.in_flight,
             }
             for state, count in states.items():
-                rollouts.add_metric([*path, state], count)
-            oldest.add_metric([*path], status.oldest_s)
+                found["rollouts"].add_metric([*path, state], count)
+            found["oldest_seconds"].add_metric([*path], status.oldest_s)
             if status.mean_reward is not None:
-                reward.add_metric([*path], status.mean_reward)
+                found["reward_mean"].add_metric([*path], status.mean_reward)
             if status.successes is not None and status.measured:
-                success.add_metric([*path], status.successes / status.measured)
+                found["success_ratio"].add_metric([*path], status.successes / status.measured)
             if status.token_turns:
-                prefix_mismatches.add_metric([*path], status.token_breaks / status.token_turns)
+                found["token_break_ratio"].add_metric([*path], status.token_breaks / status.token_turns)
             if status.state == "running" and status.eta_s is not None:
-                eta.add_metric([*path], status.eta_s)
-            for name, dataset in status.datasets.items():
-                dataset_rollouts.add_metric([*path, name], dataset.measured)
-                dataset_reward.add_metric([*path, name], dataset.mean_reward)
-                if dataset.successes is not None and dataset.measured:
-                    dataset_success.add_metric([*path, name], dataset.successes / dataset.measured)
+                found["eta_seconds"].add_metric([*path], status.eta_s)
+            for name, part in status.datasets.items():
+                found["dataset_rollouts"].add_metric([*path, name], part.measured)
+                found["dataset_reward_mean"].add_metric([*path, name], part.mean_reward)
+                if part.successes is not None and part.measured:
+                    found["dataset_success_ratio"].add_metric([*path, name], part.successes / part.measured)
             for kind, count in status.failures.items():
                 failed.add_metric([*path, kind], count)
-        yield from (
-            rollouts,
-            reward,
-            success,
-            prefix_mismatches,
-            eta,
-            oldest,
-            dataset_rollouts,
-            dataset_reward,
-            dataset_success,
-            failed,
-        )
+        yield from (*found.values(), failed)

@@ -39,14 +39,13 @@ class Access:
         command: str,
         other_users: bool = False,
         links: bool = False,
-        uid: int | None = None,
     ) -> None:
         """`command`: command whose options messages suggest; `links`: allow users to follow links from other sites."""
         self._hosts = hosts
         self._command = command
         self._other_users = other_users
         self._links = links
-        self._uid = own_uid() if uid is None else uid
+        self._uid = own_uid()
 
     def refusal(self, scope: Scope) -> Failure | None:
         """Return the reason for refusing the request. Those without a socket come from this process and are allowed."""
@@ -180,7 +179,6 @@ class KnownHosts:
         self._accepted: set[bytes] = set()
 
     def knows(self, host: bytes) -> bool:
-        """True if a request with this Host header is allowed."""
         if host in self._accepted:
             return True
         authority = parse_authority(host.decode("latin-1"))
@@ -321,7 +319,6 @@ class ProcNet:
         return max(listening, key=lambda pair: pair[0])[1] if listening else None
 
     def listeners(self) -> Iterator[tuple[int, Socket]]:
-        """Yield the port of each listening socket, and the socket."""
         return ((local[1], found) for local, _, found in self._rows() if found.state == LISTEN)
 
     def close(self) -> None:

@@ -68,7 +68,6 @@ class AiohttpClient:
         return response.status, response.headers, ResponseBody(chunks(), response.close)
 
     def failure(self, error: Exception, url: str, timeout_s: float) -> Failure | None:
-        """Return what one of aiohttp's errors means; None for any other error."""
         if not isinstance(error, aiohttp.ClientError):
             return None
         if isinstance(error, aiohttp.ClientHttpProxyError):

@@ -201,7 +201,6 @@ class Connection(asyncio.Protocol):
             self._pending = None
 
     def abort(self) -> None:
-        """Close the connection without waiting for the peer."""
         self.closed = True
         self._transport.abort()
 
@@ -284,7 +283,6 @@ class ResponseReader:
         self.reset()
 
     def reset(self) -> None:
-        """Prepare for the response to a new request."""
         self.response: ReceivedResponse | None = None
         self.reusable = False
         self._interim = 0
@@ -293,7 +291,6 @@ class ResponseReader:
         self._clear()
 
     def feed(self, data: bytes) -> None:
-        """Parse the next bytes from the connection."""
         self._unparsed_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -323,7 +320,6 @@ class ResponseReader:
         self._clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header, or check the size of a trailer."""
         self._unparsed_bytes = 0
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > self._limits.header_bytes:
@@ -335,7 +331,6 @@ class ResponseReader:
             raise InvalidResponse(f"the response has more than {self._limits.headers} headers")
 
     def on_headers_complete(self) -> None:
-        """Determine the body's length from the headers."""
         self._unparsed_bytes = 0
         lengths, encodings = set(), set()
         for name, value in self._headers:

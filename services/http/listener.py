@@ -114,8 +114,6 @@ class Listener:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection from a caller, subject to the listener's limits."""
-
     def __init__(self, listener: Listener, **options: Any) -> None:
         super().__init__(**options)
         self._listener = listener
@@ -172,7 +170,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(self._refusal or Failure(FailureKind.BAD_REQUEST, msg))
 
     def check_deadlines(self, now: float) -> None:
-        """Close the connection if it has exceeded a deadline."""
         bounds = self._listener.bounds
         if self._refused_since is not None:
             if now - self._refused_since > LINGER_S:

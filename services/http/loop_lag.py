@@ -76,7 +76,6 @@ class LoopLag:
 
     @property
     def worst_s(self) -> float:
-        """The longest lag in the last 30 to 60 seconds."""
         self._rotate_window()
         return max(self._max, self._previous_max)
 
@@ -94,7 +93,6 @@ class LoopLag:
         self._timer = self._loop.call_later(EVERY_S, self._wake)
 
     def _rotate_window(self) -> None:
-        """Start a new window if the current one has ended."""
         now = self._clock()
         if now >= self._window_ends:
             self._previous_max = self._max if now < self._window_ends + WINDOW_S else 0.0

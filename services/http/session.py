@@ -80,7 +80,6 @@ class Session:
 
     @property
     def opened(self) -> bool:
-        """True once an instance has responded."""
         return self._url is not None
 
     @property

@@ -76,7 +76,6 @@ class JsonLines:
                     )
 
     def sync(self) -> None:
-        """Flush appended lines to disk (fsync)."""
         os.fsync(self._fd)
 
     def restart(self, aside: Path, lines: Iterable[bytes] = ()) -> None:

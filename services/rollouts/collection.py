@@ -193,7 +193,6 @@ class OpenCollection:
 
     @property
     def refused(self) -> int:
-        """Number of rollouts whose tasks the environment rejected."""
         return len(self.store.permanently_failed)
 
     async def run(
@@ -234,7 +233,6 @@ class OpenCollection:
         return state
 
     def _load_other_files(self, plan: CollectionPlan, every: Expected) -> None:
-        """Count the rollouts of this share that other files of the output hold."""
         others = [path for path in shard_files(plan.output) if path != self.paths.output]
         for key, line in rows_of(plan.output, others, every):
             if key in self._expected and self.store.done.add(key):
@@ -357,7 +355,6 @@ def plan_line(tasks: int, repeats: int, missing: int, turns: int | None) -> str:
 
 
 def _input_path(tasks: Tasks) -> str:
-    """Return the path of the only input file, or '' if there is none or several."""
     file = tasks.original.file if isinstance(tasks, TaskSubset) else tasks.file if isinstance(tasks, TaskFile) else None
     return str(file.absolute()) if isinstance(file, Path) else ""
 

@@ -140,7 +140,6 @@ class Collector:
         return self._stopped_because
 
     def drain(self) -> None:
-        """Stop starting episodes and let those in flight finish."""
         self._draining.set()
 
     def stop(self, why: str) -> None:
@@ -307,8 +306,6 @@ def _renamed_note(row: Mapping[str, Any]) -> str:
 
 
 class AgentCall:
-    """Calls /run once, or again if a server's code changed meanwhile."""
-
     def __init__(
         self, client: ServerClient, rollout: Rollout, body: bytes, timeout_s: float, partial_bytes: int
     ) -> None:

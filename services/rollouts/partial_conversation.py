@@ -97,7 +97,6 @@ def _ends(encoded: Sequence[bytes], limit: int) -> tuple[int, int]:
 
 
 def _without_tokens(item: Any) -> Any:
-    """Return the item without recorded tokens: the same object if it has none."""
     if not isinstance(item, dict):
         return item
     content = items(item.get("content"))
@@ -131,7 +130,6 @@ def _middle_removed(text: str, longest: int) -> str:
 
 
 def encoded_item(value: Any) -> bytes:
-    """Return the value as JSON, or a placeholder if it cannot be encoded."""
     try:
         return orjson.dumps(value)
     except TypeError:

@@ -93,7 +93,6 @@ class CollectionProgress:
 
     @property
     def newly_failed(self) -> int:
-        """Number of rollouts that permanently failed during this command."""
         return self.failed - self._failed_before
 
     @property

@@ -52,7 +52,6 @@ class Merged:
 
 
 def shard_files(output: Path) -> list[Path]:
-    """Return the existing files of all shards, of any n."""
     stem, suffix = output.stem, output.suffix
     is_shard = re.compile(re.escape(stem) + _COUNT.pattern + re.escape(suffix)).fullmatch
     return sorted(path for path in output.parent.glob(f"{escape(stem)}.shard-*") if is_shard(path.name))
@@ -244,7 +243,6 @@ def _manifest_of(path: Path) -> Manifest | None:
 
 
 def _count(path: Path) -> str:
-    """Return the n of a shard; empty for other files."""
     found = _COUNT.search(path.name)
     return found[1] if found else ""
 

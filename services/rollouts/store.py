@@ -54,8 +54,6 @@ def is_bad_task(kind: str, server: str) -> bool:
 
 
 class RolloutStore:
-    """The open, locked files of one collection."""
-
     def __init__(
         self,
         paths: RolloutPaths,
@@ -142,7 +140,6 @@ class RolloutStore:
         self.attempts.pop(key, None)
 
     def append_failure(self, failure: FailureRow, partial: Json | None = None) -> None:
-        """Write one failed attempt, with its partial conversation if that is known."""
         key = (failure.task_index, failure.rollout_index)
         self._failures.append(encode_failure(failure, partial))
         self.attempts[key] = self.attempts.get(key, 0) + 1
@@ -376,7 +373,6 @@ def encode_failure(row: FailureRow, partial: Json | None) -> bytes:
 
 
 def first_failure(row: FailureRow) -> str:
-    """Return the line for the user about the first failure of a kind."""
     where = f"task {row.task_index}, repeat {row.rollout_index}"
     return f"first failure of kind {row.failure_kind} ({where}, {row.server or '?'}): {row.detail}"
 

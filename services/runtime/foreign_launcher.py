@@ -26,6 +26,7 @@ from rollyard.services.config.nemo_gym import LAUNCH_KEYS, installed_version, is
 from rollyard.services.config.plugins import ALIASES
 from rollyard.services.config.run_config import ForeignProgram, RunConfig, ServerSpec
 from rollyard.services.config.server_code import server_code
+from rollyard.services.config.venv import cache_folder
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import escape_references
 from rollyard.services.http.transport import Transport
@@ -67,23 +68,21 @@ class ForeignLauncher:
 
     def __init__(
         self,
-        specs: Mapping[str, ServerSpec],
-        config: str,
+        config: RunConfig,
         registry: ServerRegistry,
         transport: Transport,
         own: Launcher | None,
         *,
-        cache: Path,
+        head_url: str,
         folder: Path,
         environ: Mapping[str, str],
     ) -> None:
-        """`specs`: the servers that are programs. `folder`: the working directory in which the run was started."""
-        self._specs = specs
-        self._config = config
+        """`folder`: the working directory in which the run was started."""
+        self._specs = {spec.name: spec for spec in config.servers if spec.program is not None}
+        self._config = launch_config(config, head_url)
         self._registry = registry
         self._transport = transport
         self._own = own
-        self._cache = cache
         self._folder = folder
         self._environ = environ
         self._watches: set[asyncio.Task[None]] = set()
@@ -95,7 +94,9 @@ class ForeignLauncher:
             return await self._own.launch(launch, log)
         python = spec.program.python
         if spec.program.install:
-            python = await asyncio.to_thread(install, spec.folder, spec.program, self._cache, self._environ)
+            python = await asyncio.to_thread(
+                install, spec.folder, spec.program, cache_folder(self._environ), self._environ
+            )
         assert python is not None
         if (size := len(self._config.encode())) > MAX_BYTES:
             raise RunError(
@@ -213,17 +214,16 @@ class Health:
 class HealthProbe:
     """Probes one server. It remembers which path the server has, so that later probes take one request."""
 
-    def __init__(self, transport: Transport, url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, transport: Transport, url: str) -> None:
         self.url = url
         self._transport = transport
-        self._timeout_s = timeout_s
         self._paths: tuple[str, ...] = PATHS
 
     async def probe(self) -> Health:
         """Ask the server. Never raises a Failure."""
         for path in self._paths:
             try:
-                response = await self._transport.send("GET", self.url + path, b"", {}, self._timeout_s)
+                response = await self._transport.send("GET", self.url + path, b"", {}, TIMEOUT_S)
             except Failure as failure:
                 return Health(False, failure.problem.detail, silent=failure.kind is FailureKind.TIMEOUT)
             if response.status in _ABSENT:

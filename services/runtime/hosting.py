@@ -58,6 +58,16 @@ def bind_for(name: str, settings: ServerSettings) -> socket.socket:
         raise RunError(message) from error
 
 
+def bind_head(host: str, port: int) -> socket.socket:
+    """Bind the head's port, or a free port if it is taken. Raises RunError if neither is possible."""
+    try:
+        with contextlib.suppress(OSError):
+            return bind(host, port)
+        return bind(host, 0)
+    except OSError as error:
+        raise RunError(f"the head cannot listen on {host}: {error}") from error
+
+
 class HostedServer:
     def __init__(
         self,
@@ -146,7 +156,6 @@ class HostedServer:
         await self.server.stop()
 
     async def _report_phase(self, registration: Registration, head: RegistryClient) -> None:
-        """Report the startup phase to the head whenever it changes."""
         message = ""
         while True:
             await asyncio.sleep(PHASE_S)

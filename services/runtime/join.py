@@ -99,7 +99,6 @@ async def join_run(
 
 
 async def _directory(keys: Keys, head_url: str, print_line: Callable[[str], None], timeout_s: float) -> Directory:
-    """Wait for the head and return its directory."""
     transport = HttpTransport()
     registry_client, started, reported = RegistryClient(transport, head_url, keys), time.monotonic(), False
     try:

@@ -19,8 +19,6 @@ from rollyard.services.config.venv import interpreter_for, needs_isolation
 
 
 class Process(Protocol):
-    """A server process on this host or another."""
-
     @property
     def pid(self) -> int: ...
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.runtime import foreign_launcher as uv_environment
 from rollyard.services.runtime.foreign_servers import check_access
-from rollyard.services.runtime.hosting import bind, bind_for
+from rollyard.services.runtime.hosting import bind_for, bind_head
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.stack import refuse_isolated
 from rollyard.services.server.app import Context, Server
@@ -113,7 +112,7 @@ class Preflight:
         """Bind all fixed ports at the same time, because two servers may be configured with the same one."""
         with contextlib.ExitStack() as sockets:
             if head is not None:
-                sockets.enter_context(contextlib.closing(_head_socket(*head)))
+                sockets.enter_context(contextlib.closing(bind_head(*head)))
             owners: dict[tuple[str, int], str] = {}
             for spec in self._specs:
                 if spec.external_url is not None:
@@ -127,13 +126,3 @@ class Preflight:
 
     async def _empty_directory(self) -> Directory:
         return Directory(run_id=self._keys.run_id, servers={}, families={}, settings={})
-
-
-def _head_socket(host: str, port: int) -> socket.socket:
-    """Bind the head's port, or a free port if it is taken, as the head does. Raises RunError if neither is possible."""
-    with contextlib.suppress(OSError):
-        return bind(host, port)
-    try:
-        return bind(host, 0)
-    except OSError as error:
-        raise RunError(f"the head cannot listen on {host}: {error}") from error

@@ -98,7 +98,6 @@ class Program:
             await self.ended
 
     def kill(self) -> None:
-        """Kill the program and everything that it has started."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -133,7 +132,6 @@ def raise_for(program: Program) -> None:
 
 
 def tail(program: Program) -> str:
-    """Return the last lines of a program's output and the path of its log."""
     lines = [line.rstrip() for line in program.printed().replace("\r", "\n").splitlines() if line.strip()]
     last, earlier = lines[-TAIL_LINES:], lines[:-TAIL_LINES]
     # vLLM's engine reports the cause, and its API server then prints many lines that refer to it.

@@ -186,7 +186,6 @@ class RayLauncher:
         return await _in_thread(partial(_live_hosts, self._ray), START_S)
 
     async def _reachable(self, hosts: set[str]) -> set[str]:
-        """Return the hosts whose Ray node accepts connections."""
         if not self.on_network:
             return hosts
         nodes = await _in_thread(self._ray.nodes, START_S)

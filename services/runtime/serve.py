@@ -40,7 +40,6 @@ _SHOWN_FRAMES = 8
 
 
 def main() -> None:
-    """Read the Launch message from standard input and serve."""
     launch = Launch.model_validate_json(sys.stdin.buffer.read())
     with plain_output():  # logs are viewed in terminals
         _main(launch)
@@ -61,7 +60,6 @@ def _main(launch: Launch) -> None:
 
 
 async def serve_until_signalled(launch: Launch, environ: Mapping[str, str]) -> None:
-    """Host the server until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

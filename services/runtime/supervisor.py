@@ -54,8 +54,6 @@ class _Replica:
 
 
 class Supervisor:
-    """Starts all replicas of all servers and keeps them running."""
-
     def __init__(
         self,
         servers: Sequence[ServerSpec],
@@ -68,7 +66,6 @@ class Supervisor:
         print_line: Callable[[str], None],
         ready_timeout_s: float = 300.0,
         restarts: Backoff | None = None,
-        parent_pid: int | None = None,
     ) -> None:
         self._replicas = [_Replica(spec, index) for spec in servers for index in range(spec.settings.replicas)]
         self._registry = registry
@@ -79,7 +76,6 @@ class Supervisor:
         self._print_line = print_line
         self._ready_timeout_s = ready_timeout_s
         self._restarts = restarts or Backoff()
-        self._parent_pid = os.getpid() if parent_pid is None else parent_pid
         self._waiting: list[_Replica] = []
         """Replicas that were not ready when `start` last checked."""
         self._watch_tasks: list[asyncio.Task[None]] = []
@@ -152,7 +148,7 @@ class Supervisor:
             settings=settings,
             keys=self._keys,
             head_url=self._head_url,
-            parent_pid=self._parent_pid,
+            parent_pid=os.getpid(),
             log_folder=str(self._log_dir.absolute()),
         )
         self._registry.expect(replica.instance)

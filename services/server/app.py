@@ -322,7 +322,6 @@ class RouteMetrics:
         self._counters: dict[int, prometheus.Counter] = {}
 
     def observe(self, status: int, seconds: float) -> None:
-        """Count one request with its status and latency."""
         self._latency.observe(seconds)
         counter = self._counters.get(status)
         if counter is None:
@@ -382,7 +381,6 @@ class ErrorResponses:
         return problem_response(problem)
 
     def raised(self, error: BaseException, path: str) -> RawResponse:
-        """Log an unexpected exception and return a problem response with status 500."""
         log.error("%s%s failed", self._name, path, exc_info=error)
         detail = f"{described(error)} (traceback in the log of {self._name})"
         return self.failed(Failure(FailureKind.SERVER_ERROR, detail), path)

@@ -169,7 +169,6 @@ def takes_text(annotation: Any) -> bool:
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """Return the types that an annotation allows, except None."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return alternatives(get_args(annotation)[0])
@@ -230,7 +229,6 @@ def _annotation_at(model: type[BaseModel], path: Sequence[Any]) -> Any:
 
 
 def _field_annotation(model: type[BaseModel], name: str) -> Any:
-    """Return the type of a field by its name or one of its aliases."""
     for key, field in model.model_fields.items():
         choices = field.validation_alias
         aliases = choices.choices if isinstance(choices, AliasChoices) else [choices, field.alias]

@@ -44,7 +44,6 @@ stayed open, a server was restarted, or `/metrics` of any server took longer tha
 SUBJECTS = (
     "invalid model output: the tool name",
     "invalid model output",
-    "an input line",
     "an engine that only",
     "an engine",
 )

@@ -12,8 +12,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.services.http.client import RUN_HEADER
 from rollyard.services.http.request import MAX_BODY_BYTES, RawRequest, RawResponse
-from rollyard.services.server.app import Context, Server
-from rollyard.services.server.settings import ServerSettings
+from rollyard.services.server.app import Server
 from tests.support.asgi_requests import call_app, echo, problem
 from tests.support.fixtures import KEYS, http_transport, listening, make_server, send
 
@@ -189,18 +188,3 @@ async def test_a_streamed_response_arrives_complete() -> None:
         response = await send(transport, hosted.url + "/s")
     assert response.body == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
     assert response.headers["content-type"] == "text/event-stream" and response.headers[RUN_HEADER] == "r1"
-
-
-async def test_a_subclass_may_use_any_attribute_name() -> None:
-    names = ("answer", "serve", "send", "failed", "refusal", "routes", "rest", "token", "meters", "run_header")
-
-    class CustomServer(Server):
-        def __init__(self, settings: ServerSettings, context: Context) -> None:
-            super().__init__(settings, context)
-            for name in names:
-                setattr(self, f"_{name}", b"own")
-            self.route("/echo", echo)
-
-    server = CustomServer(ServerSettings(), make_server().context)
-    assert (await call_app(server, "/echo", {"a": 1})).body == b'{"a":1}'
-    assert (await call_app(server, "/nowhere")).status == 404
