@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.chaos.result import Result
+from tests.faults.chaos.fault import Result
 
 HEADER = """\
 # Robustness

@@ -10,15 +10,14 @@ import pytest
 
 from tests.faults.chaos import catalogue, page
 from tests.faults.chaos.__main__ import play
-from tests.faults.chaos.fault import Fault
+from tests.faults.chaos.fault import Fault, Result
 from tests.faults.chaos.fault_context import FaultContext
 from tests.faults.chaos.invariants import LAST_WORD, Broken, NotInjected, incomplete, no_crash
-from tests.faults.chaos.result import Result
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> FaultContext:
-    return FaultContext(tmp_path, tmp_path, short=True)
+    return FaultContext(tmp_path)
 
 
 def fault(error: Exception | None) -> Fault:
