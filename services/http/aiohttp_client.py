@@ -16,11 +16,11 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.connection_pool import (
     ConnectFailed,
     InvalidResponse,
+    Limits,
     ReceivedResponse,
     ResponseBody,
     decoders,
 )
-from rollyard.services.http.limits import Limits
 from rollyard.services.http.loop_lag import LagAwareTimeout, LoopLag
 
 LINE_BYTES = 16 * 1024

@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 from rollyard.records.errors import Failure, FailureKind, did_you_mean
 from rollyard.records.run_types import Directory, Keys
 from rollyard.services.backoff import Backoff
-from rollyard.services.http.limits import RUN_LIMITS
+from rollyard.services.http.connection_pool import RUN_LIMITS
 from rollyard.services.http.problem import raise_for_status, with_server
 from rollyard.services.http.transport import CONNECT_TIMED_OUT, HttpResponse, Transport
 from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER

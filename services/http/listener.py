@@ -25,8 +25,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.services.http.access import Peers, peer_protocol
-from rollyard.services.http.connection_pool import REQUEST_HEADER, CallbackBudget
-from rollyard.services.http.limits import MIB, RUN_LIMITS, Limits
+from rollyard.services.http.connection_pool import MIB, REQUEST_HEADER, RUN_LIMITS, CallbackBudget, Limits
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.problem import problem_response, to_problem
 

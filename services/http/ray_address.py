@@ -1,4 +1,4 @@
-"""Checks the address of a Ray cluster up front, because Ray and vLLM wait for minutes if it does not respond."""
+"""Connects to Ray clusters, whose address is checked first: Ray and vLLM wait for minutes if it does not respond."""
 
 from __future__ import annotations
 

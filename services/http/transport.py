@@ -19,14 +19,16 @@ from yarl import URL
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.connection_pool import (
+    ENDPOINT_LIMITS,
+    RUN_LIMITS,
     ConnectFailed,
     ConnectionPool,
     Dialer,
     InvalidHeader,
+    Limits,
     ResponseBody,
     target_of,
 )
-from rollyard.services.http.limits import ENDPOINT_LIMITS, RUN_LIMITS, Limits
 from rollyard.services.http.loop_lag import LoopLag
 
 

@@ -51,6 +51,11 @@ def test_servers_are_selected_by_name_and_by_family(only: list[str], selected: l
     assert [spec.name for spec in select_servers(load_config().servers, only)] == selected
 
 
+def test_an_unknown_server_name_is_rejected_with_the_closest_match() -> None:
+    with pytest.raises(OperatorError, match=r"--only 'policy' is neither a server nor a family.*policy_model"):
+        select_servers(load_config().servers, ["policy"])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

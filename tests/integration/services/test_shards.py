@@ -169,6 +169,19 @@ async def test_a_task_that_is_rejected_does_not_keep_the_jobs_from_merging(stack
     assert sum(each.failed_attempts for each in again) == 0
 
 
+async def test_failed_attempts_are_those_of_each_job_and_its_rollouts_are_tried_again(
+    stack: RunningStack, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    options = {"rollout_timeout_s": 1e-6, "max_attempts": 2, "max_failure_rate": 1.0}
+    found = await asyncio.gather(*(collect(stack, out, f"{n}/2", **options) for n in (1, 2)))
+    assert {each.state for each in found} == {"incomplete"} and not out.exists()
+    for number in (1, 2):
+        await collect(stack, out, f"{number}/2")
+    assert keys_of(read_rows(out)) == EVERY
+    assert len(read_rows(RolloutPaths(out).failures)) == 2 * len(EVERY)
+
+
 async def test_a_job_always_continues_the_output(stack: RunningStack, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     for options in ({"overwrite": True}, {"resume": False}):

@@ -9,8 +9,7 @@ import zlib
 import pytest
 
 from rollyard.records.errors import FailureKind
-from rollyard.services.http.connection_pool import InvalidResponse, ResponseReader, decoders
-from rollyard.services.http.limits import Limits
+from rollyard.services.http.connection_pool import InvalidResponse, Limits, ResponseReader, decoders
 from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import failure_of, http, peer, send
 from tests.support.waiting import deadline_s

@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.records.errors import FailureKind
 from rollyard.services.http.client import RUN_HEADER
-from rollyard.services.http.limits import Limits
+from rollyard.services.http.connection_pool import Limits
 from rollyard.services.http.listener import ListenerLimits
 from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpTransport

@@ -168,3 +168,15 @@ async def test_a_server_that_is_not_in_the_config_cannot_join() -> None:
         await hosted.stop()
         assert failure.kind is FailureKind.UNKNOWN_SERVER and failure.problem.server == "head"
         assert registry.instances() == []
+
+
+async def test_an_invalid_directory_from_the_head_is_a_failure() -> None:
+    server = make_server("head")
+
+    @server.app.get("/directory")
+    async def directory() -> dict[str, int]:
+        return {"hello": 1}
+
+    async with listening(server) as hosted, http_transport() as transport:
+        failure = await failure_of(RegistryClient(transport, hosted.url, KEYS).directory())
+    assert failure.kind is FailureKind.MALFORMED_ANSWER
