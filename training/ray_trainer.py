@@ -11,6 +11,7 @@ from typing import Any
 
 from rollyard.records.errors import RunError
 from rollyard.records.process_group import guarded
+from rollyard.services.http.ray_address import connect
 from rollyard.services.runtime import ray_actor
 
 CHUNK = 1 << 20
@@ -39,7 +40,7 @@ def run_on_ray(
     import ray
 
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        connect(address, "a trainer on a Ray cluster")
         ray.cloudpickle.register_pickle_by_value(ray_actor)
         kind = ray.remote(num_cpus=0, num_gpus=num_gpus, max_restarts=0)(ray_actor.ProgramHost)
         actor = kind.remote()

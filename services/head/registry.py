@@ -78,11 +78,7 @@ class ServerRegistry:
         self._expected.add(instance)
 
     def register(self, registration: Registration) -> None:
-        """Register an instance, or update its URL and readiness.
-
-        Raises Failure unknown_server if the server is unknown or the instance was removed or never expected, and
-        bad_request if its code differs from the code recorded for this server.
-        """
+        """Register an instance, or update its URL and readiness. Raises Failure, such as unknown_server."""
         spec = self._specs.get(registration.name)
         if spec is None:
             detail = f"no server {registration.name!r} in this run{did_you_mean(registration.name, self._specs)}"
@@ -165,12 +161,10 @@ class ServerRegistry:
         return member is not None and self._status(member) == "success"
 
     def phase(self, instance: str) -> str:
-        """Return the startup phase that the instance last reported."""
         member = self._members.get(instance)
         return "" if member is None else member.phase
 
     def directory(self) -> Directory:
-        """Return the directory of the run's servers."""
         servers: dict[str, list[str]] = {name: [] for name in self._specs}
         quiet: dict[str, list[str]] = {}
         for member in self._members.values():

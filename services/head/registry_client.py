@@ -25,13 +25,9 @@ _CODE = TypeAdapter(dict[str, ServerCode])
 class Registry(Protocol):
     """What a collection needs from a head. Every method raises Failure if the head does not respond."""
 
-    async def directory(self) -> Directory:
-        """Return the servers of the run."""
-        ...
+    async def directory(self) -> Directory: ...
 
-    async def code(self) -> dict[str, ServerCode]:
-        """Return the code of each server that reports it."""
-        ...
+    async def code(self) -> dict[str, ServerCode]: ...
 
     async def report_collection(self, collection: Collection) -> None:
         """Show the status of the collection to those who read it from the head."""
@@ -39,8 +35,6 @@ class Registry(Protocol):
 
 
 class RegistryClient:
-    """Calls the head over HTTP."""
-
     def __init__(self, transport: Transport, head_url: str, keys: Keys) -> None:
         self._transport = transport
         self._url = head_url
@@ -63,14 +57,10 @@ class RegistryClient:
         await self._send("POST", "/collection", body, self._headers, REPORT_DEADLINE_S)
 
     async def directory(self) -> Directory:
-        """Fetch the server directory. Raises Failure if the request fails."""
         return _read_directory(await self._send("GET", "/directory", b"", self._headers))
 
     async def code(self) -> dict[str, ServerCode]:
-        """Fetch the digests of the code that each server has loaded, if it reports them.
-
-        Raises Failure if the request fails.
-        """
+        """Fetch the digests of the code that each server has loaded, if it reports them. Raises Failure."""
         body = await self._send("GET", "/server_code", b"", self._headers)
         try:
             return _CODE.validate_json(body)
@@ -101,9 +91,6 @@ def _read_directory(body: bytes) -> Directory:
     except ValidationError as error:
         detail = f"the response is not a server directory: {body[:200].decode('utf-8', 'replace')!r}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server="head") from error
-
-
-# Asks a head for the run that it belongs to.
 
 
 async def run_id_of(transport: HttpTransport, head: HeadFile) -> str:

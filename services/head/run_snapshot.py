@@ -18,27 +18,80 @@ from rollyard.records.types import FailureRow, Record
 from rollyard.services.http.problem import raise_for_status
 from rollyard.services.http.transport import Transport
 
-# Fetches a run's running episodes from its agents. An agent that does not respond is listed as unresponsive.
-
 DEADLINE_S = 2.0
 """An agent that takes longer to respond is listed as unresponsive."""
+HEAD_DEADLINE_S = 10.0
+MAX_EPISODES = 200
+MAX_FAILURES = 50
+_INSTANCES = TypeAdapter(list[ServerInstance])
+_COLLECTIONS = TypeAdapter(list[Collection])
+T = TypeVar("T")
+
+
+class RunSnapshot(Record):
+    """The state of a run at one moment, from the viewer's `GET /api/live` or `ng_status --episodes --json`."""
+
+    run_id: str = ""
+    """Empty if no run was found. `note` then lists the locations that were searched."""
+    head: str = ""
+    """URL of the run's head."""
+    stack: StackKind = "rollyard"
+    """With `nemo_gym`, only the servers are known, without their counters."""
+    time: float
+    """Time of the snapshot, in Unix seconds."""
+    servers: list[ServerInstance] = Field(default_factory=list)
+    total: int = 0
+    """Number of running episodes."""
+    stages: list[StageActivity] = Field(default_factory=list)
+    """Episodes of all agents, grouped by stage and server."""
+    episodes: list[RunningEpisode] = Field(default_factory=list)
+    """The oldest running episodes, at most 200, oldest first."""
+    stuck: list[str] = Field(default_factory=list)
+    """A sentence for each stage with stuck episodes, and for each unresponsive agent."""
+    collections: list[Collection] = Field(default_factory=list)
+    """Current and past collections of this run, most recent first."""
+    failures: list[FailureRow] = Field(default_factory=list)
+    """The last 50 failed attempts of all collections, most recent last."""
+    note: str = ""
+
+
+async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
+    """Fetch the current state of the run. Raises Failure if the head does not respond."""
+    servers, collections = await asyncio.gather(
+        fetch_instances(transport, head), _read(transport, head, "/collections", _COLLECTIONS)
+    )
+    activity = await fetch_activity(transport, servers, _headers(head), MAX_EPISODES)
+    failures = sorted((row for one in collections for row in one.failures), key=lambda row: row.time)
+    return RunSnapshot(
+        run_id=head.run_id,
+        head=head.url,
+        time=time.time(),
+        servers=servers,
+        total=activity.total,
+        stages=activity.stages(),
+        episodes=activity.oldest(MAX_EPISODES),
+        stuck=[*_stuck(activity.stages()), *_unresponsive(activity)],
+        collections=collections,
+        failures=failures[-MAX_FAILURES:],
+    )
+
+
+async def fetch_instances(transport: Transport, head: HeadFile) -> list[ServerInstance]:
+    """Fetch every instance of the run, ready or not. Raises Failure if the head does not respond."""
+    return await _read(transport, head, "/server_instances", _INSTANCES)
 
 
 @dataclass
 class AgentActivity:
-    """The responses of the run's agents."""
-
     responses: list[RunningEpisodes] = field(default_factory=list)
     unresponsive: dict[str, str] = field(default_factory=dict)
     """Instance -> why it did not report its episodes."""
 
     @property
     def total(self) -> int:
-        """Number of running episodes."""
         return sum(response.total for response in self.responses)
 
     def oldest(self, limit: int) -> list[RunningEpisode]:
-        """Return the oldest episodes of all agents, oldest first."""
         episodes = [episode for response in self.responses for episode in response.episodes]
         return sorted(episodes, key=lambda episode: -episode.age_s)[:limit]
 
@@ -87,67 +140,6 @@ def _merge(one: StageActivity, other: StageActivity) -> StageActivity:
         median_s=max(medians, default=None),
         stuck=one.stuck + other.stuck,
         slowest=max(one.slowest, other.slowest, key=lambda episode: episode.stage_s),
-    )
-
-
-HEAD_DEADLINE_S = 10.0
-MAX_EPISODES = 200
-MAX_FAILURES = 50
-_INSTANCES = TypeAdapter(list[ServerInstance])
-_COLLECTIONS = TypeAdapter(list[Collection])
-T = TypeVar("T")
-
-
-class RunSnapshot(Record):
-    """The state of a run at one moment, from the viewer's `GET /api/live` or `ng_status --episodes --json`."""
-
-    run_id: str = ""
-    """Empty if no run was found. `note` then lists the locations that were searched."""
-    head: str = ""
-    """URL of the run's head."""
-    stack: StackKind = "rollyard"
-    """With `nemo_gym`, only the servers are known, without their counters."""
-    time: float
-    """Time of the snapshot, in Unix seconds."""
-    servers: list[ServerInstance] = Field(default_factory=list)
-    total: int = 0
-    """Number of running episodes."""
-    stages: list[StageActivity] = Field(default_factory=list)
-    """Episodes of all agents, grouped by stage and server."""
-    episodes: list[RunningEpisode] = Field(default_factory=list)
-    """The oldest running episodes, at most 200, oldest first."""
-    stuck: list[str] = Field(default_factory=list)
-    """A sentence for each stage with stuck episodes, and for each unresponsive agent."""
-    collections: list[Collection] = Field(default_factory=list)
-    """Current and past collections of this run, most recent first."""
-    failures: list[FailureRow] = Field(default_factory=list)
-    """The last 50 failed attempts of all collections, most recent last."""
-    note: str = ""
-
-
-async def fetch_instances(transport: Transport, head: HeadFile) -> list[ServerInstance]:
-    """Fetch every instance of the run, ready or not. Raises Failure if the head does not respond."""
-    return await _read(transport, head, "/server_instances", _INSTANCES)
-
-
-async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
-    """Fetch the current state of the run. Raises Failure if the head does not respond."""
-    servers, collections = await asyncio.gather(
-        fetch_instances(transport, head), _read(transport, head, "/collections", _COLLECTIONS)
-    )
-    activity = await fetch_activity(transport, servers, _headers(head), MAX_EPISODES)
-    failures = sorted((row for one in collections for row in one.failures), key=lambda row: row.time)
-    return RunSnapshot(
-        run_id=head.run_id,
-        head=head.url,
-        time=time.time(),
-        servers=servers,
-        total=activity.total,
-        stages=activity.stages(),
-        episodes=activity.oldest(MAX_EPISODES),
-        stuck=[*_stuck(activity.stages()), *_unresponsive(activity)],
-        collections=collections,
-        failures=failures[-MAX_FAILURES:],
     )
 
 

@@ -28,97 +28,22 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 
 _COLLECTION = ("folder", "file")
-
-
-class HeadMetrics:
-    """Reads the registry and the collections at each scrape."""
-
-    def __init__(self, registry: ServerRegistry, collections: Callable[[], Sequence[Collection]]) -> None:
-        self._registry = registry
-        self._collections = collections
-
-    def collect(self) -> Iterable[Metric]:
-        yield from self._server_metrics()
-        yield from self._collection_metrics()
-
-    def _server_metrics(self) -> Iterator[Metric]:
-        requested = GaugeMetricFamily("rollyard_instances", "Instances that the config requests", labels=["server"])
-        ready = GaugeMetricFamily(
-            "rollyard_instances_ready", "Instances that are ready and send heartbeats", labels=["server"]
-        )
-        restarts = CounterMetricFamily("rollyard_restarts", "Restarts of instances that died", labels=["server"])
-        ready_servers = [instance.server_name for instance in self._registry.instances() if instance.ready]
-        for server, replicas in self._registry.replicas.items():
-            requested.add_metric([server], replicas)
-            ready.add_metric([server], ready_servers.count(server))
-            restarts.add_metric([server], self._registry.restarts.get(server, 0))
-        yield from (requested, ready, restarts)
-
-    def _collection_metrics(self) -> Iterator[Metric]:
-        def gauge(name: str, help_text: str, *extra: str) -> GaugeMetricFamily:
-            return GaugeMetricFamily(f"rollyard_collection_{name}", help_text, labels=[*_COLLECTION, *extra])
-
-        rollouts = gauge("rollouts", "Rollouts of a collection: expected, measured, given_up, in_flight", "state")
-        reward = gauge("reward_mean", "Mean reward of the measured rollouts")
-        success = gauge("success_ratio", "Share of the measured rollouts that succeeded")
-        prefix_mismatches = gauge(
-            "token_break_ratio", "Share of later turns with a prefix mismatch in the token history"
-        )
-        eta = gauge("eta_seconds", "Time until all rollouts are measured at the current rate")
-        oldest = gauge("oldest_seconds", "Age of the oldest rollout in flight")
-        dataset_rollouts = gauge("dataset_rollouts", "Measured rollouts of one dataset of a mixture", "dataset")
-        dataset_reward = gauge("dataset_reward_mean", "Mean reward of one dataset", "dataset")
-        dataset_success = gauge("dataset_success_ratio", "Share of a dataset's rollouts that succeeded", "dataset")
-        failed = CounterMetricFamily(
-            "rollyard_collection_failed_attempts", "Failed attempts by kind", labels=[*_COLLECTION, "kind"]
-        )
-        for collection in self._collections():
-            # The file name alone is not unique: two runs may both write a rollouts.jsonl, and series must not repeat.
-            folder, _, file = collection.output.rpartition("/")
-            path, status = (folder, file), collection.status
-            states = {
-                "expected": status.expected,
-                "measured": status.measured,
-                "given_up": status.failed,
-                "in_flight": status.in_flight,
-            }
-            for state, count in states.items():
-                rollouts.add_metric([*path, state], count)
-            oldest.add_metric([*path], status.oldest_s)
-            if status.mean_reward is not None:
-                reward.add_metric([*path], status.mean_reward)
-            if status.successes is not None and status.measured:
-                success.add_metric([*path], status.successes / status.measured)
-            if status.token_turns:
-                prefix_mismatches.add_metric([*path], status.token_breaks / status.token_turns)
-            if status.state == "running" and status.eta_s is not None:
-                eta.add_metric([*path], status.eta_s)
-            for name, dataset in status.datasets.items():
-                dataset_rollouts.add_metric([*path, name], dataset.measured)
-                dataset_reward.add_metric([*path, name], dataset.mean_reward)
-                if dataset.successes is not None and dataset.measured:
-                    dataset_success.add_metric([*path, name], dataset.successes / dataset.measured)
-            for kind, count in status.failures.items():
-                failed.add_metric([*path, kind], count)
-        yield from (
-            rollouts,
-            reward,
-            success,
-            prefix_mismatches,
-            eta,
-            oldest,
-            dataset_rollouts,
-            dataset_reward,
-            dataset_success,
-            failed,
-        )
-
-
-M = TypeVar("M", bound=BaseModel)
-
+_GAUGES = {
+    "rollouts": ("Rollouts of a collection: expected, measured, given_up, in_flight", "state"),
+    "reward_mean": ("Mean reward of the measured rollouts",),
+    "success_ratio": ("Share of the measured rollouts that succeeded",),
+    "token_break_ratio": ("Share of later turns with a prefix mismatch in the token history",),
+    "eta_seconds": ("Time until all rollouts are measured at the current rate",),
+    "oldest_seconds": ("Age of the oldest rollout in flight",),
+    "dataset_rollouts": ("Measured rollouts of one dataset of a mixture", "dataset"),
+    "dataset_reward_mean": ("Mean reward of one dataset", "dataset"),
+    "dataset_success_ratio": ("Share of a dataset's rollouts that succeeded", "dataset"),
+}
+"""Metrics of a collection: the end of the name, the help text, and further labels."""
 MAX_COLLECTIONS = 16
 """Maximum number of collections to keep. The one that reported least recently is dropped first."""
 _NEMO_GYM_NAMES = {name: alias for alias, name in ALIASES.items()}
+M = TypeVar("M", bound=BaseModel)
 
 
 class Head(Server):
@@ -177,10 +102,7 @@ class Head(Server):
         return list(reversed(self._collections.values()))
 
     async def _prometheus_targets(self, request: Request) -> list[Json]:
-        """Return the addresses of Rollyard's servers for Prometheus's http_sd_configs.
-
-        The head's own address is taken from the request's Host header.
-        """
+        """Return the servers' addresses for Prometheus's http_sd_configs; the head's is the Host header."""
         run = {"run": self.registry.run_id}
         head_address = request.headers.get("host") or "{}:{}".format(*self.address)
         head = {"targets": [head_address], "labels": {"name": "head", "family": "head", **run}}
@@ -214,17 +136,14 @@ class Head(Server):
         return self.registry.instances()
 
     async def _global_config_dict_yaml(self) -> str:
-        """Return the merged config as YAML, with every server's host and port and without secrets.
-
-        Families have NeMo Gym's names, by which its tools find the agents.
-        """
+        """Return the merged config as YAML with all addresses, NeMo Gym's family names, and no secrets."""
         tree = {key: _with_nemo_gym_names(node) for key, node in self._config.redacted().items()}
         tree["head_server"] = {"host": self.address[0], "port": self.address[1]}
         for instance in self.registry.instances():
             for node in tree[instance.server_name].values() if instance.url else ():
                 if isinstance(node, dict) and instance.name in node:
                     node[instance.name] = {**(node[instance.name] or {}), "host": instance.host, "port": instance.port}
-        return yaml.safe_dump(_escape_references(tree), sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(escape_references(tree), sort_keys=False, allow_unicode=True)
 
     def _admit(self, call: RawRequest) -> None:
         secret = (call.header(SECRET_HEADER.encode()) or "").encode()
@@ -240,14 +159,74 @@ def _read(model: type[M], call: RawRequest) -> M:
 
 
 def _with_nemo_gym_names(node: Any) -> Any:
-    """Rename the family in a server's block."""
     return {_NEMO_GYM_NAMES.get(key, key): value for key, value in node.items()} if isinstance(node, dict) else node
 
 
-def _escape_references(value: Any) -> Any:
+def escape_references(value: Any) -> Any:
     """Escape each `${` in the resolved tree, so that OmegaConf does not parse it as a reference."""
     if isinstance(value, dict):
-        return {key: _escape_references(item) for key, item in value.items()}
+        return {key: escape_references(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_escape_references(item) for item in value]
+        return [escape_references(item) for item in value]
     return value.replace("${", "\\${") if isinstance(value, str) else value
+
+
+class HeadMetrics:
+    def __init__(self, registry: ServerRegistry, collections: Callable[[], Sequence[Collection]]) -> None:
+        self._registry = registry
+        self._collections = collections
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._server_metrics()
+        yield from self._collection_metrics()
+
+    def _server_metrics(self) -> Iterator[Metric]:
+        requested = GaugeMetricFamily("rollyard_instances", "Instances that the config requests", labels=["server"])
+        ready = GaugeMetricFamily(
+            "rollyard_instances_ready", "Instances that are ready and send heartbeats", labels=["server"]
+        )
+        restarts = CounterMetricFamily("rollyard_restarts", "Restarts of instances that died", labels=["server"])
+        ready_servers = [instance.server_name for instance in self._registry.instances() if instance.ready]
+        for server, replicas in self._registry.replicas.items():
+            requested.add_metric([server], replicas)
+            ready.add_metric([server], ready_servers.count(server))
+            restarts.add_metric([server], self._registry.restarts.get(server, 0))
+        yield from (requested, ready, restarts)
+
+    def _collection_metrics(self) -> Iterator[Metric]:
+        found = {
+            name: GaugeMetricFamily(f"rollyard_collection_{name}", help_text, labels=[*_COLLECTION, *extra])
+            for name, (help_text, *extra) in _GAUGES.items()
+        }
+        failed = CounterMetricFamily(
+            "rollyard_collection_failed_attempts", "Failed attempts by kind", labels=[*_COLLECTION, "kind"]
+        )
+        for collection in self._collections():
+            # The file name alone is not unique: two runs may both write a rollouts.jsonl, and series must not repeat.
+            folder, _, file = collection.output.rpartition("/")
+            path, status = (folder, file), collection.status
+            states = {
+                "expected": status.expected,
+                "measured": status.measured,
+                "given_up": status.failed,
+                "in_flight": status.in_flight,
+            }
+            for state, count in states.items():
+                found["rollouts"].add_metric([*path, state], count)
+            found["oldest_seconds"].add_metric([*path], status.oldest_s)
+            if status.mean_reward is not None:
+                found["reward_mean"].add_metric([*path], status.mean_reward)
+            if status.successes is not None and status.measured:
+                found["success_ratio"].add_metric([*path], status.successes / status.measured)
+            if status.token_turns:
+                found["token_break_ratio"].add_metric([*path], status.token_breaks / status.token_turns)
+            if status.state == "running" and status.eta_s is not None:
+                found["eta_seconds"].add_metric([*path], status.eta_s)
+            for name, part in status.datasets.items():
+                found["dataset_rollouts"].add_metric([*path, name], part.measured)
+                found["dataset_reward_mean"].add_metric([*path, name], part.mean_reward)
+                if part.successes is not None and part.measured:
+                    found["dataset_success_ratio"].add_metric([*path, name], part.successes / part.measured)
+            for kind, count in status.failures.items():
+                failed.add_metric([*path, kind], count)
+        yield from (*found.values(), failed)

@@ -1,10 +1,7 @@
 """Access control for servers without a token: rejects unknown host names, web pages and other users of the host.
 
-`hosts.py` checks the Host header, `socket_owners.py` asks the kernel which user owns a socket, `peer_user.py` looks up
-the owner once per connection, and `request_checks.py` decides whether a request is allowed.
-
 Requests from root and from the server's own user are allowed, including those that arrive through that user's reverse
-proxy or SSH tunnel.
+proxy or SSH tunnel. Checking the Host header prevents DNS rebinding by web pages.
 """
 
 from __future__ import annotations
@@ -19,349 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.transport import Scope
-
-# Checks a request's Host header against the known host names, which prevents DNS rebinding by web pages.
-
-_AUTHORITY = re.compile(
-    r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,254}))(?::(?P<port>[0-9]{0,5}))?"
-)
-_CACHE_SIZE = 64
-"""Maximum number of accepted Host headers to cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Authority:
-    """Host and port of a URL."""
-
-    host: str
-    """A lower-case host name without a trailing dot, or an IP address in its shortest form.
-
-    IPv4-mapped IPv6 addresses are stored as IPv4 addresses.
-    """
-    port: int | None
-
-
-def parse_authority(text: str) -> Authority | None:
-    """Parse `host`, `host:port`, `[::1]` or `[::1]:port`. Return None for anything else, such as `user@host`."""
-    found = _AUTHORITY.fullmatch(text)
-    if found is None:
-        return None
-    port = int(found["port"]) if found["port"] else None
-    if found["v6"]:
-        address = _address(found["v6"])
-        return Authority(address, port) if address else None
-    name = found["name"].lower()
-    name = name[:-1] if name.endswith(".") else name
-    if not name or name.startswith(".") or ".." in name or name.endswith("."):
-        return None
-    return Authority(_address(name) or name, port)
-
-
-def is_loopback(host: str) -> bool:
-    """True if only processes on this machine can reach `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-class KnownHosts:
-    """Accepts `localhost`, loopback addresses and the given names."""
-
-    def __init__(self, names: Iterable[str], *, any_address: bool = False) -> None:
-        """`any_address`: also accept every IP address, because web pages cannot rebind those.
-
-        Raises OperatorError if a name is not a valid host name.
-        """
-        self._names = {_parse_name(name) for name in names}
-        self._any_address = any_address
-        self._accepted: set[bytes] = set()
-
-    def knows(self, host: bytes) -> bool:
-        """True if a request with this Host header is allowed."""
-        if host in self._accepted:
-            return True
-        authority = parse_authority(host.decode("latin-1"))
-        if authority is None or not self._is_known(authority.host):
-            return False
-        if len(self._accepted) < _CACHE_SIZE:
-            self._accepted.add(host)
-        return True
-
-    def _is_known(self, host: str) -> bool:
-        return host in self._names or is_loopback(host) or (self._any_address and bool(_address(host)))
-
-
-def _address(text: str) -> str:
-    """Return the IP address in its shortest form, or an empty string if `text` is not an IP address."""
-    try:
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return ""
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
-
-
-def _parse_name(name: str) -> str:
-    authority = parse_authority(f"[{name}]" if name.count(":") > 1 and "[" not in name else name)
-    if authority is None:
-        raise OperatorError(f"{name!r} is not a host name; expected a name or an address, such as rollouts.example.org")
-    return authority.host
-
-
-# Looks up the user who owns a local TCP socket in the kernel's socket tables, by the socket's addresses.
-
-ESTABLISHED, FIN_WAIT1, FIN_WAIT2, LISTEN = 1, 4, 5, 10
-"""TCP states as the kernel numbers them (include/net/tcp_states.h)."""
-_OWNED = (ESTABLISHED, FIN_WAIT1, FIN_WAIT2)
-"""States in which a process can still hold a connected socket: a client may have closed only its sending side."""
-
-_MAPPED = bytes(10) + b"\xff\xff"
-
-Address = tuple[str, int]
-NOWHERE: Address = ("0.0.0.0", 0)
-"""Placeholder for the remote address of a listening socket."""
-
-
-@dataclass(frozen=True, slots=True)
-class Socket:
-    """A row of the kernel's socket table."""
-
-    state: int
-    uid: int
-    """The owner's user id. Check `inode` first, because this is also 0 once no process holds the socket."""
-    inode: int
-    """0 if no process holds the socket."""
-
-
-class SocketTable(Protocol):
-    """The TCP sockets of this network namespace."""
-
-    def find(self, local: Address, remote: Address) -> Socket | None:
-        """Return the socket bound to `local` and connected to `remote`, or else the one listening on `local`."""
-        ...
-
-    def close(self) -> None:
-        """Release the table's resources."""
-        ...
-
-
-def owner(table: SocketTable, local: Address, remote: Address) -> int | None:
-    """Return the user id of the process that holds the connected socket, or None if it cannot be determined."""
-    found = table.find(local, remote)
-    return found.uid if found is not None and found.state in _OWNED and found.inode else None
-
-
-def listener_owner(table: SocketTable, address: Address) -> int | None:
-    """Return the user id of the process that accepts connections to `address`, or None if it cannot be determined."""
-    found = table.find(address, NOWHERE)
-    return found.uid if found is not None and found.state == LISTEN and found.inode else None
-
-
-def kernel_sockets() -> SocketTable:
-    """Open netlink's socket table if the kernel supports it, otherwise the one in /proc."""
-    try:
-        table = SockDiag()
-    except (OSError, AttributeError):  # refused, or not Linux
-        return ProcNet()
-    # A kernel without the tcp_diag module reports "not found" for every socket.
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", 0))
-            probe.listen(1)
-        except OSError:
-            return ProcNet()
-        found = table.find(probe.getsockname(), NOWHERE)
-    if found is not None and found.state == LISTEN:
-        return table
-    table.close()
-    return ProcNet()
-
-
-class SockDiag:
-    """Looks up sockets by their addresses through netlink."""
-
-    _PROTOCOL = 4  # NETLINK_SOCK_DIAG
-    _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
-    _REQUEST = 1  # NLM_F_REQUEST
-    _HEADER = struct.Struct("=IHHII")
-    _QUERY = struct.Struct("=BBBxI")
-    _ADDRESSES = struct.Struct("!HH16s16s")
-    _NO_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # any interface, no cookie
-    _RESPONSE = struct.Struct("=BB2x48sIIIII")
-
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, self._PROTOCOL)
-        self._socket.setblocking(False)
-        self._count = 0
-
-    def close(self) -> None:
-        """Close the netlink socket."""
-        self._socket.close()
-
-    def find(self, local: Address, remote: Address) -> Socket | None:
-        own, peer = _pack(local[0]), _pack(remote[0])
-        if len(own) != len(peer):
-            peer = bytes(len(own))
-        family = socket.AF_INET if len(own) == 4 else socket.AF_INET6
-        self._count = self._count % 0xFFFFFFFF + 1
-        addresses = self._ADDRESSES.pack(local[1], remote[1], own.ljust(16, b"\0"), peer.ljust(16, b"\0"))
-        body = self._QUERY.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF) + addresses + self._NO_COOKIE
-        head = self._HEADER.pack(self._HEADER.size + len(body), self._BY_FAMILY, self._REQUEST, self._count, 0)
-        try:
-            self._socket.send(head + body)
-            while True:  # the kernel has responded by now; skip responses to earlier queries
-                response = self._socket.recv(1024)
-                _, kind, _, number, _ = self._HEADER.unpack_from(response)
-                if number == self._count:
-                    break
-        except OSError:
-            return None
-        if kind != self._BY_FAMILY:  # NLMSG_ERROR: no such socket
-            return None
-        _, state, _, _, _, _, uid, inode = self._RESPONSE.unpack_from(response, self._HEADER.size)
-        return Socket(state, uid, inode)
-
-
-class ProcNet:
-    """Looks up sockets in /proc/net/tcp and /proc/net/tcp6."""
-
-    def __init__(self, folder: Path = Path("/proc/net")) -> None:
-        self._folder = folder
-
-    def find(self, local: Address, remote: Address) -> Socket | None:
-        own, peer = (_pack(local[0]), local[1]), (_pack(remote[0]), remote[1])
-        listening: list[tuple[bool, Socket]] = []
-        for local_end, remote_end, found in self._rows():
-            if local_end[1] != own[1]:
-                continue
-            if local_end[0] == own[0] and remote_end == peer and found.state != LISTEN:
-                return found
-            if found.state == LISTEN and (local_end[0] == own[0] or not any(local_end[0])):
-                listening.append((local_end[0] == own[0], found))
-        return max(listening, key=lambda pair: pair[0])[1] if listening else None
-
-    def close(self) -> None:
-        pass
-
-    def _rows(self) -> Iterator[tuple[tuple[bytes, int], tuple[bytes, int], Socket]]:
-        for name in ("tcp", "tcp6"):
-            try:
-                lines = (self._folder / name).read_text().splitlines()[1:]
-            except OSError:
-                continue
-            for line in lines:
-                fields = line.split()
-                yield _read(fields[1]), _read(fields[2]), Socket(int(fields[3], 16), int(fields[7]), int(fields[9]))
-
-
-def _pack(host: str) -> bytes:
-    """Return an IP address in network byte order, with IPv4-mapped IPv6 addresses converted to IPv4."""
-    if ":" not in host:
-        return socket.inet_pton(socket.AF_INET, host)
-    return _as_ipv4(socket.inet_pton(socket.AF_INET6, host.partition("%")[0]))
-
-
-def _as_ipv4(packed: bytes) -> bytes:
-    return packed[12:] if packed.startswith(_MAPPED) else packed
-
-
-def _read(text: str) -> tuple[bytes, int]:
-    """Parse an address such as `0100007F:2AF8`, whose 32-bit words are in the host's byte order."""
-    words, _, port = text.partition(":")
-    raw = bytes.fromhex(words)
-    packed = b"".join(struct.pack("!I", struct.unpack_from("=I", raw, at)[0]) for at in range(0, len(raw), 4))
-    return _as_ipv4(packed), int(port, 16)
-
-
-# Finds the user who opened a local connection, once per connection.
-
-PEER = "peer_uid"
-"""Key in a request's `scope["state"]`. The value is the peer's user id, or None if it cannot be determined."""
-
-
-class Peers:
-    """Looks up the user who owns the peer's socket."""
-
-    def __init__(self, table: SocketTable | None = None, *, unmapped: int | None = None) -> None:
-        """`unmapped`: user id that represents all users without a mapping in this namespace (default: the kernel's)."""
-        self._table = table
-        self._unmapped = _unmapped() if unmapped is None else unmapped
-
-    def open(self) -> None:
-        """Open the socket table. Call this before the first connection."""
-        self._table = self._table or kernel_sockets()
-
-    def close(self) -> None:
-        """Close the socket table. Call this after the last connection."""
-        if self._table is not None:
-            self._table.close()
-
-    def owner(self, transport: asyncio.BaseTransport) -> int | None:
-        """Return the peer's user id, or None if it cannot be determined."""
-        there, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if self._table is None or not isinstance(there, tuple) or not isinstance(here, tuple):
-            return None
-        uid = owner(self._table, there[:2], here[:2])
-        return None if uid == self._unmapped else uid
-
-
-def peer_of(scope: Mapping[str, Any]) -> tuple[bool, int | None]:
-    """Return whether the peer's user was looked up, and the peer's user id (None if it is unknown)."""
-    state = scope.get("state") or {}
-    return PEER in state, state.get(PEER)
-
-
-def _unmapped() -> int:
-    """Return the user id that represents users without a mapping in this namespace, or -1 if all users are mapped."""
-    try:
-        if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
-            return -1
-        return int(Path("/proc/sys/kernel/overflowuid").read_text())
-    except (OSError, ValueError):
-        return 65534
-
-
-def own_uid() -> int:
-    """Return the id of the user who owns this process's sockets."""
-    return os.geteuid()
-
-
-# The protocol with which uvicorn serves connections whose user is looked up.
-
-_TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
-
-
-class PeerProtocol(HttpToolsProtocol):
-    """Extends uvicorn's protocol: stores the peer's user id, and uses the host from an absolute request target."""
-
-    def __init__(self, *arguments: Any, peers: Peers, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._peers = peers
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, PEER: self._peers.owner(transport)}
-
-    def on_headers_complete(self) -> None:
-        # RFC 9112, 3.2.2: the host of an absolute target replaces the Host header.
-        if not self.url.startswith(b"/") and (target := _TARGET.match(self.url)):
-            self.headers[:] = [*(pair for pair in self.headers if pair[0] != b"host"), (b"host", target[1])]
-        super().on_headers_complete()
-
-
-def peer_protocol(peers: Peers) -> type[asyncio.Protocol]:
-    """Return the protocol class for uvicorn's `http` setting."""
-    return cast(type[asyncio.Protocol], partial(PeerProtocol, peers=peers))
-
-
-# Checks requests to a server without a token.
 
 _CHECKED_HEADERS = frozenset(
     {b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-type", b"content-length", b"transfer-encoding"}
@@ -372,8 +32,6 @@ Headers = dict[bytes, bytes]
 
 
 class Access:
-    """Decides whether a request is allowed."""
-
     def __init__(
         self,
         hosts: KnownHosts,
@@ -381,23 +39,16 @@ class Access:
         command: str,
         other_users: bool = False,
         links: bool = False,
-        uid: int | None = None,
     ) -> None:
-        """`command`: the command whose options are suggested in error messages; `other_users`: allow all users of the
-        host; `links`: allow users to follow links from other sites; `uid`: this server's user id (default: the
-        process's).
-        """
+        """`command`: command whose options messages suggest; `links`: allow users to follow links from other sites."""
         self._hosts = hosts
         self._command = command
         self._other_users = other_users
         self._links = links
-        self._uid = own_uid() if uid is None else uid
+        self._uid = own_uid()
 
     def refusal(self, scope: Scope) -> Failure | None:
-        """Return the reason for refusing the request, or None if it is allowed.
-
-        Requests without a socket come from this process and are always allowed.
-        """
+        """Return the reason for refusing the request. Those without a socket come from this process and are allowed."""
         # A peer that resets its connection immediately no longer has an address, but its request has arrived.
         if scope.get("client") is None and not peer_of(scope)[0]:
             return None
@@ -478,3 +129,302 @@ def _forbidden(detail: str, status: int = 403) -> Failure:
 
 def _excerpt(value: bytes) -> str:
     return repr(value[:100].decode("latin-1"))
+
+
+_AUTHORITY = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,254}))(?::(?P<port>[0-9]{0,5}))?"
+)
+_CACHE_SIZE = 64
+"""Maximum number of accepted Host headers to cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    host: str
+    """A lower-case host name without a trailing dot, or the shortest form of an IP address (IPv4 if it is mapped)."""
+    port: int | None
+
+
+def parse_authority(text: str) -> Authority | None:
+    """Parse `host`, `host:port`, `[::1]` or `[::1]:port`. Return None for anything else, such as `user@host`."""
+    found = _AUTHORITY.fullmatch(text)
+    if found is None:
+        return None
+    port = int(found["port"]) if found["port"] else None
+    if found["v6"]:
+        address = _address(found["v6"])
+        return Authority(address, port) if address else None
+    name = found["name"].lower()
+    name = name[:-1] if name.endswith(".") else name
+    if not name or name.startswith(".") or ".." in name or name.endswith("."):
+        return None
+    return Authority(_address(name) or name, port)
+
+
+def is_loopback(host: str) -> bool:
+    """True if only processes on this machine can reach `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class KnownHosts:
+    """Accepts `localhost`, loopback addresses and the given names."""
+
+    def __init__(self, names: Iterable[str], *, any_address: bool = False) -> None:
+        """`any_address`: also accept every IP address, which web pages cannot rebind. Raises OperatorError."""
+        self._names = {_parse_name(name) for name in names}
+        self._any_address = any_address
+        self._accepted: set[bytes] = set()
+
+    def knows(self, host: bytes) -> bool:
+        if host in self._accepted:
+            return True
+        authority = parse_authority(host.decode("latin-1"))
+        if authority is None or not self._is_known(authority.host):
+            return False
+        if len(self._accepted) < _CACHE_SIZE:
+            self._accepted.add(host)
+        return True
+
+    def _is_known(self, host: str) -> bool:
+        return host in self._names or is_loopback(host) or (self._any_address and bool(_address(host)))
+
+
+def _address(text: str) -> str:
+    """Return the IP address in its shortest form, or an empty string if `text` is not an IP address."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return ""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _parse_name(name: str) -> str:
+    authority = parse_authority(f"[{name}]" if name.count(":") > 1 and "[" not in name else name)
+    if authority is None:
+        raise OperatorError(f"{name!r} is not a host name; expected a name or an address, such as rollouts.example.org")
+    return authority.host
+
+
+ESTABLISHED, FIN_WAIT1, FIN_WAIT2, LISTEN = 1, 4, 5, 10
+"""TCP states as the kernel numbers them (include/net/tcp_states.h)."""
+_OWNED = (ESTABLISHED, FIN_WAIT1, FIN_WAIT2)
+"""States in which a process can still hold a connected socket: a client may have closed only its sending side."""
+_MAPPED = bytes(10) + b"\xff\xff"
+Address = tuple[str, int]
+NOWHERE: Address = ("0.0.0.0", 0)
+"""Placeholder for the remote address of a listening socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Socket:
+    state: int
+    uid: int
+    """The owner's user id. Check `inode` first, because this is also 0 once no process holds the socket."""
+    inode: int
+    """0 if no process holds the socket."""
+
+
+def owner(table: SocketTable, local: Address, remote: Address) -> int | None:
+    """Return the user id of the process that holds the connected socket, or None if it cannot be determined."""
+    found = table.find(local, remote)
+    return found.uid if found is not None and found.state in _OWNED and found.inode else None
+
+
+def listener_owner(table: SocketTable, address: Address) -> int | None:
+    """Return the user id of the process that accepts connections to `address`, or None if it cannot be determined."""
+    found = table.find(address, NOWHERE)
+    return found.uid if found is not None and found.state == LISTEN and found.inode else None
+
+
+def kernel_sockets() -> SocketTable:
+    """Open netlink's socket table if the kernel supports it, otherwise the one in /proc."""
+    try:
+        table = SockDiag()
+    except (OSError, AttributeError):  # refused, or not Linux
+        return ProcNet()
+    # A kernel without the tcp_diag module reports "not found" for every socket.
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", 0))
+            probe.listen(1)
+        except OSError:
+            return ProcNet()
+        found = table.find(probe.getsockname(), NOWHERE)
+    if found is not None and found.state == LISTEN:
+        return table
+    table.close()
+    return ProcNet()
+
+
+class SockDiag:
+    _PROTOCOL = 4  # NETLINK_SOCK_DIAG
+    _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
+    _REQUEST = 1  # NLM_F_REQUEST
+    _HEADER = struct.Struct("=IHHII")
+    _QUERY = struct.Struct("=BBBxI")
+    _ADDRESSES = struct.Struct("!HH16s16s")
+    _NO_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # any interface, no cookie
+    _RESPONSE = struct.Struct("=BB2x48sIIIII")
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, self._PROTOCOL)
+        self._socket.setblocking(False)
+        self._count = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def find(self, local: Address, remote: Address) -> Socket | None:
+        own, peer = _pack(local[0]), _pack(remote[0])
+        if len(own) != len(peer):
+            peer = bytes(len(own))
+        family = socket.AF_INET if len(own) == 4 else socket.AF_INET6
+        self._count = self._count % 0xFFFFFFFF + 1
+        addresses = self._ADDRESSES.pack(local[1], remote[1], own.ljust(16, b"\0"), peer.ljust(16, b"\0"))
+        body = self._QUERY.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF) + addresses + self._NO_COOKIE
+        head = self._HEADER.pack(self._HEADER.size + len(body), self._BY_FAMILY, self._REQUEST, self._count, 0)
+        try:
+            self._socket.send(head + body)
+            while True:  # the kernel has responded by now; skip responses to earlier queries
+                response = self._socket.recv(1024)
+                _, kind, _, number, _ = self._HEADER.unpack_from(response)
+                if number == self._count:
+                    break
+        except OSError:
+            return None
+        if kind != self._BY_FAMILY:  # NLMSG_ERROR: no such socket
+            return None
+        _, state, _, _, _, _, uid, inode = self._RESPONSE.unpack_from(response, self._HEADER.size)
+        return Socket(state, uid, inode)
+
+
+class ProcNet:
+    def __init__(self, folder: Path = Path("/proc/net")) -> None:
+        self._folder = folder
+
+    def find(self, local: Address, remote: Address) -> Socket | None:
+        own, peer = (_pack(local[0]), local[1]), (_pack(remote[0]), remote[1])
+        listening: list[tuple[bool, Socket]] = []
+        for local_end, remote_end, found in self._rows():
+            if local_end[1] != own[1]:
+                continue
+            if local_end[0] == own[0] and remote_end == peer and found.state != LISTEN:
+                return found
+            if found.state == LISTEN and (local_end[0] == own[0] or not any(local_end[0])):
+                listening.append((local_end[0] == own[0], found))
+        return max(listening, key=lambda pair: pair[0])[1] if listening else None
+
+    def listeners(self) -> Iterator[tuple[int, Socket]]:
+        return ((local[1], found) for local, _, found in self._rows() if found.state == LISTEN)
+
+    def close(self) -> None:
+        pass
+
+    def _rows(self) -> Iterator[tuple[tuple[bytes, int], tuple[bytes, int], Socket]]:
+        for name in ("tcp", "tcp6"):
+            try:
+                lines = (self._folder / name).read_text().splitlines()[1:]
+            except OSError:
+                continue
+            for line in lines:
+                fields = line.split()
+                yield _read(fields[1]), _read(fields[2]), Socket(int(fields[3], 16), int(fields[7]), int(fields[9]))
+
+
+SocketTable = SockDiag | ProcNet
+
+
+def _pack(host: str) -> bytes:
+    """Return an IP address in network byte order, with IPv4-mapped IPv6 addresses converted to IPv4."""
+    if ":" not in host:
+        return socket.inet_pton(socket.AF_INET, host)
+    return _as_ipv4(socket.inet_pton(socket.AF_INET6, host.partition("%")[0]))
+
+
+def _as_ipv4(packed: bytes) -> bytes:
+    return packed[12:] if packed.startswith(_MAPPED) else packed
+
+
+def _read(text: str) -> tuple[bytes, int]:
+    """Parse an address such as `0100007F:2AF8`, whose 32-bit words are in the host's byte order."""
+    words, _, port = text.partition(":")
+    raw = bytes.fromhex(words)
+    packed = b"".join(struct.pack("!I", struct.unpack_from("=I", raw, at)[0]) for at in range(0, len(raw), 4))
+    return _as_ipv4(packed), int(port, 16)
+
+
+PEER = "peer_uid"
+"""Key in a request's `scope["state"]`. The value is the peer's user id, or None if it cannot be determined."""
+
+
+class Peers:
+    def __init__(self, table: SocketTable | None = None, *, unmapped: int | None = None) -> None:
+        """`unmapped`: user id that represents all users without a mapping in this namespace (default: the kernel's)."""
+        self._table = table
+        self._unmapped = _unmapped() if unmapped is None else unmapped
+
+    def open(self) -> None:
+        """Open the socket table. Call this before the first connection."""
+        self._table = self._table or kernel_sockets()
+
+    def close(self) -> None:
+        if self._table is not None:
+            self._table.close()
+
+    def owner(self, transport: asyncio.BaseTransport) -> int | None:
+        """Return the peer's user id, or None if it cannot be determined."""
+        there, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if self._table is None or not isinstance(there, tuple) or not isinstance(here, tuple):
+            return None
+        uid = owner(self._table, there[:2], here[:2])
+        return None if uid == self._unmapped else uid
+
+
+def peer_of(scope: Mapping[str, Any]) -> tuple[bool, int | None]:
+    """Return whether the peer's user was looked up, and the peer's user id (None if it is unknown)."""
+    state = scope.get("state") or {}
+    return PEER in state, state.get(PEER)
+
+
+def _unmapped() -> int:
+    """Return the user id that represents users without a mapping in this namespace, or -1 if all users are mapped."""
+    try:
+        if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
+            return -1
+        return int(Path("/proc/sys/kernel/overflowuid").read_text())
+    except (OSError, ValueError):
+        return 65534
+
+
+def own_uid() -> int:
+    return os.geteuid()
+
+
+_TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
+
+
+class PeerProtocol(HttpToolsProtocol):
+    """Extends uvicorn's protocol: stores the peer's user id, and uses the host from an absolute request target."""
+
+    def __init__(self, *arguments: Any, peers: Peers, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._peers = peers
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, PEER: self._peers.owner(transport)}
+
+    def on_headers_complete(self) -> None:
+        # RFC 9112, 3.2.2: the host of an absolute target replaces the Host header.
+        if not self.url.startswith(b"/") and (target := _TARGET.match(self.url)):
+            self.headers[:] = [*(pair for pair in self.headers if pair[0] != b"host"), (b"host", target[1])]
+        super().on_headers_complete()
+
+
+def peer_protocol(peers: Peers) -> type[asyncio.Protocol]:
+    """Return the protocol class for uvicorn's `http` setting."""
+    return cast(type[asyncio.Protocol], partial(PeerProtocol, peers=peers))

@@ -16,11 +16,11 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.connection_pool import (
     ConnectFailed,
     InvalidResponse,
+    Limits,
     ReceivedResponse,
     ResponseBody,
     decoders,
 )
-from rollyard.services.http.limits import Limits
 from rollyard.services.http.loop_lag import LagAwareTimeout, LoopLag
 
 LINE_BYTES = 16 * 1024
@@ -49,7 +49,6 @@ class AiohttpClient:
     async def stream(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
     ) -> tuple[int, CIMultiDictProxy[str], ResponseBody]:
-        """Return the status, the headers and the body."""
         timeout: LagAwareTimeout = self._lag.timeout(timeout_s)
         async with timeout:
             response = await self._request(method, url, body, headers, proxy)
@@ -69,7 +68,6 @@ class AiohttpClient:
         return response.status, response.headers, ResponseBody(chunks(), response.close)
 
     def failure(self, error: Exception, url: str, timeout_s: float) -> Failure | None:
-        """Return what one of aiohttp's errors means; None for any other error."""
         if not isinstance(error, aiohttp.ClientError):
             return None
         if isinstance(error, aiohttp.ClientHttpProxyError):
@@ -86,7 +84,6 @@ class AiohttpClient:
         return Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({type(error).__name__}: {error})")
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -130,10 +127,7 @@ class AiohttpClient:
             raise InvalidResponse("the peer switched to a different protocol")
 
     def _get_session(self) -> aiohttp.ClientSession:
-        """Return the session, creating it on first use.
-
-        It does not limit connections, because the collector limits concurrency, and it does not store cookies.
-        """
+        """Return the session. It limits no connections, because the collector does, and stores no cookies."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=_Connector(

@@ -18,117 +18,28 @@ from typing import TypeVar, cast
 from rollyard.records.errors import Failure, FailureKind, did_you_mean
 from rollyard.records.run_types import Directory, Keys
 from rollyard.services.backoff import Backoff
-from rollyard.services.http.limits import RUN_LIMITS
+from rollyard.services.http.connection_pool import RUN_LIMITS
 from rollyard.services.http.problem import raise_for_status, with_server
 from rollyard.services.http.transport import CONNECT_TIMED_OUT, HttpResponse, Transport
 from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER
 
-
-class AddressBook:
-    """Caches the run's directory. Each heartbeat updates it, and a call to an outdated URL marks it as stale."""
-
-    def __init__(self, fetch: Callable[[], Awaitable[Directory]]) -> None:
-        self._fetch = fetch
-        self._directory: Directory | None = None
-        self._stale = False
-        self._refreshing: asyncio.Task[Directory] | None = None
-
-    async def current(self) -> Directory:
-        """Return the cached directory, fetching it first if it is missing or stale."""
-        if self._directory is None:
-            return await self.refresh()
-        if self._stale:
-            with contextlib.suppress(Failure):
-                return await self.refresh()
-        return self._directory
-
-    def foreign_instance(self, url: str) -> str | None:
-        """Return the instance at the base URL of a server that is not Rollyard's own; None for all others."""
-        return self._directory.foreign.get(url) if self._directory is not None else None
-
-    def update(self, directory: Directory) -> None:
-        """Store the directory that a heartbeat returned."""
-        self._directory = directory
-
-    def mark_stale(self) -> None:
-        """Make the next call to `current` fetch the directory again."""
-        self._stale = True
-
-    async def refresh(self) -> Directory:
-        """Fetch the directory from the head. Concurrent callers share one request."""
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._refresh())
-        return await asyncio.shield(self._refreshing)
-
-    async def _refresh(self) -> Directory:
-        self._directory = await self._fetch()
-        self._stale = False
-        return self._directory
-
-
-# Reads a response that may be a stream of server-sent events, up to the event that the caller waits for.
-
-EVENT_STREAM = "text/event-stream"
-IsComplete = Callable[[HttpResponse], bool]
-"""Returns whether the events so far, in the body, include the one that the caller waits for."""
-_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-
-
-async def post_until(
-    transport: Transport, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, is_complete: IsComplete
-) -> HttpResponse:
-    """POST and return the response. Of an event stream, what follows after `is_complete` is not waited for.
-
-    Raises the failures of `Transport.stream`, and malformed_answer if the body is too large.
-    """
-    response, chunks = await transport.stream("POST", url, body, headers, timeout_s)
-    has_events = response.headers.get("content-type", "").lower().startswith(EVENT_STREAM)
-    read = bytearray()
-
-    def so_far() -> HttpResponse:
-        return HttpResponse(response.status, response.headers, bytes(read), response.cookies)
-
-    async with aclosing(cast(AsyncGenerator[bytes], chunks)):
-        if has_events and is_complete(so_far()):  # whatever the server sends
-            return so_far()
-        async for chunk in chunks:
-            read += chunk
-            if len(read) > RUN_LIMITS.body_bytes:
-                detail = f"the response of {url} is larger than {RUN_LIMITS.body_bytes} bytes"
-                raise Failure(FailureKind.MALFORMED_ANSWER, detail)
-            if has_events and read.endswith(_EVENT_ENDS) and is_complete(so_far()):
-                break
-    return so_far()
-
-
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 TO_HEADER = "x-rollyard-to"
-"""Header with the name of the intended server.
-
-After a restart, a different server of the run may be listening on that server's old port.
-"""
+"""Name of the intended server: after a restart, another server of the run may be listening on its old port."""
 SECRET_HEADER = "x-rollyard-secret"
 SESSION_END_HEADER = "x-rollyard-session-end"
 SESSION_HEADER = "x-rollyard-session"
-"""Header with a session id that the agent chose.
-
-With this id, the agent can close the session even if it never received the session cookie.
-"""
+"""A session id that the agent chose, with which it can close a session whose cookie it never received."""
 OWNER_HEADER = "x-rollyard-owner"
-"""Header with the name of the agent's instance.
-
-When an instance leaves the run's directory, environments close its sessions.
-"""
+"""Name of the agent's instance. When it leaves the run's directory, environments close its sessions."""
 MISDIRECTED = 421
 EPISODE_HEADER = "x-session-id"
-"""Header with the episode's id, which lets a model server send all calls of an episode to the same engine.
-
-vLLM uses the same header.
-"""
+"""The episode's id, which lets a model server send all its calls to the same engine. vLLM uses the same header."""
+EVENT_STREAM = "text/event-stream"
 LOG_EVERY_S = 10.0
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
+IsComplete = Callable[[HttpResponse], bool]
+"""Returns whether the events so far, in the body, include the one that the caller waits for."""
 
 
 @dataclass(frozen=True)
@@ -185,10 +96,7 @@ class ServerClient:
         on_send: Callable[[str], None] | None = None,
         is_complete: IsComplete | None = None,
     ) -> tuple[str, HttpResponse]:
-        """POST to the least busy ready instance. Return its base URL and the response, which may have any status.
-
-        `on_send` is called with the base URL before each request. `is_complete`: see `send`.
-        """
+        """POST to the least busy ready instance, after `on_send` with its base URL. Return the URL and any response."""
         addressed = {TO_HEADER: server, **(headers or {})}
 
         async def attempt(left_s: float) -> tuple[str, HttpResponse]:
@@ -265,18 +173,13 @@ class ServerClient:
         return response
 
     async def get_from(self, url: str, path: str, timeout_s: float) -> HttpResponse:
-        """GET a path of one instance; the response may have any status."""
         return await self.transport.send("GET", url + path, b"", self._headers_for(url, None), timeout_s)
 
     async def delete(self, url: str, path: str, timeout_s: float, headers: Mapping[str, str]) -> HttpResponse:
-        """DELETE a path of one instance; the response may have any status."""
         return await self.transport.send("DELETE", url + path, b"", self._headers_for(url, headers), timeout_s)
 
     def _headers_for(self, url: str, headers: Mapping[str, str] | None) -> Mapping[str, str]:
-        """Return the headers of a call with the given ones added.
-
-        Servers of other frameworks receive neither the run's token nor Rollyard's headers.
-        """
+        """Return the headers of a call. Servers of other frameworks get neither the run's token nor our headers."""
         if self.book.foreign_instance(url) is None:
             return {**self._headers, **headers} if headers else self._headers
         given = {name: value for name, value in (headers or {}).items() if not name.startswith("x-rollyard-")}
@@ -305,10 +208,7 @@ class ServerClient:
             await self._refresh_directory()
 
     def _wait_s(self, directory: Directory, server: str, left_s: float) -> float:
-        """Return how many seconds to wait for a ready instance of the server.
-
-        This is the server's start timeout or `wait_s`, whichever is longer, but at most `left_s`.
-        """
+        """Return how long to wait for a ready instance: the server's start timeout or `wait_s`, at most `left_s`."""
         own_s = directory.start_timeouts_s.get(server, 0.0)
         return min(max(self._retry_policy.wait_s, own_s), left_s)
 
@@ -341,7 +241,6 @@ class ServerClient:
         return min(urls[first:] + urls[:first], key=lambda url: self._in_flight.get(url, 0))
 
     async def _refresh_directory(self) -> None:
-        """Refresh the directory. Failures are ignored, because the caller retries."""
         with contextlib.suppress(Failure):
             await self.book.refresh()
 
@@ -351,3 +250,71 @@ class ServerClient:
         if now > self._next_log.get(server, 0.0):
             log.warning("%s: %s; retrying for up to %g s", server, why, round(wait_s, 2))
         self._next_log[server] = now + LOG_EVERY_S
+
+
+class AddressBook:
+    """Caches the run's directory. Each heartbeat updates it, and a call to an outdated URL marks it as stale."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[Directory]]) -> None:
+        self._fetch = fetch
+        self._directory: Directory | None = None
+        self._stale = False
+        self._refreshing: asyncio.Task[Directory] | None = None
+
+    async def current(self) -> Directory:
+        """Return the cached directory, fetching it first if it is missing or stale."""
+        if self._directory is None:
+            return await self.refresh()
+        if self._stale:
+            with contextlib.suppress(Failure):
+                return await self.refresh()
+        return self._directory
+
+    def foreign_instance(self, url: str) -> str | None:
+        """Return the instance at the base URL of a server that is not Rollyard's own; None for all others."""
+        return self._directory.foreign.get(url) if self._directory is not None else None
+
+    def update(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def mark_stale(self) -> None:
+        """Make the next call to `current` fetch the directory again."""
+        self._stale = True
+
+    async def refresh(self) -> Directory:
+        """Fetch the directory from the head. Concurrent callers share one request."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+        return await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> Directory:
+        self._directory = await self._fetch()
+        self._stale = False
+        return self._directory
+
+
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+async def post_until(
+    transport: Transport, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, is_complete: IsComplete
+) -> HttpResponse:
+    """POST and return the response; of an event stream, what follows after `is_complete` is not waited for."""
+    response, chunks = await transport.stream("POST", url, body, headers, timeout_s)
+    has_events = response.headers.get("content-type", "").lower().startswith(EVENT_STREAM)
+    read = bytearray()
+
+    def so_far() -> HttpResponse:
+        return HttpResponse(response.status, response.headers, bytes(read), response.cookies)
+
+    async with aclosing(cast(AsyncGenerator[bytes], chunks)):
+        if has_events and is_complete(so_far()):  # whatever the server sends
+            return so_far()
+        async for chunk in chunks:
+            read += chunk
+            if len(read) > RUN_LIMITS.body_bytes:
+                detail = f"the response of {url} is larger than {RUN_LIMITS.body_bytes} bytes"
+                raise Failure(FailureKind.MALFORMED_ANSWER, detail)
+            if has_events and read.endswith(_EVENT_ENDS) and is_complete(so_far()):
+                break
+    return so_far()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import re
 import select
 import socket
 import time
@@ -24,307 +23,165 @@ import httptools
 from multidict import CIMultiDict
 from yarl import URL
 
-from rollyard.services.http.limits import Limits
 from rollyard.services.http.loop_lag import SLACK_S, LoopLag
 
-PER_ITERATION = 16
-"""Callbacks per iteration: about 5 ms of work, or 0.1 s on a busy host."""
-
-
-class CallbackBudget:
-    """Runs callbacks in FIFO order, at most `per_iteration` of them in each iteration of the event loop."""
-
-    def __init__(self, per_iteration: int = PER_ITERATION) -> None:
-        self._per_iteration = per_iteration
-        self._used = 0
-        self._scheduled = False
-        self._waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-
-    def run(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Call `callback` now, or in a later iteration of the loop if this one has used up its budget."""
-        if self._used >= self._per_iteration or self._waiting:
-            self._waiting.append((callback, arguments))
-            return
-        self._used += 1
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._next_iteration)
-        callback(*arguments)
-
-    def _next_iteration(self) -> None:
-        self._used = min(len(self._waiting), self._per_iteration)
-        self._scheduled = self._used > 0
-        if not self._scheduled:
-            return
-        asyncio.get_running_loop().call_soon(self._next_iteration)
-        for _ in range(self._used):
-            callback, arguments = self._waiting.popleft()
-            callback(*arguments)
-
-
-class InvalidResponse(ConnectionError):
-    """Raised when the peer sends an unusable response. Its connection cannot be reused."""
-
-
-class Decoder:
-    """Decodes a body incrementally.
-
-    Raises InvalidResponse if the encoding is unknown, or if the body is invalid, truncated, or larger than `limit`
-    bytes when decoded.
-    """
-
-    def __init__(self, encoding: str, limit: int) -> None:
-        if encoding not in ("gzip", "x-gzip", "deflate"):
-            raise InvalidResponse(f"the response body is encoded as {encoding!r}; expected gzip or deflate")
-        self._encoding = encoding
-        self._limit = limit
-        self._left = limit
-        self._first_byte = b""
-        self._decoder: zlib._Decompress | None = None
-
-    def feed(self, data: bytes) -> bytes:
-        """Decode the next bytes of the body."""
-        decoded: list[bytes] = []
-        while data:
-            if self._decoder is None:
-                data, self._first_byte = self._first_byte + data, b""
-                if len(data) < 2:
-                    self._first_byte = data
-                    break
-                self._decoder = self._start(data)
-            try:
-                piece = self._decoder.decompress(data, self._left + 1)
-            except zlib.error as error:
-                raise InvalidResponse(f"the response body is not {self._encoding}: {error}") from None
-            self._left -= len(piece)
-            if self._left < 0:
-                raise InvalidResponse(f"the decoded response body is larger than {self._limit} bytes")
-            decoded.append(piece)
-            data = self._decoder.unused_data
-            if self._decoder.eof:  # a gzip body may have several members
-                self._decoder = None
-        return b"".join(decoded)
-
-    def finish(self) -> None:
-        """Raise InvalidResponse if the body is truncated."""
-        if self._decoder is not None or self._first_byte:
-            raise InvalidResponse(f"the {self._encoding} response body is truncated")
-
-    def _start(self, data: bytes) -> zlib._Decompress:
-        # The standard requires zlib's header for deflate, but some servers send raw deflate data.
-        header = data[0] & 0x0F == 8 and not int.from_bytes(data[:2], "big") % 31
-        raw = self._encoding == "deflate" and not header
-        return zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 32)
-
-
-def decoders(values: Iterable[str], limit: int) -> list[Decoder]:
-    """Return the decoders for the values of Content-Encoding, in the order in which to apply them."""
-    names = [name.strip() for name in ",".join(values).lower().split(",") if name.strip() not in ("", "identity")]
-    if len(names) > 2:
-        raise InvalidResponse(f"the response body is encoded {len(names)} times; expected at most 2")
-    return [Decoder(name, limit) for name in reversed(names)]
-
-
-class ResponseBody:
-    """An iterator over a body. Closing it closes the connection, also before the first chunk was read.
-
-    A generator alone would not: closing one before its first step runs none of its code.
-    """
-
-    def __init__(self, chunks: AsyncGenerator[bytes], close: Callable[[], None]) -> None:
-        self._chunks = chunks
-        self.close = close
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        return await anext(self._chunks)
-
-    async def aclose(self) -> None:
-        self.close()
-        await self._chunks.aclose()
-
-
-_HEAD_END = b"\r\n\r\n"
-_INTERIM = re.compile(rb"HTTP/1\.[01] 1[0-9][0-9]")
-_LENGTH = re.compile(rb"^content-length:[ \t]*([0-9]+(?:[ \t]*,[ \t]*[0-9]+)*)[ \t]*\r\n", re.IGNORECASE | re.MULTILINE)
+MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivedResponse:
-    """A complete response."""
+class Limits:
+    """Maximum sizes of the parts of an HTTP message. Larger messages are rejected."""
 
-    status: int
-    headers: CIMultiDict[str]
-    body: bytes
+    header_bytes: int = 64 * 1024
+    """Maximum size of all header lines, including those of interim responses and trailers."""
+    headers: int = 256
+    body_bytes: int = 256 * MIB
+    """Maximum size of the body, both encoded and decoded."""
+    stream_bytes: int = 1024 * MIB
+    """Maximum size of an uncompressed event stream. Streams are forwarded and never stored."""
+    interim_responses: int = 16
 
 
-class ResponseReader:
-    """Parses the bytes passed to `feed` and sets `response` once it is complete. Raises only InvalidResponse."""
+RUN_LIMITS = Limits()
+"""Limits for messages between servers of the run, which can contain complete rollouts."""
 
-    def __init__(self, limits: Limits) -> None:
+ENDPOINT_LIMITS = Limits(body_bytes=64 * MIB)
+"""Limits for responses of engines and hosted APIs: about 500,000 tokens with their log-probabilities."""
+
+PER_ITERATION = 16
+"""Callbacks per iteration: about 5 ms of work, or 0.1 s on a busy host."""
+NEXT_ADDRESS_S = 0.25
+"""Delay before trying the next address of a host name, as recommended by RFC 8305."""
+DNS_CACHE_S = 5.0
+"""How long to cache a host name's addresses. Thousands of connections opened at once then share one lookup."""
+REQUEST_HEADER = "x-rollyard-request"
+"""The request's id, which the response repeats, so that a late one is not taken for that of the next request."""
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+AddressInfos = list[tuple[Any, ...]]
+
+
+class ConnectionPool:
+    """Manages keep-alive connections to any number of peers. A connection is reused once its response is complete."""
+
+    def __init__(
+        self, keepalive_s: float, other_keepalive_s: float, dialer: Dialer, limits: Limits, lag: LoopLag
+    ) -> None:
+        """`keepalive_s` is for peers that send the header in `echo`, and `other_keepalive_s` for all others."""
+        self._keepalive_s = keepalive_s
+        self._other_keepalive_s = other_keepalive_s
+        self._dialer = dialer
         self._limits = limits
-        self._parser = self._make_parser()
-        self.reset()
+        self._lag = lag
+        self._budget = CallbackBudget()
+        self._idle: dict[tuple[str, int], list[tuple[Connection, float]]] = {}
+        """Connections with the time until which each may be used again."""
+        self._open: set[Connection] = set()
 
-    def reset(self) -> None:
-        """Prepare for the response to a new request."""
-        self.response: ReceivedResponse | None = None
-        self.reusable = False
-        self._interim = 0
-        self._header_bytes = 0
-        self._unparsed_bytes = 0
-        self._head = b""
-        """What was received before the body."""
-        self._lengths_rejected = False
-        self._clear()
+    async def send(
+        self,
+        method: str,
+        target: Target,
+        body: bytes,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        echo: tuple[str, str] | None = None,
+    ) -> ReceivedResponse:
+        """Send a request and return its response.
 
-    def feed(self, data: bytes) -> None:
-        """Parse the next bytes from the connection."""
-        self._unparsed_bytes += len(data)
-        if not self._in_body:
-            self._head += data
+        Cancellation closes the connection. A request is never sent twice, even if the peer has just closed
+        the pooled connection. `echo`: the request's id, and the name of a response header; a peer that sends this
+        header must also repeat the id.
+
+        Raises InvalidHeader, ConnectFailed, TimeoutError, or OSError if the connection breaks.
+        """
+        # Built before connecting, so that an invalid header does not use up a connection.
+        head = _head(method, target, len(body), headers, echo)
+        connection = self._take_idle(target)
+        if connection is None:
+            started = self._lag.now()
+            connection = await self._dialer.dial(target.host, target.port, self._new, timeout_s)
+            timeout_s -= self._lag.now() - started
+        keepalive_s = self._other_keepalive_s
         try:
-            if self._lengths_rejected and not self._in_body:
-                self._feed_with_one_length()
-            else:
-                self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            if self.response is not None:  # keep the response and ignore what follows
-                self.reusable = False
-                return
-            cause = error.__context__
-            if isinstance(cause, InvalidResponse):
-                raise cause from None
-            if self._in_body or self._lengths_rejected or "Content-Length" not in str(error):
-                raise InvalidResponse(f"the response is not HTTP: {error}") from None
-            self._lengths_rejected = True
-            self.feed(b"")
-        except httptools.HttpParserUpgrade:
-            raise InvalidResponse("the peer switched to a different protocol") from None
-        if self._unparsed_bytes > self._limits.header_bytes:
-            raise InvalidResponse(f"a header line is longer than {self._limits.header_bytes} bytes")
+            response = await connection.exchange(head, body, timeout_s)
+            if echo is not None and echo[1] in response.headers:
+                if response.headers.get(REQUEST_HEADER) != echo[0]:
+                    connection.abort()
+                    raise InvalidResponse("the response belongs to a different request")
+                keepalive_s = self._keepalive_s
+            return response
+        finally:
+            self._give_back(target, connection, keepalive_s)
 
-    def finish(self) -> None:
-        """Handle the end of the connection.
+    def close(self) -> None:
+        for connection in list(self._open):
+            connection.abort()
+        self._idle.clear()
 
-        It completes a response without a length. Any other response is then incomplete and raises InvalidResponse.
-        """
-        if not self._until_close:
-            raise InvalidResponse("the peer closed the connection")
-        self._complete()
+    def _new(self) -> Connection:
+        return Connection(self._open, self._limits, self._lag, self._budget)
 
-    def _make_parser(self) -> Any:
-        parser = httptools.HttpResponseParser(self)  # calls the methods named on_...
-        # Trailers may contain a length. In the headers, `on_headers_complete` rejects it beside a transfer encoding.
-        parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_spaces_after_chunk_size=True)
-        return parser
+    def _give_back(self, target: Target, connection: Connection, keepalive_s: float) -> None:
+        if connection.reusable:
+            self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic() + keepalive_s))
+        else:
+            connection.abort()
 
-    def _feed_with_one_length(self) -> None:
-        """Parse the headers again, once they are complete, with a repeated Content-Length reduced to one.
-
-        The parser rejects even equal lengths, which RFC 9112 (section 6.3) allows to accept.
-        """
-        head = _with_one_length(self._head)
-        if head is not None:
-            self._parser = self._make_parser()
-            self._interim = self._header_bytes = 0
-            self._clear()
-            self._parser.feed_data(head)
-
-    # --- called by the parser ---------------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        if self.response is not None:
-            raise InvalidResponse("the peer sent two responses to one request")
-        self._clear()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header, or check the size of a trailer."""
-        self._unparsed_bytes = 0
-        self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > self._limits.header_bytes:
-            raise InvalidResponse(f"the response headers are larger than {self._limits.header_bytes} bytes")
-        if self._in_body:  # trailers do not affect how the response is parsed
-            return
-        self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
-        if len(self._headers) > self._limits.headers:
-            raise InvalidResponse(f"the response has more than {self._limits.headers} headers")
-
-    def on_headers_complete(self) -> None:
-        """Determine the body's length from the headers."""
-        self._unparsed_bytes = 0
-        lengths, encodings = set(), set()
-        for name, value in self._headers:
-            lowered = name.lower()
-            if lowered == "content-length":
-                lengths.add(value)
-            elif lowered == "transfer-encoding":
-                encodings.add(value.lower())
-        if len(lengths) > 1 or (lengths and encodings):
-            raise InvalidResponse("the response headers contain contradictory lengths")
-        if encodings and encodings != {"chunked"}:
-            raise InvalidResponse(f"the transfer encoding is {sorted(encodings)}; only chunked is supported")
-        if lengths and int(next(iter(lengths))) > self._limits.body_bytes:
-            raise self._too_large()
-        self._until_close = not lengths and not encodings
-        self._in_body = True
-
-    def on_body(self, piece: bytes) -> None:
-        self._unparsed_bytes = 0
-        self._body.append(piece)
-        self._size += len(piece)
-        if self._size > self._limits.body_bytes:
-            raise self._too_large()
-
-    def on_message_complete(self) -> None:
-        """Complete the response, unless it is an interim response (status 100 to 199)."""
-        self._unparsed_bytes = 0
-        if self._parser.get_status_code() >= 200:
-            self._complete()
-            self.reusable = self._parser.should_keep_alive()
-            return
-        self._interim += 1
-        if self._interim > self._limits.interim_responses:
-            raise InvalidResponse(f"the response has more than {self._limits.interim_responses} interim responses")
-        self._in_body = False
-
-    def _clear(self) -> None:
-        self._headers: list[tuple[str, str]] = []
-        self._body: list[bytes] = []
-        self._size = 0
-        self._until_close = False
-        self._in_body = False
-
-    def _complete(self) -> None:
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        headers = CIMultiDict(self._headers)
-        if "content-encoding" in headers and body:
-            for decoder in decoders(headers.getall("content-encoding"), self._limits.body_bytes):
-                body = decoder.feed(body)
-                decoder.finish()
-        self._clear()
-        self.response = ReceivedResponse(self._parser.get_status_code(), headers, body)
-
-    def _too_large(self) -> InvalidResponse:
-        return InvalidResponse(f"the response body is larger than {self._limits.body_bytes} bytes")
-
-
-def _with_one_length(head: bytes) -> bytes | None:
-    """Return the bytes with equal lengths in the final response's headers reduced to one; None if these headers are
-    incomplete.
-    """
-    start, end = 0, head.find(_HEAD_END)
-    while end >= 0 and _INTERIM.match(head, start):
-        start, end = end + len(_HEAD_END), head.find(_HEAD_END, end + len(_HEAD_END))
-    if end < 0:
+    def _take_idle(self, target: Target) -> Connection | None:
+        """Take the most recently used idle connection, which is the most likely to still be open."""
+        idle = self._idle.get((target.host, target.port))
+        if not idle:
+            return None
+        now = time.monotonic()
+        while idle and idle[0][1] < now:
+            idle.pop(0)[0].abort()
+        while idle:
+            connection, _ = idle.pop()
+            if connection.is_idle:
+                return connection
+            connection.abort()
         return None
-    headers = head[start : end + 2]
-    lengths = {length.strip() for line in _LENGTH.findall(headers) for length in line.split(b",")}
-    if len(lengths) != 1:
-        return head
-    return b"%bContent-Length: %b\r\n%b" % (head[:start] + _LENGTH.sub(b"", headers), lengths.pop(), head[end + 2 :])
+
+
+def _head(method: str, target: Target, length: int, headers: Mapping[str, str], echo: tuple[str, str] | None) -> bytes:
+    """Return the request line and the headers. Raises InvalidHeader if a header contains invalid characters."""
+    lines = [f"{method} {target.request_target} HTTP/1.1", f"Host: {target.host_header}"]
+    if length or method != "GET":
+        lines.append(f"Content-Length: {length}")
+    if echo is not None:
+        lines.append(f"{REQUEST_HEADER}: {echo[0]}")
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    head = "\r\n".join(lines)
+    if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
+        raise InvalidHeader("a header contains a line break")
+    try:
+        return head.encode("latin-1") + b"\r\n\r\n"
+    except UnicodeEncodeError:
+        name = next(name for name, value in headers.items() if not _is_latin(name + value))
+        raise InvalidHeader(f"the header {name!r} contains characters that HTTP does not allow") from None
+
+
+def _is_latin(text: str) -> bool:
+    return max(text, default="\0") <= "\xff"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    host: str
+    port: int
+    request_target: str
+    """Path and query, as they appear in the request line."""
+    host_header: str
+    """Value of the Host header."""
+
+
+@lru_cache(maxsize=4096)
+def target_of(url: str) -> Target | None:
+    """Parse a URL. Returns None if the pool does not support it. Raises ValueError if it is invalid."""
+    parsed = URL(url)
+    if parsed.scheme != "http" or not parsed.raw_host or not parsed.port or parsed.raw_user:
+        return None
+    return Target(parsed.raw_host, parsed.port, parsed.raw_path_qs or "/", parsed.raw_authority)
 
 
 class Connection(asyncio.Protocol):
@@ -366,7 +223,6 @@ class Connection(asyncio.Protocol):
             self._pending = None
 
     def abort(self) -> None:
-        """Close the connection without waiting for the peer."""
         self.closed = True
         self._transport.abort()
 
@@ -431,25 +287,181 @@ def _settle(pending: asyncio.Future[ReceivedResponse], response: ReceivedRespons
         pending.set_result(response)
 
 
-NEXT_ADDRESS_S = 0.25
-"""Delay before trying the next address of a host name, as recommended by RFC 8305."""
-DNS_CACHE_S = 5.0
-"""How long to cache a host name's addresses. Thousands of connections opened at once then share one lookup."""
-
-P = TypeVar("P", bound=asyncio.BaseProtocol)
-AddressInfos = list[tuple[Any, ...]]
+@dataclass(frozen=True, slots=True)
+class ReceivedResponse:
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes
 
 
-class ConnectFailed(OSError):
-    """Raised when the peer cannot be reached. Nothing was sent."""
+class ResponseReader:
+    """Parses the bytes passed to `feed` and sets `response` once it is complete. Raises only InvalidResponse."""
 
-    def __init__(self, reason: str, *, timed_out: bool = False) -> None:
-        super().__init__(reason)
-        self.timed_out = timed_out
-        """True if the peer did not respond. It may be running but too busy to accept connections."""
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._parser = httptools.HttpResponseParser(self)  # calls the methods named on_...
+        # Trailers may contain a length. In the headers, `on_headers_complete` rejects it beside a transfer encoding.
+        self._parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_spaces_after_chunk_size=True)
+        self.reset()
 
-    def __str__(self) -> str:
-        return str(self.args[0])
+    def reset(self) -> None:
+        self.response: ReceivedResponse | None = None
+        self.reusable = False
+        self._interim = 0
+        self._header_bytes = 0
+        self._unparsed_bytes = 0
+        self._clear()
+
+    def feed(self, data: bytes) -> None:
+        self._unparsed_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            if self.response is not None:  # keep the response and ignore what follows
+                self.reusable = False
+                return
+            if isinstance(error.__context__, InvalidResponse):
+                raise error.__context__ from None
+            raise InvalidResponse(f"the response is not HTTP: {error}") from None
+        except httptools.HttpParserUpgrade:
+            raise InvalidResponse("the peer switched to a different protocol") from None
+        if self._unparsed_bytes > self._limits.header_bytes:
+            raise InvalidResponse(f"a header line is longer than {self._limits.header_bytes} bytes")
+
+    def finish(self) -> None:
+        """Handle the end of the connection: it completes a response without a length, and breaks any other."""
+        if not self._until_close:
+            raise InvalidResponse("the peer closed the connection")
+        self._complete()
+
+    # --- called by the parser ---------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self.response is not None:
+            raise InvalidResponse("the peer sent two responses to one request")
+        self._clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._unparsed_bytes = 0
+        self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes > self._limits.header_bytes:
+            raise InvalidResponse(f"the response headers are larger than {self._limits.header_bytes} bytes")
+        if self._in_body:  # trailers do not affect how the response is parsed
+            return
+        self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
+        if len(self._headers) > self._limits.headers:
+            raise InvalidResponse(f"the response has more than {self._limits.headers} headers")
+
+    def on_headers_complete(self) -> None:
+        self._unparsed_bytes = 0
+        lengths, encodings = set(), set()
+        for name, value in self._headers:
+            lowered = name.lower()
+            if lowered == "content-length":
+                lengths.add(value)
+            elif lowered == "transfer-encoding":
+                encodings.add(value.lower())
+        if len(lengths) > 1 or (lengths and encodings):
+            raise InvalidResponse("the response headers contain contradictory lengths")
+        if encodings and encodings != {"chunked"}:
+            raise InvalidResponse(f"the transfer encoding is {sorted(encodings)}; only chunked is supported")
+        if lengths and int(next(iter(lengths))) > self._limits.body_bytes:
+            raise self._too_large()
+        self._until_close = not lengths and not encodings
+        self._in_body = True
+
+    def on_body(self, piece: bytes) -> None:
+        self._unparsed_bytes = 0
+        self._body.append(piece)
+        self._size += len(piece)
+        if self._size > self._limits.body_bytes:
+            raise self._too_large()
+
+    def on_message_complete(self) -> None:
+        """Complete the response, unless it is an interim response (status 100 to 199)."""
+        self._unparsed_bytes = 0
+        if self._parser.get_status_code() >= 200:
+            self._complete()
+            self.reusable = self._parser.should_keep_alive()
+            return
+        self._interim += 1
+        if self._interim > self._limits.interim_responses:
+            raise InvalidResponse(f"the response has more than {self._limits.interim_responses} interim responses")
+        self._in_body = False
+
+    def _clear(self) -> None:
+        self._headers: list[tuple[str, str]] = []
+        self._body: list[bytes] = []
+        self._size = 0
+        self._until_close = False
+        self._in_body = False
+
+    def _complete(self) -> None:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        headers = CIMultiDict(self._headers)
+        if "content-encoding" in headers and body:
+            for decoder in decoders(headers.getall("content-encoding"), self._limits.body_bytes):
+                body = decoder.feed(body)
+                decoder.finish()
+        self._clear()
+        self.response = ReceivedResponse(self._parser.get_status_code(), headers, body)
+
+    def _too_large(self) -> InvalidResponse:
+        return InvalidResponse(f"the response body is larger than {self._limits.body_bytes} bytes")
+
+
+class Decoder:
+    """Decodes a body incrementally to at most `limit` bytes. Raises InvalidResponse if that is not possible."""
+
+    def __init__(self, encoding: str, limit: int) -> None:
+        if encoding not in ("gzip", "x-gzip", "deflate"):
+            raise InvalidResponse(f"the response body is encoded as {encoding!r}; expected gzip or deflate")
+        self._encoding = encoding
+        self._limit = limit
+        self._left = limit
+        self._first_byte = b""
+        self._decoder: zlib._Decompress | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        decoded: list[bytes] = []
+        while data:
+            if self._decoder is None:
+                data, self._first_byte = self._first_byte + data, b""
+                if len(data) < 2:
+                    self._first_byte = data
+                    break
+                self._decoder = self._start(data)
+            try:
+                piece = self._decoder.decompress(data, self._left + 1)
+            except zlib.error as error:
+                raise InvalidResponse(f"the response body is not {self._encoding}: {error}") from None
+            self._left -= len(piece)
+            if self._left < 0:
+                raise InvalidResponse(f"the decoded response body is larger than {self._limit} bytes")
+            decoded.append(piece)
+            data = self._decoder.unused_data
+            if self._decoder.eof:  # a gzip body may have several members
+                self._decoder = None
+        return b"".join(decoded)
+
+    def finish(self) -> None:
+        """Raise InvalidResponse if the body is truncated."""
+        if self._decoder is not None or self._first_byte:
+            raise InvalidResponse(f"the {self._encoding} response body is truncated")
+
+    def _start(self, data: bytes) -> zlib._Decompress:
+        # The standard requires zlib's header for deflate, but some servers send raw deflate data.
+        header = data[0] & 0x0F == 8 and not int.from_bytes(data[:2], "big") % 31
+        raw = self._encoding == "deflate" and not header
+        return zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 32)
+
+
+def decoders(values: Iterable[str], limit: int) -> list[Decoder]:
+    """Return the decoders for the values of Content-Encoding, in the order in which to apply them."""
+    names = [name.strip() for name in ",".join(values).lower().split(",") if name.strip() not in ("", "identity")]
+    if len(names) > 2:
+        raise InvalidResponse(f"the response body is encoded {len(names)} times; expected at most 2")
+    return [Decoder(name, limit) for name in reversed(names)]
 
 
 class Dialer:
@@ -461,10 +473,7 @@ class Dialer:
         self._names: dict[tuple[str, int], tuple[float, asyncio.Task[AddressInfos]]] = {}
 
     async def dial(self, host: str, port: int, make: Callable[[], P], timeout_s: float) -> P:
-        """Open a connection within `timeout_s` or the dialer's own timeout, whichever is shorter.
-
-        Raises ConnectFailed if that is not possible.
-        """
+        """Open a connection within `timeout_s` and the dialer's own timeout. Raises ConnectFailed."""
         limit_s = min(self._timeout_s, timeout_s)
         try:
             async with self._lag.timeout(limit_s):
@@ -507,140 +516,73 @@ def _is_address(host: str) -> bool:
     return True
 
 
-REQUEST_HEADER = "x-rollyard-request"
-"""Header with the request's id. The response repeats the id.
+class CallbackBudget:
+    """Runs callbacks in FIFO order, at most `per_iteration` of them in each iteration of the event loop."""
 
-A late response is therefore never mistaken for the response to the next request.
-"""
+    def __init__(self, per_iteration: int = PER_ITERATION) -> None:
+        self._per_iteration = per_iteration
+        self._used = 0
+        self._scheduled = False
+        self._waiting: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+
+    def run(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call `callback` now, or in a later iteration of the loop if this one has used up its budget."""
+        if self._used >= self._per_iteration or self._waiting:
+            self._waiting.append((callback, arguments))
+            return
+        self._used += 1
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_iteration)
+        callback(*arguments)
+
+    def _next_iteration(self) -> None:
+        self._used = min(len(self._waiting), self._per_iteration)
+        self._scheduled = self._used > 0
+        if not self._scheduled:
+            return
+        asyncio.get_running_loop().call_soon(self._next_iteration)
+        for _ in range(self._used):
+            callback, arguments = self._waiting.popleft()
+            callback(*arguments)
+
+
+class ResponseBody:
+    """An iterator over a body. Closing it closes the connection, also before the first chunk was read.
+
+    A generator alone would not: closing one before its first step runs none of its code.
+    """
+
+    def __init__(self, chunks: AsyncGenerator[bytes], close: Callable[[], None]) -> None:
+        self._chunks = chunks
+        self.close = close
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._chunks)
+
+    async def aclose(self) -> None:
+        self.close()
+        await self._chunks.aclose()
+
+
+class InvalidResponse(ConnectionError):
+    """Raised when the peer sends an unusable response. Its connection cannot be reused."""
+
+
+class ConnectFailed(OSError):
+    """Raised when the peer cannot be reached. Nothing was sent."""
+
+    def __init__(self, reason: str, *, timed_out: bool = False) -> None:
+        super().__init__(reason)
+        self.timed_out = timed_out
+        """True if the peer did not respond. It may be running but too busy to accept connections."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class InvalidHeader(ValueError):
     """Raised when a request header contains characters that HTTP does not allow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A parsed URL that the pool supports."""
-
-    host: str
-    port: int
-    request_target: str
-    """Path and query, as they appear in the request line."""
-    host_header: str
-    """Value of the Host header."""
-
-
-@lru_cache(maxsize=4096)
-def target_of(url: str) -> Target | None:
-    """Parse a URL. Returns None if the pool does not support it. Raises ValueError if it is invalid."""
-    parsed = URL(url)
-    if parsed.scheme != "http" or not parsed.raw_host or not parsed.port or parsed.raw_user:
-        return None
-    return Target(parsed.raw_host, parsed.port, parsed.raw_path_qs or "/", parsed.raw_authority)
-
-
-class ConnectionPool:
-    """Manages keep-alive connections to any number of peers. A connection is reused once its response is complete."""
-
-    def __init__(
-        self, keepalive_s: float, other_keepalive_s: float, dialer: Dialer, limits: Limits, lag: LoopLag
-    ) -> None:
-        """`keepalive_s` is for peers that send the header in `echo`, and `other_keepalive_s` for all others."""
-        self._keepalive_s = keepalive_s
-        self._other_keepalive_s = other_keepalive_s
-        self._dialer = dialer
-        self._limits = limits
-        self._lag = lag
-        self._budget = CallbackBudget()
-        self._idle: dict[tuple[str, int], list[tuple[Connection, float]]] = {}
-        """Connections with the time until which each may be used again."""
-        self._open: set[Connection] = set()
-
-    async def send(
-        self,
-        method: str,
-        target: Target,
-        body: bytes,
-        headers: Mapping[str, str],
-        timeout_s: float,
-        echo: tuple[str, str] | None = None,
-    ) -> ReceivedResponse:
-        """Send a request and return its response.
-
-        Cancellation closes the connection. A request is never sent twice, even if the peer has just closed
-        the pooled connection. `echo`: the request's id, and the name of a response header; a peer that sends this
-        header must also repeat the id.
-
-        Raises InvalidHeader, ConnectFailed, TimeoutError, or OSError if the connection breaks.
-        """
-        # Built before connecting, so that an invalid header does not use up a connection.
-        head = _head(method, target, len(body), headers, echo)
-        connection = self._take_idle(target)
-        if connection is None:
-            started = self._lag.now()
-            connection = await self._dialer.dial(target.host, target.port, self._new, timeout_s)
-            timeout_s -= self._lag.now() - started
-        keepalive_s = self._other_keepalive_s
-        try:
-            response = await connection.exchange(head, body, timeout_s)
-            if echo is not None and echo[1] in response.headers:
-                if response.headers.get(REQUEST_HEADER) != echo[0]:
-                    connection.abort()
-                    raise InvalidResponse("the response belongs to a different request")
-                keepalive_s = self._keepalive_s
-            return response
-        finally:
-            self._give_back(target, connection, keepalive_s)
-
-    def close(self) -> None:
-        """Close all connections."""
-        for connection in list(self._open):
-            connection.abort()
-        self._idle.clear()
-
-    def _new(self) -> Connection:
-        return Connection(self._open, self._limits, self._lag, self._budget)
-
-    def _give_back(self, target: Target, connection: Connection, keepalive_s: float) -> None:
-        """Return a reusable connection to the pool and close any other."""
-        if connection.reusable:
-            self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic() + keepalive_s))
-        else:
-            connection.abort()
-
-    def _take_idle(self, target: Target) -> Connection | None:
-        """Take the most recently used idle connection, which is the most likely to still be open."""
-        idle = self._idle.get((target.host, target.port))
-        if not idle:
-            return None
-        now = time.monotonic()
-        while idle and idle[0][1] < now:
-            idle.pop(0)[0].abort()
-        while idle:
-            connection, _ = idle.pop()
-            if connection.is_idle:
-                return connection
-            connection.abort()
-        return None
-
-
-def _head(method: str, target: Target, length: int, headers: Mapping[str, str], echo: tuple[str, str] | None) -> bytes:
-    """Return the request line and the headers. Raises InvalidHeader if a header contains invalid characters."""
-    lines = [f"{method} {target.request_target} HTTP/1.1", f"Host: {target.host_header}"]
-    if length or method != "GET":
-        lines.append(f"Content-Length: {length}")
-    if echo is not None:
-        lines.append(f"{REQUEST_HEADER}: {echo[0]}")
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    head = "\r\n".join(lines)
-    if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
-        raise InvalidHeader("a header contains a line break")
-    try:
-        return head.encode("latin-1") + b"\r\n\r\n"
-    except UnicodeEncodeError:
-        name = next(name for name, value in headers.items() if not _is_latin(name + value))
-        raise InvalidHeader(f"the header {name!r} contains characters that HTTP does not allow") from None
-
-
-def _is_latin(text: str) -> bool:
-    return max(text, default="\0") <= "\xff"

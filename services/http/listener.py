@@ -25,8 +25,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.services.http.access import Peers, peer_protocol
-from rollyard.services.http.connection_pool import REQUEST_HEADER, CallbackBudget
-from rollyard.services.http.limits import MIB, RUN_LIMITS, Limits
+from rollyard.services.http.connection_pool import MIB, REQUEST_HEADER, RUN_LIMITS, CallbackBudget, Limits
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.problem import problem_response, to_problem
 
@@ -44,8 +43,6 @@ ACCEPT_RETRY_S = 0.5
 
 @dataclass(frozen=True)
 class ListenerLimits:
-    """Limits that a server imposes on its callers."""
-
     limits: Limits = RUN_LIMITS
     head_s: float = 20.0
     body_grace_s: float = 20.0
@@ -77,7 +74,6 @@ class Listener:
         self._check_deadlines()
 
     def stop(self) -> None:
-        """Stop accepting connections."""
         for timer in self._timers.values():
             timer.cancel()
         if self._sock is not None:
@@ -117,8 +113,6 @@ class Listener:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection from a caller, subject to the listener's limits."""
-
     def __init__(self, listener: Listener, **options: Any) -> None:
         super().__init__(**options)
         self._listener = listener
@@ -155,10 +149,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(self._headers_too_large())
 
     def _feed(self, data: bytes) -> None:
-        """Parse `data`, ignoring offers to switch protocols (RFC 9110, section 7.8).
-
-        Some clients offer h2c with every request. The bytes after the headers are still the body of that request.
-        """
+        """Parse `data`, ignoring offers to switch protocols (RFC 9110, 7.8): some clients always offer h2c."""
         while True:
             try:
                 self.parser.feed_data(data)
@@ -178,7 +169,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(self._refusal or Failure(FailureKind.BAD_REQUEST, msg))
 
     def check_deadlines(self, now: float) -> None:
-        """Close the connection if it has exceeded a deadline."""
         bounds = self._listener.bounds
         if self._refused_since is not None:
             if now - self._refused_since > LINGER_S:
@@ -300,11 +290,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
 
 
-# Serves an app on a socket while a block runs, for commands that handle Ctrl-C themselves.
-
-
-class _Listener(uvicorn.Server):
-    """A uvicorn server that installs no signal handlers."""
+class SignalFreeServer(uvicorn.Server):
+    """uvicorn without its signal handlers: the process decides when to stop, and may host several servers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -329,7 +316,7 @@ async def listening(app: ASGIApp, sock: socket.socket, **settings: Any) -> Async
         server_header=False,
         **settings,
     )
-    listener = _Listener(config)
+    listener = SignalFreeServer(config)
     serving = asyncio.create_task(listener.serve(sockets=[sock]))
     try:
         while not listener.started:

@@ -47,7 +47,6 @@ class LoopLag:
             self._wake()
 
     def stop(self) -> None:
-        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
         self._loop, self._due = None, math.inf
@@ -77,7 +76,6 @@ class LoopLag:
 
     @property
     def worst_s(self) -> float:
-        """The longest lag in the last 30 to 60 seconds."""
         self._rotate_window()
         return max(self._max, self._previous_max)
 
@@ -95,7 +93,6 @@ class LoopLag:
         self._timer = self._loop.call_later(EVERY_S, self._wake)
 
     def _rotate_window(self) -> None:
-        """Start a new window if the current one has ended."""
         now = self._clock()
         if now >= self._window_ends:
             self._previous_max = self._max if now < self._window_ends + WINDOW_S else 0.0
@@ -112,7 +109,6 @@ class LagAwareTimeout:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the timeout expires."""
         return self._until - self._lag.now()
 
     async def __aenter__(self) -> LagAwareTimeout:

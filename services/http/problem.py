@@ -18,8 +18,6 @@ from rollyard.records.types import Problem
 from rollyard.services.http.request import RawResponse
 from rollyard.services.http.transport import HttpResponse
 
-# Reads the Failure that a server of the run reports in its response.
-
 PROBLEM_TYPE = "application/problem+json"
 
 
@@ -27,10 +25,8 @@ def raise_for_status(response: HttpResponse, server: str) -> HttpResponse:
     """Return the response if it is a complete answer (2xx); otherwise raise the Failure that it reports."""
     if response.succeeded:
         return response
-    if response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
-        # A problem of another stack may lack required fields; it is then reported like any other error response.
-        with contextlib.suppress(ValidationError):
-            raise with_server(Failure.of(Problem.model_validate_json(response.body)), server)
+    if (problem := _problem_of(response)) is not None:
+        raise with_server(Failure.of(problem), server)
     excerpt = response.body[:500].decode("utf-8", "replace")
     kind = FailureKind.RATE_LIMITED if response.status == 429 else FailureKind.SERVER_ERROR
     raise Failure(kind, f"status {response.status}: {excerpt}", server=server, upstream_status=response.status)
@@ -45,13 +41,16 @@ def with_server(failure: Failure, server: str) -> Failure:
 
 def reported_failure(response: HttpResponse, server: str) -> Failure | None:
     """Return the Failure that one of Rollyard's servers reports in an error response; None for any other response."""
-    if not response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
-        return None
-    try:
-        problem = Problem.model_validate_json(response.body)
-    except ValidationError:
-        return None
-    return with_server(Failure.of(problem), server) if problem.server else None
+    problem = _problem_of(response)
+    return with_server(Failure.of(problem), server) if problem is not None and problem.server else None
+
+
+def _problem_of(response: HttpResponse) -> Problem | None:
+    """Return the problem in the response. One of another stack may lack required fields; then it is none."""
+    if response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
+        with contextlib.suppress(ValidationError):
+            return Problem.model_validate_json(response.body)
+    return None
 
 
 _HEADERS = (("request_id", b"x-request-id"), ("retry_after", b"retry-after"))

@@ -1,14 +1,17 @@
-"""Checks the address of a Ray cluster up front, because Ray and vLLM wait for minutes if it does not respond."""
+"""Connects to Ray clusters, whose address is checked first: Ray and vLLM wait for minutes if it does not respond."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.optional import load
 
 
 async def check_ray_address(address: str, setting: str, timeout_s: float, hint: str = "") -> None:
@@ -28,6 +31,14 @@ async def check_ray_address(address: str, setting: str, timeout_s: float, hint: 
         reason = str(error) or f"no response within {timeout_s:g} s"
         raise RunError(f"no Ray cluster at {setting}{address}: {reason}{hint and f'. {hint}'}") from None
     writer.close()
+
+
+def connect(address: str, need: str, namespace: str | None = None) -> Any:
+    """Connect this process to the cluster at `address` and return the module ray. `need`: what requires it."""
+    os.environ.update(ray_authentication(address, os.environ))  # Ray reads it when it is imported
+    ray = load("ray", "ray", need)
+    ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
+    return ray
 
 
 def ray_authentication(address: str | None, environ: Mapping[str, str]) -> dict[str, str]:

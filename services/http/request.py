@@ -46,7 +46,6 @@ class RawRequest:
         return None
 
     def json(self) -> Json:
-        """Parse the body as a JSON object. Raises Failure bad_request if it is anything else."""
         return read_object(self.body)
 
 

@@ -19,10 +19,7 @@ def is_foreign(response: HttpResponse) -> bool:
 
 
 class Session:
-    """One episode on one instance of an environment, or of any other server that identifies its state by a cookie.
-
-    Cookies are sent back unchanged, so environments from other stacks also work.
-    """
+    """One episode on one instance of an environment, or of any other server that identifies its state by a cookie."""
 
     def __init__(
         self, client: ServerClient, server: str, cookie: str = "", headers: Mapping[str, str] | None = None
@@ -46,10 +43,7 @@ class Session:
         headers: Mapping[str, str] | None = None,
         is_complete: IsComplete | None = None,
     ) -> HttpResponse:
-        """POST within the session; the response may have any status. The first call selects the instance.
-
-        `is_complete`: an event stream is read until this is true, and not to its end.
-        """
+        """POST within the session; the response may have any status. The first call selects the instance."""
         all_headers = {**self._headers, **headers} if headers else self._headers
         if (url := self._url or self._sent_to) is None:
             try:
@@ -82,20 +76,15 @@ class Session:
 
     @property
     def cookies(self) -> tuple[str, ...]:
-        """The session's cookies, each as `name=value`."""
         return tuple(filter(None, self._headers.get("cookie", "").split("; ")))
 
     @property
     def opened(self) -> bool:
-        """True once an instance has responded."""
         return self._url is not None
 
     @property
     def may_be_open(self) -> bool:
-        """True if an instance may have opened the session, even if its response was lost.
-
-        Later calls go to that instance.
-        """
+        """True if an instance, which gets all later calls, may have opened the session: its response may be lost."""
         return self._sent_to is not None and not self._refused
 
     def _check_instance(self, url: str) -> None:

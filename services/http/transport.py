@@ -19,14 +19,16 @@ from yarl import URL
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.connection_pool import (
+    ENDPOINT_LIMITS,
+    RUN_LIMITS,
     ConnectFailed,
     ConnectionPool,
     Dialer,
     InvalidHeader,
+    Limits,
     ResponseBody,
     target_of,
 )
-from rollyard.services.http.limits import ENDPOINT_LIMITS, RUN_LIMITS, Limits
 from rollyard.services.http.loop_lag import LoopLag
 
 
@@ -70,11 +72,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _matches(entry: str, host: str, port: int | None) -> bool:
-    """Return whether an entry of NO_PROXY matches the host and port.
-
-    Entries are `*`, a domain (which includes its subdomains), an address, or a network (10.0.0.0/8), each with an
-    optional port.
-    """
+    """Match an entry of NO_PROXY: `*`, a domain with its subdomains, an address or a network, each with any port."""
     if entry == "*":
         return True
     name, colon, port_text = entry.rpartition(":")
@@ -113,10 +111,7 @@ RUN_HEADER = "x-rollyard-run"
 CONNECT_TIMEOUT_S = 5.0
 """A peer on this host or in the cluster that has not accepted a connection by then is down or overloaded."""
 CONNECT_TIMED_OUT = "connect_timeout"
-"""Failure code for a connection attempt that timed out.
-
-The peer may just be busy: if it were not running, its host would have refused the connection.
-"""
+"""Code of a connection attempt that timed out: the peer may be busy, as a host without it would have refused."""
 KEEPALIVE_S = 15.0
 """How long to keep idle connections: well below the servers' 75 s, so that none is reused just as it is closed."""
 OTHER_KEEPALIVE_S = 4.0
@@ -129,10 +124,7 @@ _REQUEST_ERRORS = (TimeoutError, ValueError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A complete response.
-
-    Lookups in `headers` ignore case, except in responses of apps in this process, whose header names are lower-case.
-    """
+    """A complete response. Lookups in `headers` ignore case; those of apps in this process are lower-case."""
 
     status: int
     headers: Mapping[str, str]
@@ -158,15 +150,10 @@ class Transport(Protocol):
     async def stream(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
-        """Return the response without its body, and an iterator over the body that raises the same failures as `send`.
-
-        `timeout_s` covers the entire stream. Closing the iterator closes the connection.
-        """
+        """Return the response without its body, and an iterator over the body. `timeout_s` covers the entire stream."""
         ...
 
-    async def close(self) -> None:
-        """Close all connections."""
-        ...
+    async def close(self) -> None: ...
 
 
 @lru_cache(maxsize=4096)
@@ -175,11 +162,7 @@ def _parse_url(url: str) -> URL:
 
 
 class HttpTransport:
-    """Sends requests over pooled connections where possible, and otherwise with aiohttp.
-
-    The defaults are for servers of the run, which never need a proxy. Use `endpoint_transport` for engines and hosted
-    APIs.
-    """
+    """Sends requests over pooled connections where possible, and otherwise with aiohttp."""
 
     def __init__(self, limits: Limits = RUN_LIMITS, proxies: Proxies = NO_PROXIES, lag: LoopLag | None = None) -> None:
         self._lag = lag or LoopLag()
@@ -244,10 +227,7 @@ class HttpTransport:
         self._lag.stop()
 
     def _aiohttp(self) -> AiohttpClient:
-        """Return the client, creating it on first use.
-
-        Importing aiohttp takes a tenth of the time in which a command or server starts, and most never need it.
-        """
+        """Return the client. Importing aiohttp takes a tenth of the start of a command, and most never need it."""
         if self._aiohttp_client is None:
             from rollyard.services.http.aiohttp_client import AiohttpClient
 
@@ -271,7 +251,6 @@ def _cookies(headers: CIMultiDict[str] | CIMultiDictProxy[str]) -> tuple[str, ..
 
 
 def _to_failure(error: Exception, url: str, timeout_s: float) -> Failure:
-    """Convert one of `_REQUEST_ERRORS` to a Failure."""
     if isinstance(error, ConnectFailed):
         code = CONNECT_TIMED_OUT if error.timed_out else ""
         return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {error}", code=code)
@@ -293,7 +272,6 @@ class LocalTransport:
         self._lag = lag or LoopLag()
 
     def mount(self, base_url: str, app: ASGIApp) -> None:
-        """Send requests for `base_url` directly to `app`."""
         self._apps[base_url] = app
 
     async def send(

@@ -36,8 +36,6 @@ _API_DEFAULTS = {
 
 
 class Adopter:
-    """Checks and adopts the rows of one file."""
-
     def __init__(self, tasks: Tasks, repeats: int, params: Mapping[str, Any], *, seeded: bool) -> None:
         self._tasks = tasks
         self._repeats = repeats
@@ -99,7 +97,6 @@ class Adopter:
 
 
 def adoption_note(rows: JsonLines, adopted: Adoption) -> str:
-    """Return what was adopted, for the user."""
     keys = "they had their keys" if not adopted.new_keys else (
         f"{adopted.new_keys} got a new _ng_task_index or _ng_rollout_index, and the original file is {adopted.original}"
     )  # fmt: skip

@@ -63,10 +63,7 @@ class JsonLines:
             raise RunError(problem)
 
     def verify(self) -> None:
-        """Run `check`, then compare every line with its hash. Raises RunError if a line has changed.
-
-        If the file was not empty when it was opened and has not been read with `rows`, only `check` is run.
-        """
+        """Run `check`, then compare every line with its hash, if all lines were written here or read with `rows`."""
         self.check()
         if not self._all_hashed:
             return
@@ -79,14 +76,10 @@ class JsonLines:
                     )
 
     def sync(self) -> None:
-        """Flush appended lines to disk (fsync)."""
         os.fsync(self._fd)
 
     def restart(self, aside: Path, lines: Iterable[bytes] = ()) -> None:
-        """Rename the file to `aside` and continue with one that holds `lines`, without releasing the lock.
-
-        Raises RunError if the file cannot be renamed or the new one cannot be written.
-        """
+        """Rename the file to `aside` and continue with one that holds `lines`, keeping the lock. Raises RunError."""
         try:
             fd = replace_locked(self.path, aside, lines)
         except OSError as error:
@@ -96,7 +89,6 @@ class JsonLines:
         self._all_hashed = self._size == 0
 
     def close(self) -> None:
-        """Close the file and release its lock."""
         os.close(self._fd)
 
     def _hashed_lines(self) -> Iterator[tuple[int, bytes]]:

@@ -44,56 +44,7 @@ from rollyard.services.rollouts.store import IsFinal, RolloutStore, is_bad_task
 from rollyard.services.rollouts.task_subset import TaskSubset, subset_of_original
 from rollyard.services.server.settings import redacted
 
-# Reports collection status to the head, where ng_status, the viewer and Prometheus read it.
-
-
-@contextlib.asynccontextmanager
-async def reporting(
-    registry_client: Registry, output: Path, collector: Collector, code: Mapping[str, ServerCode]
-) -> AsyncIterator[None]:
-    """Report the status at the start, every second and at the end. If the head does not respond, keep collecting.
-
-    `code`: the code of every server that the rows use.
-    """
-
-    def current() -> Collection:
-        digests = {name: found.digest for name, found in code.items()}
-        status, failures = collector.status, list(collector.failures)
-        return Collection(output=str(output.absolute()), status=status, failures=failures, code=digests)
-
-    async def report_collection() -> None:
-        with contextlib.suppress(Failure):
-            await registry_client.report_collection(current())
-
-    async def stop_if_code_changed() -> None:
-        with contextlib.suppress(Failure):
-            for server, changes in (await registry_client.directory()).changed_code.items():
-                if server in code:
-                    collector.stop(
-                        f"{server} was restarted with different code ({changes}), which its run does not allow: "
-                        "restore the code and repeat the command, or restart ng_run and add --accept-changed-code"
-                    )
-
-    async def keep_reporting() -> None:
-        while True:
-            await asyncio.sleep(STATUS_EVERY_S)
-            await report_collection()
-            await stop_if_code_changed()
-
-    await report_collection()
-    await stop_if_code_changed()
-    task = asyncio.create_task(keep_reporting())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await report_collection()
-
-
-# Checks sampling parameters before anything is started.
-
 _BOUNDS = {"temperature": (0.0, None), "top_p": (0.0, 1.0), "max_output_tokens": (1, None), "top_logprobs": (0, 20)}
-
 _WHOLE = frozenset(
     {
         *("max_output_tokens", "max_completion_tokens", "max_tokens", "min_tokens", "max_tool_calls", "top_logprobs"),
@@ -101,35 +52,6 @@ _WHOLE = frozenset(
     }
 )
 """Parameters that endpoints accept only as an integer."""
-
-
-def with_whole_numbers(params: Mapping[str, Any], key: str = "responses_create_params") -> dict[str, Any]:
-    """Return `params` with integers where endpoints expect them: 1e3 is 1000.0 in YAML and on a command line.
-
-    Raises OperatorError for a value that is no integer.
-    """
-    whole = dict(params)
-    for name in _WHOLE & params.keys():
-        value = params[name]
-        if isinstance(value, float) and value.is_integer():
-            whole[name] = int(value)
-        elif value is not None and type(value) is not int:
-            raise OperatorError(f"{key}.{name} is {value!r}; expected an integer, such as 1000")
-    return whole
-
-
-def check_sampling(params: Mapping[str, Any], key: str = "responses_create_params") -> None:
-    """Raise OperatorError for a number that no endpoint accepts. `key`: name of the setting that holds `params`."""
-    for name, (least, most) in _BOUNDS.items():
-        value = params.get(name)
-        if value is None:
-            continue
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or value < least or (most is not None and value > most):
-            limits = f"{least} or more" if most is None else f"{least} to {most}"
-            raise OperatorError(f"{key}.{name} is {value!r}; expected a number, {limits}")
-
-
 CREATE_PARAMS = frozenset(
     {
         *("access_programs", "background", "context_management", "conversation", "image", "include", "input"),
@@ -141,12 +63,12 @@ CREATE_PARAMS = frozenset(
     }
 )
 """Create parameters of OpenAI's Responses API, and `seed` and others that engines support."""
+Watch = Callable[[Collector], Awaitable[State]]
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
 class CollectionPlan:
-    """The options of a collection."""
-
     output: Path
     agent: str | None = None
     """Default agent for rows without agent_ref."""
@@ -184,41 +106,8 @@ class CollectionPlan:
 
 @dataclass(frozen=True)
 class StackClients:
-    """The clients of a running stack."""
-
     client: ServerClient
     registry: Registry
-
-
-Watch = Callable[[Collector], Awaitable[State]]
-_POLL_S = 0.2
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What a collection is made from."""
-
-    identity: Json
-    code: dict[str, ServerCode]
-    """The code of every server that the rows use."""
-    input_path: str
-
-
-async def prepare(plan: CollectionPlan, tasks: Tasks, stack: StackClients) -> Prepared:
-    """Check the agents and the output of a collection.
-
-    Raises OperatorError if an agent is unknown or the output is an input, and Failure if the head does not respond.
-    """
-    directory = await stack.client.book.refresh()
-    _check_agents(tasks.agents, directory)
-    _check_inputs(RolloutPaths(plan.output), tasks.files)
-    reached = reachable(tasks.agents, directory.references)
-    code = await stack.registry.code()
-    return Prepared(
-        _identity(plan, tasks, directory, reached),
-        {name: found for name, found in code.items() if name in reached},
-        _input_path(tasks),
-    )
 
 
 class OpenCollection:
@@ -258,11 +147,7 @@ class OpenCollection:
     @classmethod
     @asynccontextmanager
     async def opened(cls, plan: CollectionPlan, tasks: Tasks, stack: StackClients) -> AsyncIterator[OpenCollection]:
-        """Open the output and its sidecar files.
-
-        Raises OperatorError or RunError if an agent is unknown or a file cannot be used, and Failure if the head does
-        not respond.
-        """
+        """Open the output and its sidecar files. Raises OperatorError, RunError, or the head's Failure."""
         shard, notes, problem = plan.shard, list[str](), ""
         paths = RolloutPaths(shard.output(plan.output) if shard else plan.output)
         _check_inputs(paths, tasks.files)
@@ -271,23 +156,27 @@ class OpenCollection:
         if shard is None and isinstance(tasks, TaskFile) and tasks.limit is None and plan.resume and not plan.overwrite:
             subset, problem = subset_of_original(tasks, paths, plan.agent)
             tasks = subset or tasks
-        prepared = await prepare(plan, tasks, stack)
+        directory = await stack.client.book.refresh()
+        _check_inputs(RolloutPaths(plan.output), tasks.files)
+        _check_agents(tasks.agents, directory)
+        reached = reachable(tasks.agents, directory.references)
+        code = {name: found for name, found in (await stack.registry.code()).items() if name in reached}
+        identity = _identity(plan, tasks, directory, reached)
         try:
             origin = None
             if shard is not None:
                 origin = known_manifest(
-                    *(plan.output, paths.output, prepared.identity, prepared.code),
-                    accept_changed_code=plan.accept_changed_code,
+                    plan.output, paths.output, identity, code, accept_changed_code=plan.accept_changed_code
                 )
             store = RolloutStore(
                 paths,
-                prepared.identity,
+                identity,
                 {"rollyard": version("rollyard"), "python": platform.python_version()},
                 resume=plan.resume,
                 overwrite=plan.overwrite,
-                code=prepared.code,
+                code=code,
                 accept_changed_code=plan.accept_changed_code,
-                input_path=prepared.input_path,
+                input_path=_input_path(tasks),
                 adopter=Adopter(_original(tasks), plan.repeats, plan.params, seeded=plan.seeded),
                 origin=origin,
                 is_final=plan.is_final,
@@ -298,13 +187,12 @@ class OpenCollection:
         try:
             if shard is not None:
                 check_idle(plan.output, shard)  # after this shard is locked, so that of two jobs one sees the other
-            yield cls(plan, tasks, stack, store, prepared.identity["settings"])
+            yield cls(plan, tasks, stack, store, identity["settings"])
         finally:
             store.close()
 
     @property
     def refused(self) -> int:
-        """Number of rollouts whose tasks the environment rejected."""
         return len(self.store.permanently_failed)
 
     async def run(
@@ -314,10 +202,7 @@ class OpenCollection:
         print_line: Callable[[str], None] = lambda text: None,
         on_rollout: Callable[[bytes], None] | None = None,
     ) -> State:
-        """Collect the missing rollouts. `watch` runs the collector; `on_rollout` receives each line once it is stored.
-
-        Raises RunError if the disk is full, or another program has changed the files.
-        """
+        """Collect the missing rollouts. `watch` runs the collector; `on_rollout` receives each stored line."""
         plan = self._plan
         materialized = JsonLines(self.paths.materialized) if plan.materialize else None
         try:
@@ -348,7 +233,6 @@ class OpenCollection:
         return state
 
     def _load_other_files(self, plan: CollectionPlan, every: Expected) -> None:
-        """Count the rollouts of this share that other files of the output hold."""
         others = [path for path in shard_files(plan.output) if path != self.paths.output]
         for key, line in rows_of(plan.output, others, every):
             if key in self._expected and self.store.done.add(key):
@@ -372,6 +256,70 @@ class OpenCollection:
                     print_line(str(error))
                 waits = True
                 await asyncio.sleep(_POLL_S)
+
+
+@contextlib.asynccontextmanager
+async def reporting(
+    registry_client: Registry, output: Path, collector: Collector, code: Mapping[str, ServerCode]
+) -> AsyncIterator[None]:
+    """Report the status of a collection, and the `code` of its servers, to the head. Its failures are ignored."""
+
+    def current() -> Collection:
+        digests = {name: found.digest for name, found in code.items()}
+        status, failures = collector.status, list(collector.failures)
+        return Collection(output=str(output.absolute()), status=status, failures=failures, code=digests)
+
+    async def report_collection() -> None:
+        with contextlib.suppress(Failure):
+            await registry_client.report_collection(current())
+
+    async def stop_if_code_changed() -> None:
+        with contextlib.suppress(Failure):
+            for server, changes in (await registry_client.directory()).changed_code.items():
+                if server in code:
+                    collector.stop(
+                        f"{server} was restarted with different code ({changes}), which its run does not allow: "
+                        "restore the code and repeat the command, or restart ng_run and add --accept-changed-code"
+                    )
+
+    async def keep_reporting() -> None:
+        while True:
+            await asyncio.sleep(STATUS_EVERY_S)
+            await report_collection()
+            await stop_if_code_changed()
+
+    await report_collection()
+    await stop_if_code_changed()
+    task = asyncio.create_task(keep_reporting())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await report_collection()
+
+
+def with_whole_numbers(params: Mapping[str, Any], key: str = "responses_create_params") -> dict[str, Any]:
+    """Return `params` with integers where endpoints expect them: 1e3 is 1000.0 in YAML. Raises OperatorError."""
+    whole = dict(params)
+    for name in _WHOLE & params.keys():
+        value = params[name]
+        if isinstance(value, float) and value.is_integer():
+            whole[name] = int(value)
+        elif value is not None and type(value) is not int:
+            raise OperatorError(f"{key}.{name} is {value!r}; expected an integer, such as 1000")
+    return whole
+
+
+def check_sampling(params: Mapping[str, Any], key: str = "responses_create_params") -> None:
+    """Raise OperatorError for a number that no endpoint accepts. `key`: name of the setting that holds `params`."""
+    for name, (least, most) in _BOUNDS.items():
+        value = params.get(name)
+        if value is None:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or value < least or (most is not None and value > most):
+            limits = f"{least} or more" if most is None else f"{least} to {most}"
+            raise OperatorError(f"{key}.{name} is {value!r}; expected a number, {limits}")
 
 
 def reachable(agents: Iterable[str], references: Mapping[str, Sequence[str]]) -> set[str]:
@@ -407,7 +355,6 @@ def plan_line(tasks: int, repeats: int, missing: int, turns: int | None) -> str:
 
 
 def _input_path(tasks: Tasks) -> str:
-    """Return the path of the only input file, or '' if there is none or several."""
     file = tasks.original.file if isinstance(tasks, TaskSubset) else tasks.file if isinstance(tasks, TaskFile) else None
     return str(file.absolute()) if isinstance(file, Path) else ""
 
@@ -449,10 +396,7 @@ def check_file_limit(limit: int, parallel: int) -> None:
 
 
 def check_agent_limits(agents: Mapping[str, list[int]], parallel: int) -> None:
-    """Raise OperatorError if the processes of the agents may not open enough files.
-
-    `agents`: the limit of each agent's processes, among which the episodes are divided; each uses three sockets.
-    """
+    """Raise OperatorError if agents may open too few files. `agents`: the limit of each of their processes."""
     count = sum(map(len, agents.values()))
     needed = 3 * math.ceil(parallel / max(count, 1)) + 200
     for agent, limits in agents.items():

@@ -30,8 +30,11 @@ from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.run_answer import encode_line, parse_row, without_keys
 from rollyard.services.rollouts.store import FailedAttempt, RolloutStore, failure_row, first_failure
 
-# One attempt at a rollout: the call of the agent's /run, and what can be learned of the episode if it fails.
-
+STATUS_EVERY_S = 1.0
+MAX_RECENT_FAILURES = 50
+"""Number of recent failed attempts that are kept for status views."""
+MIN_ENDED_FOR_RATE = 20
+"""Minimum number of finished rollouts before the failure rate can stop the collection."""
 DEADLINE_S = 5.0
 """A server that takes longer to answer a question about an episode is not waited for."""
 _UNANSWERED = frozenset(
@@ -45,105 +48,6 @@ _UNANSWERED = frozenset(
     }
 )
 """Failures of an agent that may have played without being able to say so."""
-
-
-class AgentCall:
-    """Calls /run once, or again if a server's code changed meanwhile."""
-
-    def __init__(
-        self, client: ServerClient, rollout: Rollout, body: bytes, timeout_s: float, partial_bytes: int
-    ) -> None:
-        self._client = client
-        self._rollout = rollout
-        self._body = body
-        self._timeout_s = timeout_s
-        self._limit = partial_bytes
-        self._episode = ""
-        self._url: str | None = None
-
-    async def send(self) -> HttpResponse:
-        """Return the agent's response. Raises Failure unless its status is 2xx."""
-        self._episode, self._url = uuid.uuid4().hex, None
-        headers = {EPISODE_ID_HEADER: self._episode}
-        if self._limit:
-            headers[RECORD_HEADER] = str(self._limit)
-        agent = self._rollout.agent
-        _, response = await self._client.reach(
-            agent, "/run", self._body, self._timeout_s, headers, on_send=self._set_url
-        )
-        return raise_for_status(response, agent)
-
-    async def partial(self, failure: Failure) -> Json | None:
-        """Return the partial conversation of the attempt that failed; None if nobody knows it. Raises no Failure."""
-        if not self._limit:
-            return None
-        extra = failure.problem.model_extra or {}
-        if (given := extra.get(PARTIAL_MEMBER)) is not None:
-            return _validated(orjson.dumps(given), self._limit)
-        if self._url is None or failure.kind not in _UNANSWERED or self._client.book.foreign_instance(self._url):
-            return None
-        found = await self._get(self._url, f"/episodes/{self._episode}/partial?bytes={self._limit}")
-        if found is not None and (partial := _validated(found, self._limit)) is not None:
-            return partial
-        return await self._from_model_server()
-
-    async def _from_model_server(self) -> Json | None:
-        directory = await self._client.book.current()
-        for name, family in directory.families.items():
-            if family != "responses_api_models":
-                continue
-            for url in [*directory.servers.get(name, []), *directory.quiet.get(name, [])]:
-                if self._client.book.foreign_instance(url) is None:
-                    found = await self._get(url, f"/episodes/{self._episode}")
-                    if found is not None and (request := _object(found)) is not None:
-                        return self._last_request(request, name).model_dump(mode="json")
-        return None
-
-    def _last_request(self, request: Json, server: str) -> PartialConversation:
-        """Return the conversation as a model server saw it, with the fields of the row."""
-        conversation, start = items(request.get("input")), request.get("start")
-        first = start if isinstance(start, int) else len(conversation)
-        fields = {**self._rollout.row, "responses_create_params": mapping(request.get("params"))}
-        row, omitted = shortened(fields, conversation[:first], conversation[first:], self._limit)
-        turn = request.get("turn")
-        return PartialConversation(
-            source="model_server", server=server, turn=turn if isinstance(turn, int) else 0, row=row, omitted=omitted
-        )
-
-    async def _get(self, url: str, path: str) -> bytes | None:
-        try:
-            response = await self._client.get_from(url, path, DEADLINE_S)
-        except Failure:
-            return None
-        return response.body if response.status == 200 else None
-
-    def _set_url(self, url: str) -> None:
-        self._url = url
-
-
-def _validated(body: bytes, limit: int) -> Json | None:
-    """Return the record; None if it is none, or larger than the agent was asked for."""
-    if len(body) > 2 * limit:
-        return None
-    try:
-        return PartialConversation.model_validate_json(body).model_dump(mode="json")
-    except ValidationError:
-        return None
-
-
-def _object(body: bytes) -> Json | None:
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-STATUS_EVERY_S = 1.0
-MAX_RECENT_FAILURES = 50
-"""Number of recent failed attempts that are kept for status views."""
-MIN_ENDED_FOR_RATE = 20
-"""Minimum number of finished rollouts before the failure rate can stop the collection."""
 
 
 @dataclass(frozen=True)
@@ -205,10 +109,7 @@ class Collector:
         """The status that was last written to disk."""
 
     async def run(self) -> State:
-        """Collect until every rollout is measured or has permanently failed, or until stopped.
-
-        Raises RunError if the disk is full or another program changed the files.
-        """
+        """Collect until every rollout is measured or has permanently failed, or until stopped. Raises RunError."""
         heartbeat = asyncio.create_task(self._heartbeat())
         self._workers = [asyncio.create_task(self._work()) for _ in range(self._limits.parallel)]
         try:
@@ -236,11 +137,9 @@ class Collector:
 
     @property
     def stopped_because(self) -> str:
-        """Why the collection had to stop early; empty otherwise."""
         return self._stopped_because
 
     def drain(self) -> None:
-        """Stop starting episodes and let those in flight finish."""
         self._draining.set()
 
     def stop(self, why: str) -> None:
@@ -404,3 +303,92 @@ def _renamed_note(row: Mapping[str, Any]) -> str:
         f"note: rows and verdicts have keys in common; no value is replaced, but stored under another key: {pairs} "
         "(verdict_...: the verdict's value; row_...: the row's, which is no score)"
     )
+
+
+class AgentCall:
+    def __init__(
+        self, client: ServerClient, rollout: Rollout, body: bytes, timeout_s: float, partial_bytes: int
+    ) -> None:
+        self._client = client
+        self._rollout = rollout
+        self._body = body
+        self._timeout_s = timeout_s
+        self._limit = partial_bytes
+        self._episode = ""
+        self._url: str | None = None
+
+    async def send(self) -> HttpResponse:
+        self._episode, self._url = uuid.uuid4().hex, None
+        headers = {EPISODE_ID_HEADER: self._episode}
+        if self._limit:
+            headers[RECORD_HEADER] = str(self._limit)
+        agent = self._rollout.agent
+        _, response = await self._client.reach(
+            agent, "/run", self._body, self._timeout_s, headers, on_send=self._set_url
+        )
+        return raise_for_status(response, agent)
+
+    async def partial(self, failure: Failure) -> Json | None:
+        """Return the partial conversation of the attempt that failed; None if nobody knows it. Raises no Failure."""
+        if not self._limit:
+            return None
+        extra = failure.problem.model_extra or {}
+        if (given := extra.get(PARTIAL_MEMBER)) is not None:
+            return _validated(orjson.dumps(given), self._limit)
+        if self._url is None or failure.kind not in _UNANSWERED or self._client.book.foreign_instance(self._url):
+            return None
+        found = await self._get(self._url, f"/episodes/{self._episode}/partial?bytes={self._limit}")
+        if found is not None and (partial := _validated(found, self._limit)) is not None:
+            return partial
+        return await self._from_model_server()
+
+    async def _from_model_server(self) -> Json | None:
+        directory = await self._client.book.current()
+        for name, family in directory.families.items():
+            if family != "responses_api_models":
+                continue
+            for url in [*directory.servers.get(name, []), *directory.quiet.get(name, [])]:
+                if self._client.book.foreign_instance(url) is None:
+                    found = await self._get(url, f"/episodes/{self._episode}")
+                    if found is not None and (request := _object(found)) is not None:
+                        return self._last_request(request, name).model_dump(mode="json")
+        return None
+
+    def _last_request(self, request: Json, server: str) -> PartialConversation:
+        """Return the conversation as a model server saw it, with the fields of the row."""
+        conversation, start = items(request.get("input")), request.get("start")
+        first = start if isinstance(start, int) else len(conversation)
+        fields = {**self._rollout.row, "responses_create_params": mapping(request.get("params"))}
+        row, omitted = shortened(fields, conversation[:first], conversation[first:], self._limit)
+        turn = request.get("turn")
+        return PartialConversation(
+            source="model_server", server=server, turn=turn if isinstance(turn, int) else 0, row=row, omitted=omitted
+        )
+
+    async def _get(self, url: str, path: str) -> bytes | None:
+        try:
+            response = await self._client.get_from(url, path, DEADLINE_S)
+        except Failure:
+            return None
+        return response.body if response.status == 200 else None
+
+    def _set_url(self, url: str) -> None:
+        self._url = url
+
+
+def _validated(body: bytes, limit: int) -> Json | None:
+    """Return the record; None if it is none, or larger than the agent was asked for."""
+    if len(body) > 2 * limit:
+        return None
+    try:
+        return PartialConversation.model_validate_json(body).model_dump(mode="json")
+    except ValidationError:
+        return None
+
+
+def _object(body: bytes) -> Json | None:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None

@@ -26,10 +26,7 @@ _UNREADABLE = b'{"type":"unreadable"}'
 
 
 def shortened(fields: Json, start: Sequence[Any], output: Sequence[Any], limit: int) -> tuple[Json, Omitted | None]:
-    """Return the row with at most `limit` bytes of JSON, and what it lacks; None if it is complete.
-
-    `fields` are those of the row; its `responses_create_params` have no `input`, which is `start`.
-    """
+    """Return the row of `fields`, `start` and `output` in at most `limit` bytes, and what it lacks (None: nothing)."""
     limit = max(0, limit - _FIXED_BYTES)
     encoded = [encoded_item(item) for item in (*start, *output)]
     fields_encoded = _encoded_fields(fields)
@@ -100,7 +97,6 @@ def _ends(encoded: Sequence[bytes], limit: int) -> tuple[int, int]:
 
 
 def _without_tokens(item: Any) -> Any:
-    """Return the item without recorded tokens: the same object if it has none."""
     if not isinstance(item, dict):
         return item
     content = items(item.get("content"))
@@ -134,7 +130,6 @@ def _middle_removed(text: str, longest: int) -> str:
 
 
 def encoded_item(value: Any) -> bytes:
-    """Return the value as JSON, or a placeholder if it cannot be encoded."""
     try:
         return orjson.dumps(value)
     except TypeError:

@@ -15,8 +15,6 @@ from rollyard.records.types import CollectionStatus, DatasetStatus, State
 
 
 class CollectionProgress:
-    """Counts rollouts and failures, and computes the metrics of the measured rollouts."""
-
     def __init__(self, expected: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.expected = expected
         self.measured = 0
@@ -39,11 +37,9 @@ class CollectionProgress:
         self._started = time.time()
 
     def begin(self, key: tuple[int, int]) -> None:
-        """Mark the rollout as running."""
         self._running[key] = self._clock()
 
     def end(self, key: tuple[int, int]) -> None:
-        """Mark the rollout as finished."""
         del self._running[key]
 
     def count(self, row: RolloutRow) -> None:
@@ -83,7 +79,6 @@ class CollectionProgress:
 
     @property
     def in_flight(self) -> int:
-        """Number of running rollouts."""
         return len(self._running)
 
     @property
@@ -94,12 +89,10 @@ class CollectionProgress:
 
     @property
     def collected(self) -> int:
-        """Number of rollouts measured by this command."""
         return self.measured - self._before
 
     @property
     def newly_failed(self) -> int:
-        """Number of rollouts that permanently failed during this command."""
         return self.failed - self._failed_before
 
     @property
@@ -109,12 +102,10 @@ class CollectionProgress:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since this command started collecting."""
         return max(self._clock() - self._started_at, 1e-9)
 
     @property
     def rate(self) -> float:
-        """Rollouts measured per second by this command."""
         return self.collected / self.elapsed_s
 
     @property

@@ -42,10 +42,7 @@ def encode_row(row: Mapping[str, Any], response: bytes) -> bytes:
 
 
 def decode_row(body: bytes, response_bytes: str | None) -> Any:
-    """Parse a body. `response` becomes an `orjson.Fragment` if the header contains its correct length.
-
-    Raises orjson.JSONDecodeError if the body is not valid JSON.
-    """
+    """Parse a body. `response` becomes an `orjson.Fragment` if the header contains its correct length."""
     row = None if response_bytes is None else _parse_in_two_parts(body, response_bytes)
     return orjson.loads(body) if row is None else row
 
@@ -69,9 +66,6 @@ def _parse_in_two_parts(body: bytes, response_bytes: str) -> Json | None:
         return None
     row["response"] = orjson.Fragment(response)
     return row
-
-
-# Turns an agent's `/run` response into a row of the output.
 
 
 def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
@@ -116,10 +110,7 @@ def _can_carry_keys(name: str) -> bool:
 
 
 def _check_failure_class(row: dict[str, object], agent: str) -> None:
-    """Raise the Failure that an agent of NeMo Gym reports in a response with status 200.
-
-    `_ng_failure_terminal` means that another attempt must not be made, now or in a later command.
-    """
+    """Raise the Failure that an agent of NeMo Gym reports with status 200; a terminal one is final."""
     failure_class = row.get("_ng_failure_class")
     if failure_class is None and not row.get("_ng_no_persist"):
         return
@@ -131,10 +122,7 @@ def _check_failure_class(row: dict[str, object], agent: str) -> None:
 
 
 def encode_line(row: RolloutRow, agent: str) -> bytes:
-    """Encode the row as JSON, without the keys that its parameters may carry, such as `extra_headers`.
-
-    Raises Failure malformed_answer if it is nested too deeply: orjson can parse deeper nesting than it can write.
-    """
+    """Encode the row without keys in its parameters. Raises Failure if it is nested deeper than orjson writes."""
     try:
         return orjson.dumps(_without_keys_in_params(row))
     except TypeError as error:

@@ -2,7 +2,7 @@
 
 The job `--shard 2/4` of the output `X.jsonl` writes `X.shard-2-of-4.jsonl`, with the usual files beside it. It collects
 the rollouts of its share that no file of the output holds, so that jobs with another n continue where those before have
-stopped; only jobs with the same n run at the same time. The files of earlier versions in `X_shared` are merged, too.
+stopped; only jobs with the same n run at the same time.
 """
 
 from __future__ import annotations
@@ -52,12 +52,9 @@ class Merged:
 
 
 def shard_files(output: Path) -> list[Path]:
-    """Return the existing files of all shards, of any n."""
     stem, suffix = output.stem, output.suffix
     is_shard = re.compile(re.escape(stem) + _COUNT.pattern + re.escape(suffix)).fullmatch
-    found = [path for path in output.parent.glob(f"{escape(stem)}.shard-*") if is_shard(path.name)]
-    earlier = RolloutPaths(output).sidecar("shared").glob("round-*/shards/*.jsonl")
-    return sorted(found) + sorted(path for path in earlier if RolloutPaths(path).manifest.exists())
+    return sorted(path for path in output.parent.glob(f"{escape(stem)}.shard-*") if is_shard(path.name))
 
 
 def merge(output: Path, *, only_idle: bool = False) -> Merged:
@@ -117,10 +114,7 @@ def merge(output: Path, *, only_idle: bool = False) -> Merged:
 
 
 def is_ready_to_merge(output: Path) -> bool:
-    """Return whether no job is running and every rollout is in a file, or was rejected by its environment.
-
-    Raises InUse while another process merges, which holds the locks of the shards, too.
-    """
+    """Return whether no job is running and every rollout is in a file, or was rejected. Raises InUse during a merge."""
     if is_locked(output):
         raise InUse(f"another process is writing to {output}; waiting for it")
     if any(map(is_locked, shard_files(output))):
@@ -141,7 +135,6 @@ def rows_of(output: Path, shards: list[Path], expected: Expected) -> Iterator[tu
 
 
 def failures_of(output: Path, shards: list[Path], expected: Expected) -> Iterator[tuple[Key, ParsedLine]]:
-    """Yield the failed attempts of all files."""
     for path in (RolloutPaths(file).failures for file in (*shards, output)):
         yield from valid_failures(_lines(path), path, expected)
 
@@ -164,10 +157,7 @@ def check_idle(output: Path, shard: Shard) -> None:
 def known_manifest(
     output: Path, own: Path, identity: Json, code: Mapping[str, ServerCode], *, accept_changed_code: bool
 ) -> Manifest | None:
-    """Return the manifest with which the other files of the output continue; None if they hold no rollouts.
-
-    Raises OperatorError if they were collected with different parameters, or with code that is not accepted.
-    """
+    """Return the manifest with which the other files of the output continue; None if they hold no rollouts."""
     found = None
     for path in (output, *shard_files(output)):
         if path != own and _size(path):
@@ -193,10 +183,7 @@ def move_aside(output: Path) -> list[str]:
 
 
 def shard_progress(output: Path) -> tuple[int, int] | None:
-    """Return how many rollouts are measured and expected, from the status files; None if there are no shards.
-
-    Only the jobs of the latest n count: each knows the rollouts of its share in all files.
-    """
+    """Return how many rollouts the jobs of the latest n have measured and expect; None if there are no shards."""
     found = [(file, status) for file in shard_files(output) if (status := read_status(file))]
     if not found:
         return None
@@ -256,7 +243,6 @@ def _manifest_of(path: Path) -> Manifest | None:
 
 
 def _count(path: Path) -> str:
-    """Return the n of a shard; empty for other files."""
     found = _COUNT.search(path.name)
     return found[1] if found else ""
 

@@ -41,8 +41,9 @@ from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.rollouts.adoption import Adopter, adoption_note
 from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
 
-# Which failures are final: the rollout is never retried, not even by a later command.
-
+_MAX_DETAIL = 300
+_VARYING = re.compile(r"[0-9a-f]{8,}|\d+", re.IGNORECASE)
+"""Ids and numbers, in which failures of one cause differ."""
 IsFinal = Callable[[str, str], bool]
 """Whether a failure of this kind, which originated at this server, is final."""
 
@@ -52,56 +53,7 @@ def is_bad_task(kind: str, server: str) -> bool:
     return kind == FailureKind.BAD_TASK
 
 
-# Creates the row of X_failures.jsonl for a failed attempt.
-
-
-@dataclass
-class FailedAttempt:
-    """Which attempt failed, how long it took, and what had been said until then."""
-
-    index: int
-    seconds: float
-    partial: Json | None = None
-    """None if it is not known."""
-
-
-def failure_row(
-    rollout: Rollout, failure: Failure, attempt: FailedAttempt, *, terminal: bool, abandoned: bool
-) -> FailureRow:
-    """Return the row without the partial conversation, which is written next to these keys."""
-    problem = failure.problem
-    return FailureRow(
-        task_index=rollout.task_index,
-        rollout_index=rollout.rollout_index,
-        attempt_index=attempt.index,
-        agent_ref=dict(rollout.agent_ref),
-        failure_kind=failure.kind,
-        server=problem.server,
-        status=problem.status,
-        upstream_status=problem.upstream_status,
-        detail=problem.detail,
-        terminal=terminal,
-        abandoned=abandoned,
-        time=time.time(),
-        duration_s=round(attempt.seconds, 3),
-    )
-
-
-def encode_failure(row: FailureRow, partial: Json | None) -> bytes:
-    """Return the line of X_failures.jsonl. The key `partial` is absent if the conversation is not known."""
-    known = {} if partial is None else {PARTIAL_MEMBER: partial}
-    return orjson.dumps({**row.model_dump(by_alias=True), **known})
-
-
-def first_failure(row: FailureRow) -> str:
-    """Return the line for the user about the first failure of a kind."""
-    where = f"task {row.task_index}, repeat {row.rollout_index}"
-    return f"first failure of kind {row.failure_kind} ({where}, {row.server or '?'}): {row.detail}"
-
-
 class RolloutStore:
-    """The open, locked files of one collection."""
-
     def __init__(
         self,
         paths: RolloutPaths,
@@ -168,10 +120,7 @@ class RolloutStore:
             raise
 
     def load(self, on_row: Callable[[RolloutRow], None] | None = None, expected: Expected | None = None) -> None:
-        """Read which rollouts are done or have permanently failed. Call `on_row` with each completed row.
-
-        Raises RunError if a row is not one of the `expected` rollouts, is a duplicate, or lacks a finite reward.
-        """
+        """Read which rollouts are done or have permanently failed. Raises RunError like `valid_rows`."""
         for key, line in valid_rows(self._rows.rows(), self.paths.output, expected):
             if not self.done.add(key):
                 raise repeated(key, line, self.paths.output)
@@ -191,7 +140,6 @@ class RolloutStore:
         self.attempts.pop(key, None)
 
     def append_failure(self, failure: FailureRow, partial: Json | None = None) -> None:
-        """Write one failed attempt, with its partial conversation if that is known."""
         key = (failure.task_index, failure.rollout_index)
         self._failures.append(encode_failure(failure, partial))
         self.attempts[key] = self.attempts.get(key, 0) + 1
@@ -273,10 +221,7 @@ class RolloutStore:
         ]
 
     def _move_aside(self) -> None:
-        """Rename the old files.
-
-        The output stays locked and is renamed last, so that a collection cannot be resumed if this is interrupted.
-        """
+        """Rename the old files, the locked output last, so that an interruption leaves nothing that can be resumed."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         for path in (*self.paths.sidecars(), self.paths.output):
             if not os.path.lexists(path) or (path == self.paths.output and not path.stat().st_size):
@@ -389,11 +334,47 @@ def _validated_key(row: Json, path: Path, number: int, expected: Expected | None
         raise RunError(f"{path}: line {number} {error}. {REPAIR_HINT}") from error
 
 
-# The most frequent failure of a collection, in one line.
+@dataclass
+class FailedAttempt:
+    """Which attempt failed, how long it took, and what had been said until then."""
 
-_MAX_DETAIL = 300
-_VARYING = re.compile(r"[0-9a-f]{8,}|\d+", re.IGNORECASE)
-"""Ids and numbers, in which failures of one cause differ."""
+    index: int
+    seconds: float
+    partial: Json | None = None
+    """None if it is not known."""
+
+
+def failure_row(
+    rollout: Rollout, failure: Failure, attempt: FailedAttempt, *, terminal: bool, abandoned: bool
+) -> FailureRow:
+    """Return the row without the partial conversation, which is written next to these keys."""
+    problem = failure.problem
+    return FailureRow(
+        task_index=rollout.task_index,
+        rollout_index=rollout.rollout_index,
+        attempt_index=attempt.index,
+        agent_ref=dict(rollout.agent_ref),
+        failure_kind=failure.kind,
+        server=problem.server,
+        status=problem.status,
+        upstream_status=problem.upstream_status,
+        detail=problem.detail,
+        terminal=terminal,
+        abandoned=abandoned,
+        time=time.time(),
+        duration_s=round(attempt.seconds, 3),
+    )
+
+
+def encode_failure(row: FailureRow, partial: Json | None) -> bytes:
+    """Return the line of X_failures.jsonl. The key `partial` is absent if the conversation is not known."""
+    known = {} if partial is None else {PARTIAL_MEMBER: partial}
+    return orjson.dumps({**row.model_dump(by_alias=True), **known})
+
+
+def first_failure(row: FailureRow) -> str:
+    where = f"task {row.task_index}, repeat {row.rollout_index}"
+    return f"first failure of kind {row.failure_kind} ({where}, {row.server or '?'}): {row.detail}"
 
 
 def most_frequent_failure(failures: Path, since: float = 0.0) -> str:

@@ -78,7 +78,6 @@ class TaskIndex:
 
 
 def sampling_params(row: Mapping[str, Any]) -> Json:
-    """Return the create parameters of a row without its prompt."""
     params = row.get("responses_create_params")
     return {name: value for name, value in params.items() if name not in PROMPT} if isinstance(params, dict) else {}
 
@@ -159,7 +158,6 @@ class KeyAssignment:
 
     @property
     def changed(self) -> int:
-        """Number of rows that did not have the key that they got."""
         return len(self._undecided)
 
     def keys(self) -> Iterator[Key]:

@@ -54,8 +54,6 @@ class TaskSubset:
 
 @dataclass(frozen=True)
 class Origin:
-    """The input that an output was started with, according to a manifest or a row."""
-
     sha256: str
     rows: int
     paths: tuple[Path, ...]
@@ -161,13 +159,8 @@ def _foreign(rollout: Rollout, original: TaskFile, tasks: Mapping[str, int]) -> 
     )
 
 
-# Finds the rows of an input that still lack rollouts, in files of Rollyard and of NeMo Gym.
-
-
 @dataclass(frozen=True)
 class Remaining:
-    """What a rollout file still lacks."""
-
     found: int
     """Number of (task, repeat) pairs in the file."""
     expected: int
@@ -178,10 +171,7 @@ class Remaining:
 
 
 def find_remaining(tasks: TaskFile, rollouts: Path, repeats: int) -> Remaining:
-    """Compare a rollout file with its input, task by task and repeat by repeat. A missing file has no rollouts.
-
-    Raises OperatorError if a file cannot be read.
-    """
+    """Compare a rollout file, which may be missing, with its input. Raises OperatorError if a file cannot be read."""
     index = TaskIndex(tasks)
     assignment = KeyAssignment(index, repeats)
     skipped: list[tuple[int, str]] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rollyard.records.errors import OperatorError
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.http.access import is_loopback
+from rollyard.services.http.access import ProcNet, is_loopback
 
 
 def check_exposure(servers: Iterable[ServerSpec], token: str | None, head_host: str) -> None:
@@ -26,14 +26,9 @@ def check_exposure(servers: Iterable[ServerSpec], token: str | None, head_host: 
             raise OperatorError(f"{spec.name}: {reason}: {remedy}")
 
 
-# Finds the process that listens on a local TCP port, for error messages. Reads Linux's /proc.
-
-_LISTEN = "0A"
-
-
 def owner_of_port(port: int) -> str:
     """Return `, held by process 123 (ng_run)`, or an empty string if the owner cannot be determined."""
-    inodes = set(_listening_inodes(port))
+    inodes = {str(found.inode) for at, found in ProcNet().listeners() if at == port}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             for descriptor in (process / "fd").iterdir():
@@ -52,16 +47,3 @@ def owner_of_port(port: int) -> str:
         except OSError:
             continue
     return ""
-
-
-def _listening_inodes(port: int) -> list[str]:
-    found: list[str] = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        path = Path(table)
-        if not path.exists():
-            continue
-        for line in path.read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                found.append(fields[9])
-    return found

@@ -17,7 +17,6 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run the program named by the first argument, in the working directory."""
     sys.argv = sys.argv[1:]
     sys.path[0] = str(Path.cwd())  # as for `python app.py`, instead of this file's folder
     _start_ray_when_used()

@@ -10,12 +10,10 @@ import logging
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from omegaconf import OmegaConf
@@ -28,48 +26,184 @@ from rollyard.services.config.nemo_gym import LAUNCH_KEYS, installed_version, is
 from rollyard.services.config.plugins import ALIASES
 from rollyard.services.config.run_config import ForeignProgram, RunConfig, ServerSpec
 from rollyard.services.config.server_code import server_code
+from rollyard.services.config.venv import cache_folder
 from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.head.server import escape_references
 from rollyard.services.http.transport import Transport
 from rollyard.services.runtime import foreign_bootstrap as bootstrap
 from rollyard.services.runtime.launcher import Launcher, Process
 from rollyard.services.runtime.program import Program
 
-
-class ForeignProcess:
-    """A program with a guard around it, which kills all its descendants when it ends, or when ng_run is killed."""
-
-    def __init__(self, program: Program) -> None:
-        self._program = program
-
-    @property
-    def pid(self) -> int:
-        """Process id of the program itself; of its guard if it has not started yet, or has ended."""
-        try:
-            children = Path(f"/proc/{self._program.pid}/task/{self._program.pid}/children").read_text().split()
-        except OSError:
-            children = []
-        return int(children[0]) if children else self._program.pid
-
-    async def wait(self) -> int:
-        return await asyncio.shield(self._program.ended)
-
-    def terminate(self) -> None:
-        self._program.send(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._program.kill()
-
-
+log = logging.getLogger(__name__)
+CONFIG_VARIABLE = "NEMO_GYM_CONFIG_DICT"
+NAME_VARIABLE = "NEMO_GYM_CONFIG_PATH"
+MAX_BYTES = 128 * 1024 - 64
+"""Linux limits each environment variable to 128 KiB, with its name."""
+_OWN_KEYS = frozenset({*LAUNCH_KEYS, "start_timeout_s", "replicas", "url"})
+_THEIR_FAMILIES = {own: theirs for theirs, own in ALIASES.items()}
+_DEFAULTS: Json = {
+    "use_absolute_ip": False,
+    "port_range_low": 10_001,
+    "port_range_high": 20_000,
+    "dry_run": False,
+    "skip_venv_if_present": False,
+}
+"""Top-level settings that NeMo Gym's launcher adds, and that its programs expect."""
 PATHS = ("/health", "/openapi.json", "/")
 """What servers have, the most telling first. NeMo Gym's have only the second and third."""
 TIMEOUT_S = 5.0
 _ABSENT = (404, 405)
+PROBE_S = 0.5
+HEARTBEAT_S = 2.0
+DEFAULT_PYTHON = "3.12"
+_RELATIVE = re.compile(r"(?:^|[\s@=])(?:file:)?\.\.?/|^-e\s+\.", re.IGNORECASE)
+"""A path relative to the requirements file, as in `-e nemo-gym[dev] @ ../../`."""
+_ROOT = re.compile(r"(?:(?:-e|--editable)[\s=]\s*)?(?:file:)?\.\./\.\./?(?:\[[^\]]*\])?(?:\s+#.*)?")
+"""The root of the checkout, seen from the server's folder."""
+_ITSELF = re.compile(r"^(?:-e\s+|--editable[\s=])?nemo[-_]gym(?:\[[^\]]*\])?\s*(?:@|$|[=<>!~;])", re.IGNORECASE)
+
+
+class ForeignLauncher:
+    """Starts the programs of NeMo Gym's servers; all other servers are left to `own`."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        registry: ServerRegistry,
+        transport: Transport,
+        own: Launcher | None,
+        *,
+        head_url: str,
+        folder: Path,
+        environ: Mapping[str, str],
+    ) -> None:
+        """`folder`: the working directory in which the run was started."""
+        self._specs = {spec.name: spec for spec in config.servers if spec.program is not None}
+        self._config = launch_config(config, head_url)
+        self._registry = registry
+        self._transport = transport
+        self._own = own
+        self._folder = folder
+        self._environ = environ
+        self._watches: set[asyncio.Task[None]] = set()
+
+    async def launch(self, launch: Launch, log: Path) -> Process:
+        spec = self._specs.get(launch.name)
+        if spec is None or spec.program is None:
+            assert self._own is not None
+            return await self._own.launch(launch, log)
+        python = spec.program.python
+        if spec.program.install:
+            python = await asyncio.to_thread(
+                install, spec.folder, spec.program, cache_folder(self._environ), self._environ
+            )
+        assert python is not None
+        if (size := len(self._config.encode())) > MAX_BYTES:
+            raise RunError(
+                f"{spec.name}: the config of this run has {size} bytes, and NeMo Gym's servers read it from an "
+                f"environment variable, which holds {MAX_BYTES}: leave out what the servers do not need"
+            )
+        process = await Program.start(
+            spec.name,
+            [str(python), *_script(spec)],
+            log,
+            self._environment(spec, python),
+            spec.folder,
+            f"{spec.family}/{spec.implementation} of NeMo Gym in {python}",
+        )
+        phase = f"waiting for {url_of(spec)}"  # shown while the program starts, which may take a minute
+        self._registry.register(
+            Registration(name=spec.name, instance=launch.instance, url=url_of(spec), pid=_pid_of(process), phase=phase)
+        )
+        watch = asyncio.create_task(self._watch(spec, launch.instance, process))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+        return process
+
+    async def close(self) -> None:
+        """Stop watching the programs. Their processes are the supervisor's."""
+        for watch in self._watches:
+            watch.cancel()
+
+    def _environment(self, spec: ServerSpec, python: Path) -> dict[str, str]:
+        own = {str(INSTALLED), str(IMPORT_ROOT)}
+        paths = [path for path in self._environ.get("PYTHONPATH", "").split(":") if path and path not in own]
+        if spec.program is not None and not is_installed(spec.program.root):
+            paths.insert(0, str(spec.program.root))  # the checkout's package, even if another version is installed
+        cache = self._folder / "cache" / "huggingface"  # where NeMo Gym's launcher keeps it
+        environment = {
+            "HF_HOME": str(cache),
+            "HF_DATASETS_CACHE": str(cache),
+            **self._environ,
+            # Programs may start `python` or tools of their environment by name.
+            "PATH": f"{python.parent}:{self._environ.get('PATH', os.defpath)}",
+            "PYTHONPATH": ":".join([str(spec.folder), *paths]),
+            CONFIG_VARIABLE: self._config,
+            NAME_VARIABLE: spec.name,
+        }
+        environment.pop("PYTHONHOME", None)
+        if (python.parent.parent / "pyvenv.cfg").is_file():
+            environment["VIRTUAL_ENV"] = str(python.parent.parent)
+        return environment
+
+    async def _watch(self, spec: ServerSpec, instance: str, process: Program) -> None:
+        """Register the instance when it responds, and send its heartbeats while it does."""
+        ended = asyncio.create_task(process.wait())
+        probe = HealthProbe(self._transport, url_of(spec))
+        registered = False
+        try:
+            while not ended.done():
+                try:
+                    if (await probe.probe()).up and not ended.done():
+                        if not registered:
+                            await self._register(spec, instance, process)
+                            registered = True
+                        self._registry.record_heartbeat(
+                            Heartbeat(instance=instance, requests=0, in_flight=0, sessions=0)
+                        )
+                except Failure as failure:  # its code differs from that of the run, or it has been removed
+                    log.warning("%s: %s", spec.name, failure.problem.detail)
+                    if not registered:
+                        process.kill()
+                except Exception as error:  # the watch must not end while the program runs
+                    log.warning("%s cannot be watched", spec.name, exc_info=error)
+                await asyncio.wait({ended}, timeout=HEARTBEAT_S if registered else PROBE_S)
+        finally:
+            ended.cancel()
+
+    async def _register(self, spec: ServerSpec, instance: str, process: Program) -> None:
+        assert spec.program is not None
+        code = await asyncio.to_thread(server_code, spec.folder)
+        registration = Registration(
+            name=spec.name, instance=instance, url=url_of(spec), pid=_pid_of(process), ready=True, code=code
+        )
+        self._registry.register(registration)
+
+
+def _pid_of(process: Program) -> int:
+    """Return the id of the program itself; of its guard if it has not started yet, or has ended."""
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    except OSError:
+        children = []
+    return int(children[0]) if children else process.pid
+
+
+def url_of(spec: ServerSpec) -> str:
+    """Return the base URL of a server whose port has been chosen before the start."""
+    host = spec.settings.host
+    return f"http://[{host}]:{spec.settings.port}" if ":" in host else f"http://{host}:{spec.settings.port}"
+
+
+def _script(spec: ServerSpec) -> list[str]:
+    """Return the interpreter's arguments. A program with its own Ray cluster or several workers starts unchanged."""
+    if spec.raw.get("ray_head_node_address") or (spec.raw.get("num_workers") or 1) > 1:
+        return [spec.settings.entrypoint]
+    return [bootstrap.__file__, spec.settings.entrypoint]
 
 
 @dataclass(frozen=True)
 class Health:
-    """The result of one probe."""
-
     up: bool
     detail: str = ""
     """Why it is not up, or what is unusual about it."""
@@ -80,17 +214,16 @@ class Health:
 class HealthProbe:
     """Probes one server. It remembers which path the server has, so that later probes take one request."""
 
-    def __init__(self, transport: Transport, url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, transport: Transport, url: str) -> None:
         self.url = url
         self._transport = transport
-        self._timeout_s = timeout_s
         self._paths: tuple[str, ...] = PATHS
 
     async def probe(self) -> Health:
         """Ask the server. Never raises a Failure."""
         for path in self._paths:
             try:
-                response = await self._transport.send("GET", self.url + path, b"", {}, self._timeout_s)
+                response = await self._transport.send("GET", self.url + path, b"", {}, TIMEOUT_S)
             except Failure as failure:
                 return Health(False, failure.problem.detail, silent=failure.kind is FailureKind.TIMEOUT)
             if response.status in _ABSENT:
@@ -107,24 +240,6 @@ class HealthProbe:
         return Health(True, f"reachable, but its state is unknown: it has none of {', '.join(PATHS)}")
 
 
-# The config that NeMo Gym's programs read from their environment: the entire run, with the address of each server.
-
-CONFIG_VARIABLE = "NEMO_GYM_CONFIG_DICT"
-NAME_VARIABLE = "NEMO_GYM_CONFIG_PATH"
-MAX_BYTES = 128 * 1024 - 64
-"""Linux limits each environment variable to 128 KiB, with its name."""
-_OWN_KEYS = frozenset({*LAUNCH_KEYS, "start_timeout_s", "replicas", "url"})
-_THEIR_FAMILIES = {own: theirs for theirs, own in ALIASES.items()}
-_DEFAULTS: Json = {
-    "use_absolute_ip": False,
-    "port_range_low": 10_001,
-    "port_range_high": 20_000,
-    "dry_run": False,
-    "skip_venv_if_present": False,
-}
-"""Top-level settings that NeMo Gym's launcher adds, and that its programs expect."""
-
-
 def launch_config(config: RunConfig, head_url: str) -> str:
     """Return the YAML of the run's config as NeMo Gym's programs expect it. It contains the config's secrets."""
     head = urlsplit(head_url)
@@ -138,7 +253,7 @@ def launch_config(config: RunConfig, head_url: str) -> str:
     tree |= {key: tree.get(key, value) for key, value in _DEFAULTS.items()}
     tree["head_server"] = {"host": head.hostname, "port": head.port}
     tree["disallowed_ports"] = [head.port, *ports]
-    return OmegaConf.to_yaml(OmegaConf.create(escaped(tree)))
+    return OmegaConf.to_yaml(OmegaConf.create(escape_references(tree)))
 
 
 def _entry(spec: ServerSpec) -> Json:
@@ -150,25 +265,6 @@ def _entry(spec: ServerSpec) -> Json:
     else:
         own = {"entrypoint": spec.settings.entrypoint, **own}
     return {**own, "host": {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), "port": port}
-
-
-def escaped(value: Any) -> Any:
-    """Return the value with each `${` escaped: all references are resolved, so what is left is text."""
-    if isinstance(value, dict):
-        return {key: escaped(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [escaped(item) for item in value]
-    return value.replace("${", "\\${") if isinstance(value, str) else value
-
-
-# Installs the packages that a NeMo Gym server's folder requires into a virtual environment of its own, with uv.
-
-DEFAULT_PYTHON = "3.12"
-_RELATIVE = re.compile(r"(?:^|[\s@=])(?:file:)?\.\.?/|^-e\s+\.", re.IGNORECASE)
-"""A path relative to the requirements file, as in `-e nemo-gym[dev] @ ../../`."""
-_ROOT = re.compile(r"(?:(?:-e|--editable)[\s=]\s*)?(?:file:)?\.\./\.\./?(?:\[[^\]]*\])?(?:\s+#.*)?")
-"""The root of the checkout, seen from the server's folder."""
-_ITSELF = re.compile(r"^(?:-e\s+|--editable[\s=])?nemo[-_]gym(?:\[[^\]]*\])?\s*(?:@|$|[=<>!~;])", re.IGNORECASE)
 
 
 def requirement_lines(text: str) -> list[str]:
@@ -187,10 +283,7 @@ def _is_itself(line: str) -> bool:
 
 
 def install(folder: Path, program: ForeignProgram, cache: Path, environ: Mapping[str, str]) -> Path:
-    """Return the interpreter of the server's environment, which is built if needed.
-
-    Raises OperatorError if uv fails.
-    """
+    """Return the interpreter of the server's environment, which is built if needed. Raises OperatorError."""
     uv = shutil.which("uv", path=environ.get("PATH"))
     if uv is None:
         raise OperatorError(f"install: uv needs the program uv for {folder}, and it is not on PATH; pip install uv")
@@ -247,143 +340,3 @@ def _run(command: list[str], folder: Path, text: str, environ: Mapping[str, str]
     if result.returncode != 0:
         last = "\n".join((result.stdout + result.stderr).splitlines()[-8:])
         raise OperatorError(f"uv cannot install the requirements of {folder}:\n{last}")
-
-
-log = logging.getLogger(__name__)
-
-PROBE_S = 0.5
-HEARTBEAT_S = 2.0
-
-
-class ForeignLauncher:
-    """Starts the programs of NeMo Gym's servers; all other servers are left to `own`."""
-
-    def __init__(
-        self,
-        specs: Mapping[str, ServerSpec],
-        config: str,
-        registry: ServerRegistry,
-        transport: Transport,
-        own: Launcher | None,
-        *,
-        cache: Path,
-        folder: Path,
-        environ: Mapping[str, str],
-    ) -> None:
-        """`specs`: the servers that are programs. `config`: see `launch_config`.
-
-        `folder`: the working directory in which the run was started.
-        """
-        self._specs = specs
-        self._config = config
-        self._registry = registry
-        self._transport = transport
-        self._own = own
-        self._cache = cache
-        self._folder = folder
-        self._environ = environ
-        self._watches: set[asyncio.Task[None]] = set()
-
-    async def launch(self, launch: Launch, log: Path) -> Process:
-        spec = self._specs.get(launch.name)
-        if spec is None or spec.program is None:
-            assert self._own is not None
-            return await self._own.launch(launch, log)
-        python = spec.program.python
-        if spec.program.install:
-            python = await asyncio.to_thread(install, spec.folder, spec.program, self._cache, self._environ)
-        assert python is not None
-        if (size := len(self._config.encode())) > MAX_BYTES:
-            raise RunError(
-                f"{spec.name}: the config of this run has {size} bytes, and NeMo Gym's servers read it from an "
-                f"environment variable, which holds {MAX_BYTES}: leave out what the servers do not need"
-            )
-        program = await Program.start(
-            spec.name,
-            [str(python), *_script(spec)],
-            log,
-            self._environment(spec, python),
-            spec.folder,
-            f"{spec.family}/{spec.implementation} of NeMo Gym in {python}",
-        )
-        process = ForeignProcess(program)
-        phase = f"waiting for {url_of(spec)}"  # shown while the program starts, which may take a minute
-        self._registry.register(
-            Registration(name=spec.name, instance=launch.instance, url=url_of(spec), pid=process.pid, phase=phase)
-        )
-        watch = asyncio.create_task(self._watch(spec, launch.instance, process))
-        self._watches.add(watch)
-        watch.add_done_callback(self._watches.discard)
-        return process
-
-    async def close(self) -> None:
-        """Stop watching the programs. Their processes are the supervisor's."""
-        for watch in self._watches:
-            watch.cancel()
-
-    def _environment(self, spec: ServerSpec, python: Path) -> dict[str, str]:
-        own = {str(INSTALLED), str(IMPORT_ROOT)}
-        paths = [path for path in self._environ.get("PYTHONPATH", "").split(":") if path and path not in own]
-        if spec.program is not None and not is_installed(spec.program.root):
-            paths.insert(0, str(spec.program.root))  # the checkout's package, even if another version is installed
-        cache = self._folder / "cache" / "huggingface"  # where NeMo Gym's launcher keeps it
-        environment = {
-            "HF_HOME": str(cache),
-            "HF_DATASETS_CACHE": str(cache),
-            **self._environ,
-            # Programs may start `python` or tools of their environment by name.
-            "PATH": f"{python.parent}:{self._environ.get('PATH', os.defpath)}",
-            "PYTHONPATH": ":".join([str(spec.folder), *paths]),
-            CONFIG_VARIABLE: self._config,
-            NAME_VARIABLE: spec.name,
-        }
-        environment.pop("PYTHONHOME", None)
-        if (python.parent.parent / "pyvenv.cfg").is_file():
-            environment["VIRTUAL_ENV"] = str(python.parent.parent)
-        return environment
-
-    async def _watch(self, spec: ServerSpec, instance: str, process: ForeignProcess) -> None:
-        """Register the instance when it responds, and send its heartbeats while it does."""
-        ended = asyncio.create_task(process.wait())
-        probe = HealthProbe(self._transport, url_of(spec))
-        registered = False
-        try:
-            while not ended.done():
-                try:
-                    if (await probe.probe()).up and not ended.done():
-                        if not registered:
-                            await self._register(spec, instance, process)
-                            registered = True
-                        self._registry.record_heartbeat(
-                            Heartbeat(instance=instance, requests=0, in_flight=0, sessions=0)
-                        )
-                except Failure as failure:  # its code differs from that of the run, or it has been removed
-                    log.warning("%s: %s", spec.name, failure.problem.detail)
-                    if not registered:
-                        process.kill()
-                except Exception as error:  # the watch must not end while the program runs
-                    log.warning("%s cannot be watched", spec.name, exc_info=error)
-                await asyncio.wait({ended}, timeout=HEARTBEAT_S if registered else PROBE_S)
-        finally:
-            ended.cancel()
-
-    async def _register(self, spec: ServerSpec, instance: str, process: ForeignProcess) -> None:
-        assert spec.program is not None
-        code = await asyncio.to_thread(server_code, spec.folder)
-        registration = Registration(
-            name=spec.name, instance=instance, url=url_of(spec), pid=process.pid, ready=True, code=code
-        )
-        self._registry.register(registration)
-
-
-def url_of(spec: ServerSpec) -> str:
-    """Return the base URL of a server whose port has been chosen before the start."""
-    host = spec.settings.host
-    return f"http://[{host}]:{spec.settings.port}" if ":" in host else f"http://{host}:{spec.settings.port}"
-
-
-def _script(spec: ServerSpec) -> list[str]:
-    """Return the interpreter's arguments. A program with its own Ray cluster or several workers starts unchanged."""
-    if spec.raw.get("ray_head_node_address") or (spec.raw.get("num_workers") or 1) > 1:
-        return [spec.settings.entrypoint]
-    return [bootstrap.__file__, spec.settings.entrypoint]

@@ -1,4 +1,4 @@
-"""ForeignServers: the servers of a run that are not Rollyard's own."""
+"""ExternalServers: watches the servers of a run that run elsewhere; and what NeMo Gym's programs need of a run."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.run_types import Heartbeat, Keys, Registration
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.server_entries import servers_of
-from rollyard.services.config.venv import cache_folder
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.http.transport import Transport
-from rollyard.services.runtime.foreign_launcher import ForeignLauncher, Health, HealthProbe, launch_config
+from rollyard.services.runtime.foreign_launcher import Health, HealthProbe
 from rollyard.services.runtime.hosting import bind
-from rollyard.services.runtime.launcher import Launcher
 from rollyard.services.runtime.supervisor import all_or_first_error
 
 log = logging.getLogger(__name__)
-
 INTERVAL_S = 2.0
 FIRST_INTERVAL_S = 0.2
 FAILURES = 2
 """Probes that must fail in a row before a server counts as down."""
 REPORT_S = 15.0
+PORTS = range(10_001, 20_001)
+"""Below the range from which kernels choose ports for outgoing connections, which could take one before the start."""
+_ATTEMPTS = 200
 
 
 @dataclass(slots=True)
@@ -41,12 +40,9 @@ class _External:
     starts: int = 0
     failures: int = 0
     is_down: bool = True
-    detail: str = "it has not been probed yet"
 
 
 class ExternalServers:
-    """The servers of a run that run elsewhere."""
-
     def __init__(
         self,
         specs: Sequence[ServerSpec],
@@ -74,7 +70,6 @@ class ExternalServers:
         self._watches = [asyncio.create_task(self._watch(server)) for server in self._servers]
 
     async def stop(self) -> None:
-        """Stop watching. The servers keep running."""
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
@@ -140,54 +135,6 @@ def _heartbeat(instance: str) -> Heartbeat:
     return Heartbeat(instance=instance, requests=0, in_flight=0, sessions=0)
 
 
-class ForeignServers:
-    """Starts what runs here, and watches what runs elsewhere."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        registry: ServerRegistry,
-        transport: Transport,
-        *,
-        environ: Mapping[str, str],
-        folder: Path,
-        print_line: Callable[[str], None],
-        ready_timeout_s: float,
-    ) -> None:
-        self._config = config
-        self._registry = registry
-        self._transport = transport
-        self._environ = environ
-        self._folder = folder
-        self._launcher: ForeignLauncher | None = None
-        self.programs = [spec for spec in config.servers if spec.program is not None]
-        self.external = ExternalServers(
-            config.servers, registry, transport, print_line=print_line, ready_timeout_s=ready_timeout_s
-        )
-
-    def launcher(self, own: Launcher | None, head_url: str) -> Launcher | None:
-        """Return a launcher for NeMo Gym's programs and, through `own`, for all other servers."""
-        if not self.programs:
-            return own
-        self._launcher = ForeignLauncher(
-            {spec.name: spec for spec in self.programs},
-            launch_config(self._config, head_url),
-            self._registry,
-            self._transport,
-            own,
-            cache=cache_folder(self._environ),
-            folder=self._folder,
-            environ=self._environ,
-        )
-        return self._launcher
-
-    async def stop(self) -> None:
-        """Stop watching. Programs that run here are stopped by the supervisor."""
-        await self.external.stop()
-        if self._launcher is not None:
-            await self._launcher.close()
-
-
 def check_access(spec: ServerSpec, servers: Sequence[ServerSpec], keys: Keys) -> None:
     """Raise OperatorError if a program of NeMo Gym calls a server of this run that requires the run's token."""
     own = {other.name for other in servers if not other.is_foreign}
@@ -206,13 +153,6 @@ def refuse_programs(servers: Sequence[ServerSpec], option: str) -> None:
             f"token and need to know all addresses before the start: drop {option}, or start them yourself and give "
             "their url"
         )
-
-
-# Chooses ports before the start, because NeMo Gym's programs have to know the addresses of all servers.
-
-PORTS = range(10_001, 20_001)
-"""Below the range from which kernels choose ports for outgoing connections, which could take one before the start."""
-_ATTEMPTS = 200
 
 
 def with_ports(config: RunConfig) -> RunConfig:

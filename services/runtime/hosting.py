@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
 from functools import partial
 
 import uvicorn
@@ -17,7 +16,7 @@ from rollyard.records.run_types import Heartbeat, Registration, ServerCode
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.access import PeerProtocol, Peers
 from rollyard.services.http.client import AddressBook
-from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits
+from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits, SignalFreeServer
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.server.app import Server
@@ -31,14 +30,6 @@ PHASE_S = 0.5
 
 class _Connection(BoundedProtocol, PeerProtocol):
     """A connection with request limits and peer-user checks."""
-
-
-class _Listener(uvicorn.Server):
-    """uvicorn without its signal handlers, because the process decides when to stop and may host several servers."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -67,9 +58,17 @@ def bind_for(name: str, settings: ServerSettings) -> socket.socket:
         raise RunError(message) from error
 
 
-class HostedServer:
-    """Runs one server on one socket."""
+def bind_head(host: str, port: int) -> socket.socket:
+    """Bind the head's port, or a free port if it is taken. Raises RunError if neither is possible."""
+    try:
+        with contextlib.suppress(OSError):
+            return bind(host, port)
+        return bind(host, 0)
+    except OSError as error:
+        raise RunError(f"the head cannot listen on {host}: {error}") from error
 
+
+class HostedServer:
     def __init__(
         self,
         server: Server,
@@ -88,7 +87,7 @@ class HostedServer:
         self._lag = lag or LoopLag()
         self._peers = peers or Peers()
         self._connections = Listener(server.name, bounds or ListenerLimits(), self._lag)
-        self._listener = _Listener(
+        self._listener = SignalFreeServer(
             uvicorn.Config(
                 server,
                 interface="asgi3",
@@ -124,7 +123,6 @@ class HostedServer:
         self._connections.start(self._socket, partial(_Connection, self._connections, **options))
 
     async def start(self) -> None:
-        """Run the server's startup, then mark it ready."""
         await self.server.start()
         self.server.ready = True
 
@@ -158,7 +156,6 @@ class HostedServer:
         await self.server.stop()
 
     async def _report_phase(self, registration: Registration, head: RegistryClient) -> None:
-        """Report the startup phase to the head whenever it changes."""
         message = ""
         while True:
             await asyncio.sleep(PHASE_S)

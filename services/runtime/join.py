@@ -23,6 +23,8 @@ from rollyard.services.runtime.serve import serve
 
 _RETRY_S = 0.5
 _RETRYABLE = (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)
+MIN_LENGTH = 16
+"""Minimum token length in characters. The session secret is derived from the token and is no stronger than it."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,6 @@ async def join_run(
 
 
 async def _directory(keys: Keys, head_url: str, print_line: Callable[[str], None], timeout_s: float) -> Directory:
-    """Wait for the head and return its directory."""
     transport = HttpTransport()
     registry_client, started, reported = RegistryClient(transport, head_url, keys), time.monotonic(), False
     try:
@@ -143,17 +144,8 @@ def _check_same(config: RunConfig, specs: list[ServerSpec], directory: Directory
             )
 
 
-# Derives the keys of a distributed run from the token that all its parts share.
-
-MIN_LENGTH = 16
-"""Minimum token length in characters. The session secret is derived from the token and is no stronger than it."""
-
-
 def shared_keys(token: str | None) -> Keys:
-    """Derive a run's keys from its token. The same token yields the same keys, which do not reveal it.
-
-    Raises OperatorError if the token is missing or too short.
-    """
+    """Derive a run's keys from its token, which they do not reveal. Raises OperatorError if it is too short."""
     if not token or len(token) < MIN_LENGTH:
         found = "none is set" if not token else f"this one has {len(token)}"
         raise OperatorError(
@@ -165,9 +157,6 @@ def shared_keys(token: str | None) -> Keys:
 
 def _derive(token: str, purpose: str) -> str:
     return hmac.new(token.encode(), f"rollyard {purpose}".encode(), hashlib.sha256).hexdigest()
-
-
-# Selects the servers of a config that start on this host.
 
 
 def select_servers(servers: Sequence[ServerSpec], only: Sequence[str]) -> list[ServerSpec]:

@@ -19,29 +19,19 @@ from rollyard.services.config.venv import interpreter_for, needs_isolation
 
 
 class Process(Protocol):
-    """A server process on this host or another."""
-
     @property
-    def pid(self) -> int:
-        """Process id on its host."""
-        ...
+    def pid(self) -> int: ...
 
     async def wait(self) -> int:
         """Wait for the process and its children to exit. Return the exit status (negative: a signal number)."""
         ...
 
-    def terminate(self) -> None:
-        """Request a graceful stop."""
-        ...
+    def terminate(self) -> None: ...
 
-    def kill(self) -> None:
-        """Kill the process."""
-        ...
+    def kill(self) -> None: ...
 
 
 class Launcher(Protocol):
-    """Starts server processes."""
-
     async def launch(self, launch: Launch, log: Path) -> Process:
         """Start the process described by `launch` and append its output to `log`."""
         ...
@@ -80,7 +70,6 @@ class LocalProcess:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the whole process group."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:

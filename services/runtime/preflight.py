@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,15 +22,13 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.runtime import foreign_launcher as uv_environment
 from rollyard.services.runtime.foreign_servers import check_access
-from rollyard.services.runtime.hosting import bind, bind_for
+from rollyard.services.runtime.hosting import bind_for, bind_head
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.stack import refuse_isolated
 from rollyard.services.server.app import Context, Server
 
 
 class Preflight:
-    """Constructs the servers of a config without starting them. Close it when done."""
-
     def __init__(self, specs: Sequence[ServerSpec], keys: Keys, environ: Mapping[str, str]) -> None:
         self._specs = specs
         self._keys = keys
@@ -41,10 +38,7 @@ class Preflight:
         self._servers: list[Server] = []
 
     async def check(self, cache: Path, *, head: tuple[str, int] | None, colocate: bool) -> None:
-        """Raise OperatorError or RunError for the first problem that would prevent a start on this host.
-
-        `head`: the head's host and port, if it also starts on this host.
-        """
+        """Raise the first problem that would prevent a start on this host. `head`: its address, if it starts here."""
         if colocate:
             refuse_isolated(self._specs)
         for spec in self._specs:
@@ -69,7 +63,6 @@ class Preflight:
         return [f"{server.name}: {text}" for server, texts in pairs if isinstance(texts, list) for text in texts]
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._transport.close()
         await self._endpoints.close()
 
@@ -119,7 +112,7 @@ class Preflight:
         """Bind all fixed ports at the same time, because two servers may be configured with the same one."""
         with contextlib.ExitStack() as sockets:
             if head is not None:
-                sockets.enter_context(contextlib.closing(_head_socket(*head)))
+                sockets.enter_context(contextlib.closing(bind_head(*head)))
             owners: dict[tuple[str, int], str] = {}
             for spec in self._specs:
                 if spec.external_url is not None:
@@ -133,13 +126,3 @@ class Preflight:
 
     async def _empty_directory(self) -> Directory:
         return Directory(run_id=self._keys.run_id, servers={}, families={}, settings={})
-
-
-def _head_socket(host: str, port: int) -> socket.socket:
-    """Bind the head's port, or a free port if it is taken, as the head does. Raises RunError if neither is possible."""
-    with contextlib.suppress(OSError):
-        return bind(host, port)
-    try:
-        return bind(host, 0)
-    except OSError as error:
-        raise RunError(f"the head cannot listen on {host}: {error}") from error

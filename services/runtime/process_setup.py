@@ -46,9 +46,6 @@ def tune_gc() -> None:
     gc.set_threshold(50_000, 10, 2_000)
 
 
-# Log of a server process: INFO and above, to stderr, which the supervisor writes to the server's log file.
-
-
 def configure_log() -> None:
     """Log to stderr. uvicorn's messages come from `uvicorn.error`, whatever their level; they are logged here as
     `uvicorn`, so that a search for errors in the logs of a clean run finds nothing.

@@ -23,6 +23,12 @@ from rollyard.services.runtime.run_dir import running_heads
 TAIL_BYTES = 64 * 1024
 STOP_S = 15.0
 """How long a program may take to stop after SIGTERM before its processes are killed."""
+TAIL_LINES = 12
+_ERROR = re.compile(r"\b\w*(?:Error|Exception): \S")
+_DERIVED = re.compile(r"[Ss]ee (?:root cause|stack trace)|initialization failed|EngineDeadError")
+POLL_S = 0.05
+_RUN = re.compile(r"^run (\S+): \d+ servers, head (\S+)$", re.MULTILINE)
+_READY = "servers ready!"
 
 
 class Program:
@@ -72,10 +78,16 @@ class Program:
         return not self.ended.done()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the program."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+    async def wait(self) -> int:
+        """Return the exit status once the program and all its descendants have exited."""
+        return await asyncio.shield(self.ended)
+
+    def terminate(self) -> None:
+        self.send(signal.SIGTERM)
 
     async def stop(self, grace_s: float = STOP_S) -> None:
         """Stop the program with SIGTERM, or kill it if it takes longer than `grace_s`. Waits for its last process."""
@@ -86,7 +98,6 @@ class Program:
             await self.ended
 
     def kill(self) -> None:
-        """Kill the program and everything that it has started."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -107,13 +118,6 @@ class Program:
         return status
 
 
-# Explains how a program ended, with the last lines of its log.
-
-TAIL_LINES = 12
-_ERROR = re.compile(r"\b\w*(?:Error|Exception): \S")
-_DERIVED = re.compile(r"[Ss]ee (?:root cause|stack trace)|initialization failed|EngineDeadError")
-
-
 def ended_badly(program: Program) -> str:
     """Describe how a program ended, with the last lines of its log."""
     status = program.ended.result()
@@ -128,7 +132,6 @@ def raise_for(program: Program) -> None:
 
 
 def tail(program: Program) -> str:
-    """Return the last lines of a program's output and the path of its log."""
     lines = [line.rstrip() for line in program.printed().replace("\r", "\n").splitlines() if line.strip()]
     last, earlier = lines[-TAIL_LINES:], lines[:-TAIL_LINES]
     # vLLM's engine reports the cause, and its API server then prints many lines that refer to it.
@@ -143,18 +146,8 @@ def ending(status: int) -> str:
     return f"was killed by signal {status - 128}" if status > 128 + 1 else f"exited with status {status}"
 
 
-# Waits until an `ng_run` that this process has started is ready.
-
-POLL_S = 0.05
-_RUN = re.compile(r"^run (\S+): \d+ servers, head (\S+)$", re.MULTILINE)
-_READY = "servers ready!"
-
-
 async def until_ready(program: Program, here: Path, show: Callable[[str], None] = lambda printed: None) -> HeadFile:
-    """Wait until all servers of an `ng_run`, started in the folder `here`, are ready; return its head.
-
-    `show` receives the output so far, whenever it is read. Raises OperatorError or RunError if the program ends.
-    """
+    """Wait until all servers of an `ng_run` in the folder `here` are ready; return its head. `show` gets the output."""
     while _READY not in (printed := program.printed()):
         show(printed)
         await asyncio.wait({program.ended}, timeout=POLL_S)

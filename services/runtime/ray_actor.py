@@ -21,16 +21,11 @@ from rollyard.records.types import Json
 
 
 class ProgramHost:
-    """The actor that runs one command."""
-
     def __init__(self) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the actor and leaves no file
 
     async def run(self, command: list[str], folder: str, environ: dict[str, str], stdin_data: bytes | None) -> int:
-        """Start the command and return its process id. Variables of this host take precedence over `environ`.
-
-        `stdin_data`: its standard input; None: one that stays open as long as the actor lives.
-        """
+        """Start the command and return its process id. `stdin_data` None: its standard input stays open."""
         # Ray's workers set their own PYTHONPATH, but the command must use that of its caller.
         node_environ = {
             name: value for name, value in os.environ.items() if name != "PYTHONPATH" and name[:4] != "RAY_"
@@ -58,7 +53,6 @@ class ProgramHost:
         return text, self._ended.result() if ended and len(text) < max_bytes else None
 
     async def send(self, number: int) -> None:
-        """Send a signal to the process group."""
         # Once the process is reaped, its id may belong to an unrelated process group.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -89,10 +83,7 @@ class ServerHost(ProgramHost):
     async def start(
         self, launch: Json, python: str, folder: str, environ: dict[str, str], cache: str | None, on_network: bool
     ) -> int:
-        """Start the server and return its process id.
-
-        If `cache` is set, run it in a virtual environment with the packages that the server's folder requires.
-        """
+        """Start the server and return its process id. `cache`: run it in a virtual environment for its folder."""
         import ray
 
         if cache is not None:

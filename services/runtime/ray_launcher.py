@@ -35,25 +35,21 @@ from rollyard.records.run_types import Launch
 from rollyard.records.writable import open_private
 from rollyard.services.config.venv import needs_isolation
 from rollyard.services.http.access import is_loopback
-from rollyard.services.http.ray_address import check_ray_address, ray_authentication
+from rollyard.services.http.ray_address import check_ray_address, connect
 from rollyard.services.runtime import ray_actor
 from rollyard.services.runtime.launcher import Process
 
 T = TypeVar("T")
 
 CONNECT_S = 15.0
+IMPORT_S = 10.0
+"""Importing Ray takes seconds on a busy host."""
 START_S = 45.0
-"""Start timeout. A start takes about a second.
-
-Ray terminates ng_run 60 s after losing the cluster, so the cause must be reported earlier than that.
-"""
+"""A start takes about a second. Ray ends ng_run 60 s after losing the cluster; the cause must come earlier."""
 BUILD_S = 900.0
 """Start timeout if the node may first have to build the Python environment that the server's folder requires."""
 SILENCE_S = 30.0
-"""An actor that does not respond for this long counts as dead. A live actor responds every second.
-
-While the network is cut, Ray raises ActorUnavailableError early; the same actor responds again after the cut.
-"""
+"""An actor that is silent for so long is dead. Ray's ActorUnavailableError may pass: a cut network returns."""
 REACH_S = 2.0
 """Timeout of a connection to a node. Ray counts a node that cannot be reached as alive for up to a minute."""
 CHUNK = 1 << 20
@@ -128,11 +124,11 @@ class RayLauncher:
         """(host, server name) of every running or starting process."""
         self._kind = ray.remote(num_cpus=0, max_restarts=0)(ray_actor.ServerHost)
 
-    async def launch(self, launch: Launch, log: Path) -> Process:
-        """Start the process on a node.
+    def disconnect(self) -> None:
+        self._ray.shutdown()
 
-        Raises OperatorError if the start fails on the node, and ConnectionError if Ray does not start the actor.
-        """
+    async def launch(self, launch: Launch, log: Path) -> Process:
+        """Start the process on a node. Raises OperatorError, or ConnectionError if Ray does not start the actor."""
         errors = self._ray.exceptions
         isolated = needs_isolation(Path(launch.folder))
         limit_s = BUILD_S if isolated else START_S
@@ -190,7 +186,6 @@ class RayLauncher:
         return await _in_thread(partial(_live_hosts, self._ray), START_S)
 
     async def _reachable(self, hosts: set[str]) -> set[str]:
-        """Return the hosts whose Ray node accepts connections."""
         if not self.on_network:
             return hosts
         nodes = await _in_thread(self._ray.nodes, START_S)
@@ -214,20 +209,12 @@ class RayLauncher:
 async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
     """Connect to the cluster at `address` (HOST:PORT or auto). Raises OperatorError or RunError on failure."""
     await check_cluster(address)
-    os.environ.update(ray_authentication(address, os.environ))  # Ray reads it when it is imported
-    import ray
 
-    def connect() -> RayLauncher:
-        ray.init(
-            address=address,
-            namespace=f"rollyard-{os.getpid()}",
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
-        return RayLauncher(ray, cache)
+    def connected() -> RayLauncher:
+        return RayLauncher(connect(address, "--ray-head-node-address", f"rollyard-{os.getpid()}"), cache)
 
     try:
-        launcher = await _in_thread(connect, CONNECT_S)
+        launcher = await _in_thread(connected, CONNECT_S + IMPORT_S)
     except TimeoutError:
         raise RunError(
             f"no Ray cluster at {address}: no response within {CONNECT_S:g} s. {_HINT}. A cluster that requires a "
@@ -239,7 +226,7 @@ async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
         yield launcher
     finally:
         with contextlib.suppress(TimeoutError):
-            await _in_thread(ray.shutdown, CONNECT_S)
+            await _in_thread(launcher.disconnect, CONNECT_S)
 
 
 async def check_cluster(address: str) -> None:
@@ -249,10 +236,7 @@ async def check_cluster(address: str) -> None:
 
 
 async def _in_thread(call: Callable[[], T], limit_s: float) -> T:
-    """Run `call` in a daemon thread. Raises TimeoutError after `limit_s`.
-
-    Unlike with `asyncio.to_thread`, the process does not wait for the thread when it exits.
-    """
+    """Run `call` in a daemon thread, for which an exiting process does not wait. Raises TimeoutError."""
     done: Future[T] = Future()
 
     def run() -> None:

@@ -76,9 +76,7 @@ class RunFolder:
             file.write(text.encode())
 
     def end(self) -> None:
-        """Delete `head.json`, so that commands no longer find the run, and close its files, also those of servers, to
-        other users.
-        """
+        """Delete `head.json`, so that commands no longer find the run, and close its files to other users."""
         (self.path / "head.json").unlink(missing_ok=True)
         for path in self.path.rglob("*"):
             with suppress(OSError):

@@ -34,8 +34,6 @@ class OpenAIArguments(TypedDict):
 
 @dataclass(frozen=True)
 class StackAccess:
-    """Access to the servers of a running stack."""
-
     head: HeadFile
     clients: StackClients
     directory: Callable[[], Directory]

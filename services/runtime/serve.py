@@ -32,67 +32,38 @@ from rollyard.services.runtime.process_setup import configure_log, die_with_pare
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import parse_settings
 
-# Guards a process's event loop against its server's code: code that blocks it, and children that go on serving.
-
 log = logging.getLogger(__name__)
-
 BLOCKED_S = 5.0
 """A loop that is blocked for so long is reported: the other episodes of the server wait meanwhile."""
 LOOK_EVERY_S = 1.0
 _SHOWN_FRAMES = 8
 
 
-def guard_loop(lag: LoopLag, name: str, blocked_s: float = BLOCKED_S) -> None:
-    """Guard the running loop, which is that of the server `name`, until the process ends."""
-    loop = asyncio.get_running_loop()
-    threading.Thread(target=_report_blocks, args=(lag, name, threading.get_ident(), blocked_s), daemon=True).start()
-    os.register_at_fork(after_in_child=lambda: _abandon(loop, name))
+def main() -> None:
+    launch = Launch.model_validate_json(sys.stdin.buffer.read())
+    with plain_output():  # logs are viewed in terminals
+        _main(launch)
 
 
-def _report_blocks(lag: LoopLag, name: str, thread: int, blocked_s: float) -> None:
-    """Log once per block where the code is that blocks the loop."""
-    reported = False
-    while True:
-        time.sleep(min(LOOK_EVERY_S, blocked_s / 4))
-        late_s = lag.late_s
-        if late_s < blocked_s:
-            reported = False
-        elif not reported and (frame := sys._current_frames().get(thread)) is not None:
-            reported = True
-            where = "".join(traceback.format_list(traceback.extract_stack(frame)[-_SHOWN_FRAMES:]))
-            log.error(
-                "%s has blocked its event loop for %.0f s, so that all its other episodes wait; use `await "
-                "asyncio.to_thread(...)` for such work. It is at:\n%s",
-                *(name, late_s, where.rstrip()),
-            )
+def _main(launch: Launch) -> None:
+    if launch.parent_pid:
+        die_with_parent(launch.parent_pid)
+    configure_log()
+    raise_file_limit()
+    try:
+        uvloop.run(serve_until_signalled(launch, os.environ))
+    except OperatorError as error:
+        print(f"{launch.name}: {error}", file=sys.stderr)
+        sys.exit(EXIT_OPERATOR)
+    except (RollyardError, OSError) as error:
+        sys.exit(plain(f"{launch.name}: {error}"))
 
 
-def _abandon(loop: asyncio.AbstractEventLoop, name: str) -> None:
-    """Prevent a forked child from serving: it would take requests and connections away from its parent.
-
-    A child that ends in the code that forked it, like those of multiprocessing, never returns to the loop.
-    """
-
-    def leave() -> None:
-        os.write(2, f"{name}: a forked child returned to the server's event loop and was ended\n".encode())
-        os._exit(1)
-
-    with contextlib.suppress(OSError):
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (int(entry.name) for entry in Path("/dev/fd").iterdir()):
-            if _is_network(fd):
-                os.dup2(null, fd, inheritable=False)
-        os.close(null)
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon(leave)
-
-
-def _is_network(fd: int) -> bool:
-    with contextlib.suppress(OSError):
-        if stat.S_ISSOCK(os.fstat(fd).st_mode):
-            with socket.socket(fileno=os.dup(fd)) as sock:
-                return sock.family in (socket.AF_INET, socket.AF_INET6)
-    return False
+async def serve_until_signalled(launch: Launch, environ: Mapping[str, str]) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await serve(launch, environ, stop)
 
 
 async def serve(
@@ -135,33 +106,54 @@ async def serve(
         await endpoints.close()
 
 
-async def serve_until_signalled(launch: Launch, environ: Mapping[str, str]) -> None:
-    """Host the server until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await serve(launch, environ, stop)
+def guard_loop(lag: LoopLag, name: str, blocked_s: float = BLOCKED_S) -> None:
+    """Guard the running loop, which is that of the server `name`, until the process ends."""
+    loop = asyncio.get_running_loop()
+    threading.Thread(target=_report_blocks, args=(lag, name, threading.get_ident(), blocked_s), daemon=True).start()
+    os.register_at_fork(after_in_child=lambda: _abandon(loop, name))
 
 
-def main() -> None:
-    """Read the Launch message from standard input and serve."""
-    launch = Launch.model_validate_json(sys.stdin.buffer.read())
-    with plain_output():  # logs are viewed in terminals
-        _main(launch)
+def _report_blocks(lag: LoopLag, name: str, thread: int, blocked_s: float) -> None:
+    """Log once per block where the code is that blocks the loop."""
+    reported = False
+    while True:
+        time.sleep(min(LOOK_EVERY_S, blocked_s / 4))
+        late_s = lag.late_s
+        if late_s < blocked_s:
+            reported = False
+        elif not reported and (frame := sys._current_frames().get(thread)) is not None:
+            reported = True
+            where = "".join(traceback.format_list(traceback.extract_stack(frame)[-_SHOWN_FRAMES:]))
+            log.error(
+                "%s has blocked its event loop for %.0f s, so that all its other episodes wait; use `await "
+                "asyncio.to_thread(...)` for such work. It is at:\n%s",
+                *(name, late_s, where.rstrip()),
+            )
 
 
-def _main(launch: Launch) -> None:
-    if launch.parent_pid:
-        die_with_parent(launch.parent_pid)
-    configure_log()
-    raise_file_limit()
-    try:
-        uvloop.run(serve_until_signalled(launch, os.environ))
-    except OperatorError as error:
-        print(f"{launch.name}: {error}", file=sys.stderr)
-        sys.exit(EXIT_OPERATOR)
-    except (RollyardError, OSError) as error:
-        sys.exit(plain(f"{launch.name}: {error}"))
+def _abandon(loop: asyncio.AbstractEventLoop, name: str) -> None:
+    """Prevent a forked child from serving: it would take requests and connections away from its parent."""
+
+    def leave() -> None:
+        os.write(2, f"{name}: a forked child returned to the server's event loop and was ended\n".encode())
+        os._exit(1)
+
+    with contextlib.suppress(OSError):
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (int(entry.name) for entry in Path("/dev/fd").iterdir()):
+            if _is_network(fd):
+                os.dup2(null, fd, inheritable=False)
+        os.close(null)
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon(leave)
+
+
+def _is_network(fd: int) -> bool:
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(os.fstat(fd).st_mode):
+            with socket.socket(fileno=os.dup(fd)) as sock:
+                return sock.family in (socket.AF_INET, socket.AF_INET6)
+    return False
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, LocalTransport, endpoint_transport
 from rollyard.services.runtime.exposure import owner_of_port
-from rollyard.services.runtime.foreign_servers import ForeignServers, with_ports
-from rollyard.services.runtime.hosting import HostedServer, bind, bind_for
+from rollyard.services.runtime.foreign_launcher import ForeignLauncher
+from rollyard.services.runtime.foreign_servers import ExternalServers, with_ports
+from rollyard.services.runtime.hosting import HostedServer, bind_for, bind_head
 from rollyard.services.runtime.launcher import Launcher
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.supervisor import REPORT_EVERY_S, StartupProgress, Supervisor, all_or_first_error
@@ -37,7 +38,6 @@ PrintLine = Callable[[str], None]
 
 
 def new_keys(token: str | None = None, access: AccessRules | None = None) -> Keys:
-    """Create the identity and secrets of a new run."""
     run_id, secret = secrets.token_hex(4), secrets.token_hex(32)
     return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules())
 
@@ -72,10 +72,7 @@ class Stack:
         here: Sequence[ServerSpec] | None = None,
         private: bool = False,
     ) -> None:
-        """`here`: the servers that this process starts (default: all); the others join from other hosts.
-
-        `private`: see HeadFile.
-        """
+        """`here`: the servers that this process starts (default: all); the others join from other hosts."""
         self.config = with_ports(config)
         self.keys = keys
         self.folder = folder
@@ -93,6 +90,7 @@ class Stack:
             clock=lag.now,
         )
         self._private = private
+        self._environ = environ or {}
         self._print_line = print_line
         self._launcher = launcher
         self._ready_timeout_s = ready_timeout_s
@@ -100,7 +98,7 @@ class Stack:
         sock = self._bind_head(head_host, head_port)
         port: int = sock.getsockname()[1]
         self._transport = LocalTransport(HttpTransport(lag=lag), lag)
-        self._endpoints = LocalTransport(endpoint_transport(environ or {}, lag), lag)
+        self._endpoints = LocalTransport(endpoint_transport(self._environ, lag), lag)
         self._book = AddressBook(self._directory)
         self.client = ServerClient(self._transport, keys, self._book, clock=lag.now)
         settings = ServerSettings(host=head_host, port=port)
@@ -109,23 +107,20 @@ class Stack:
         self.head_url = self._head.url
         self._supervisor: Supervisor | None = None
         self._hosted_servers: list[HostedServer] = []
-        self._foreign = ForeignServers(
-            self.config,
+        self._external = ExternalServers(
+            self.config.servers,
             self.registry,
             self._transport,
-            environ=environ or {},
-            folder=folder.base,
             print_line=print_line,
             ready_timeout_s=ready_timeout_s,
         )
+        self._foreign_launcher: ForeignLauncher | None = None
 
     @property
     def has_processes(self) -> bool:
-        """False if all servers share this process."""
         return self._launcher is not None
 
     async def start(self) -> None:
-        """Start all servers and wait until they are ready. Raises RunError or OperatorError with the cause."""
         await self._head.listen()
         await self._head.start()
         self.folder.write_head(
@@ -140,11 +135,22 @@ class Stack:
             )
         )
         self.folder.write_config(self.config.redacted())
-        starting = [self._foreign.external.start()]
+        starting = [self._external.start()]
         if self._launcher is None:
             starting.append(self._start_here([spec for spec in self._here if spec.program is None]))
         processes = [spec for spec in self._here if self._launcher is not None or spec.program is not None]
-        if (launcher := self._foreign.launcher(self._launcher, self.head_url)) is not None:
+        launcher = self._launcher
+        if any(spec.program for spec in self.config.servers):
+            launcher = self._foreign_launcher = ForeignLauncher(
+                self.config,
+                self.registry,
+                self._transport,
+                launcher,
+                head_url=self.head_url,
+                folder=self.folder.base,
+                environ=self._environ,
+            )
+        if launcher is not None:
             self._supervisor = Supervisor(
                 processes,
                 self.registry,
@@ -163,9 +169,10 @@ class Stack:
         self._print_line(f"All {count} / {count} servers ready!")
 
     async def stop(self) -> None:
-        """Stop the head and all servers that this process started."""
         try:
-            await self._foreign.stop()
+            await self._external.stop()
+            if self._foreign_launcher is not None:
+                await self._foreign_launcher.close()
             if self._supervisor is not None:
                 await self._supervisor.stop()
             await asyncio.gather(*(hosted.stop() for hosted in self._hosted_servers))
@@ -176,7 +183,6 @@ class Stack:
             self.folder.end()
 
     def registry_client(self) -> RegistryClient:
-        """Return a client for the head, for use by collections."""
         return RegistryClient(self._transport, self.head_url, self.keys)
 
     async def _directory(self) -> Directory:
@@ -243,17 +249,9 @@ class Stack:
             reporting.cancel()
 
     def _bind_head(self, host: str, port: int) -> socket.socket:
-        try:
-            return bind(host, port)
-        except OSError as error:
-            if port == 0:
-                raise RunError(f"the head cannot listen on {host}: {error}") from error
-        try:
-            sock = bind(host, 0)
-        except OSError as error:
-            raise RunError(f"the head cannot listen on {host}: {error}") from error
-        owner = owner_of_port(port)
-        self._print_line(
-            f"port {port} is taken{owner}; the head listens on http://{host}:{sock.getsockname()[1]} instead"
-        )
+        sock = bind_head(host, port)
+        bound = sock.getsockname()[1]
+        if port not in (0, bound):
+            owner = owner_of_port(port)
+            self._print_line(f"port {port} is taken{owner}; the head listens on http://{host}:{bound} instead")
         return sock

@@ -23,29 +23,9 @@ from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.launcher import Launcher, Process
 
+log = logging.getLogger(__name__)
 REPORT_EVERY_S = 15.0
 """Interval between messages about a starting server. A new phase is reported immediately."""
-
-
-class StartupProgress:
-    """Prints the startup phases of servers: a new phase at once, new counts (3/8, 4/8) every `REPORT_EVERY_S`."""
-
-    def __init__(self, print_line: Callable[[str], None]) -> None:
-        self._print_line = print_line
-        self._started_at = time.monotonic()
-        self._reported: dict[str, tuple[str, float]] = {}
-
-    def report(self, title: str, phase: str) -> None:
-        """Report that `title` is in `phase`; an empty phase prints nothing."""
-        kind, now = phase.rstrip("0123456789/ "), time.monotonic()
-        reported, reported_at = self._reported.get(title, ("", 0.0))
-        if phase and (kind != reported or now - reported_at > REPORT_EVERY_S):
-            self._reported[title] = kind, now
-            self._print_line(f"  {title:<36} {phase}, {now - self._started_at:.0f} s")
-
-
-log = logging.getLogger(__name__)
-
 STOP_GRACE_S = 6.0
 LOG_TAIL_LINES = 20
 TIMEOUT_MARGIN_S = 10.0
@@ -74,8 +54,6 @@ class _Replica:
 
 
 class Supervisor:
-    """Starts all replicas of all servers and keeps them running."""
-
     def __init__(
         self,
         servers: Sequence[ServerSpec],
@@ -88,7 +66,6 @@ class Supervisor:
         print_line: Callable[[str], None],
         ready_timeout_s: float = 300.0,
         restarts: Backoff | None = None,
-        parent_pid: int | None = None,
     ) -> None:
         self._replicas = [_Replica(spec, index) for spec in servers for index in range(spec.settings.replicas)]
         self._registry = registry
@@ -99,7 +76,6 @@ class Supervisor:
         self._print_line = print_line
         self._ready_timeout_s = ready_timeout_s
         self._restarts = restarts or Backoff()
-        self._parent_pid = os.getpid() if parent_pid is None else parent_pid
         self._waiting: list[_Replica] = []
         """Replicas that were not ready when `start` last checked."""
         self._watch_tasks: list[asyncio.Task[None]] = []
@@ -108,10 +84,7 @@ class Supervisor:
         self._progress = StartupProgress(print_line)
 
     async def start(self) -> None:
-        """Start all replicas and wait until they are ready.
-
-        Raises RunError or OperatorError with the name of the replica that failed and the last lines of its log.
-        """
+        """Start all replicas and wait until they are ready. Raises RunError or OperatorError with the end of a log."""
         self._waiting = list(self._replicas)
         await asyncio.gather(*(self._spawn(replica) for replica in self._replicas))
         waiting = self._waiting
@@ -175,7 +148,7 @@ class Supervisor:
             settings=settings,
             keys=self._keys,
             head_url=self._head_url,
-            parent_pid=self._parent_pid,
+            parent_pid=os.getpid(),
             log_folder=str(self._log_dir.absolute()),
         )
         self._registry.expect(replica.instance)
@@ -248,7 +221,21 @@ def _ending(status: int) -> str:
     return f"exit status {status}" if status >= 0 else f"signal {-status}"
 
 
-# Starts several things at the same time.
+class StartupProgress:
+    """Prints the startup phases of servers: a new phase at once, new counts (3/8, 4/8) every `REPORT_EVERY_S`."""
+
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print_line = print_line
+        self._started_at = time.monotonic()
+        self._reported: dict[str, tuple[str, float]] = {}
+
+    def report(self, title: str, phase: str) -> None:
+        """Report that `title` is in `phase`; an empty phase prints nothing."""
+        kind, now = phase.rstrip("0123456789/ "), time.monotonic()
+        reported, reported_at = self._reported.get(title, ("", 0.0))
+        if phase and (kind != reported or now - reported_at > REPORT_EVERY_S):
+            self._reported[title] = kind, now
+            self._print_line(f"  {title:<36} {phase}, {now - self._started_at:.0f} s")
 
 
 async def all_or_first_error(starting: Iterable[Awaitable[None]]) -> None:

@@ -34,187 +34,15 @@ from rollyard.services.http.request import Handler, RawRequest, RawResponse, can
 from rollyard.services.http.transport import Receive, Scope, Send, Transport
 from rollyard.services.server.settings import ServerSettings
 
-# A server's metrics for `GET /metrics` (Prometheus). Each server has its own registry; nothing is global.
-
+log = logging.getLogger(__name__)
 LATENCY_BUCKETS = (
     *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
     *(300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0),
 )
 """In seconds. An episode is a single request to its agent, which can take hours."""
-CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
-
-
-class MetricSource(Protocol):
-    """A source of metrics that are computed at each scrape."""
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the current metrics."""
-        ...
-
-
-class RouteMetrics:
-    """Request counts and latency of one route. Caches the series instead of looking them up for each request."""
-
-    def __init__(self, path: str, latency: prometheus.Histogram, statuses: prometheus.Counter) -> None:
-        self._path = path
-        self._latency = latency.labels(path)
-        self._statuses = statuses
-        self._counters: dict[int, prometheus.Counter] = {}
-
-    def observe(self, status: int, seconds: float) -> None:
-        """Count one request with its status and latency."""
-        self._latency.observe(seconds)
-        counter = self._counters.get(status)
-        if counter is None:
-            counter = self._counters[status] = self._statuses.labels(self._path, str(status))
-        counter.inc()
-
-
-class ServerMetrics:
-    """A server's Prometheus registry, which includes the process's CPU, memory and open files."""
-
-    def __init__(self) -> None:
-        self._registry = prometheus.CollectorRegistry()
-        self._latency = prometheus.Histogram(
-            "rollyard_request_seconds", "Request latency", ["route"], registry=self._registry, buckets=LATENCY_BUCKETS
-        )
-        self._statuses = prometheus.Counter(
-            "rollyard_requests", "Requests by route and status", ["route", "status"], registry=self._registry
-        )
-        self._failures = prometheus.Counter(
-            "rollyard_failures", "Failed requests by failure kind", ["kind", "began"], registry=self._registry
-        )
-        self._routes: dict[str, RouteMetrics] = {}
-        prometheus.ProcessCollector(registry=self._registry)
-
-    def route(self, path: str) -> RouteMetrics:
-        """Return the metrics of a route, created on first use."""
-        metrics = self._routes.get(path)
-        if metrics is None:
-            metrics = self._routes[path] = RouteMetrics(path, self._latency, self._statuses)
-        return metrics
-
-    def failure(self, kind: str, *, here: bool) -> None:
-        """Count a failed request. `here`: the failure originated at this server and was not passed on from another."""
-        self._failures.labels(kind, "here" if here else "elsewhere").inc()
-
-    def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
-        """Add a gauge that calls `read` at each scrape."""
-        prometheus.Gauge(name, help_text, registry=self._registry).set_function(read)
-
-    def add(self, source: MetricSource) -> None:
-        """Add the metrics of `source`."""
-        self._registry.register(source)
-
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return prometheus.generate_latest(self._registry)
-
-
-# Turns exceptions in a server's hot routes and FastAPI routes into problem responses, and counts them.
-
-log = logging.getLogger(__name__)
-
-
-class ErrorResponses:
-    """Creates the problem responses of one server and counts its failures."""
-
-    def __init__(self, name: str, metrics: ServerMetrics) -> None:
-        self._name = name
-        self._metrics = metrics
-
-    def failed(self, failure: Failure, path: str) -> RawResponse:
-        """Count the failure and return it as a problem response."""
-        problem = to_problem(failure, self._name, path)
-        self._metrics.failure(failure.kind, here=problem.server == self._name)
-        return problem_response(problem)
-
-    def raised(self, error: BaseException, path: str) -> RawResponse:
-        """Log an unexpected exception and return a problem response with status 500."""
-        log.error("%s%s failed", self._name, path, exc_info=error)
-        detail = f"{described(error)} (traceback in the log of {self._name})"
-        return self.failed(Failure(FailureKind.SERVER_ERROR, detail), path)
-
-    def handle_exceptions(self, app: FastAPI, paths: Callable[[], Collection[str]]) -> None:
-        """Make `app` respond to exceptions with problems. `paths` returns the POST routes to list in a 404 response."""
-
-        async def on_failure(request: Request, error: Exception) -> Response:
-            assert isinstance(error, Failure)
-            return _response(self.failed(error, request.url.path))
-
-        async def on_exception(request: Request, error: Exception) -> Response:
-            return _response(self.raised(error, request.url.path))
-
-        async def on_invalid_request(request: Request, error: Exception) -> Response:
-            assert isinstance(error, RequestValidationError)
-            found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-            return await on_failure(request, Failure(FailureKind.BAD_REQUEST, found))
-
-        async def on_http_exception(request: Request, error: Exception) -> Response:
-            assert isinstance(error, HTTPException)
-            detail = f"{error.detail}: {request.method} {request.url.path}"
-            if error.status_code == 404:
-                detail += f" (available POST routes: {', '.join(sorted(paths()))})"
-            return await on_failure(request, Failure(FailureKind.BAD_REQUEST, detail, status=error.status_code))
-
-        app.add_exception_handler(Failure, on_failure)
-        app.add_exception_handler(HTTPException, on_http_exception)
-        app.add_exception_handler(RequestValidationError, on_invalid_request)
-        app.add_exception_handler(Exception, on_exception)
-
-
-def described(error: BaseException) -> str:
-    """Return the type and message of any exception, also of one whose message cannot be printed."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception as unprintable:
-        return f"{type(error).__name__} (its message cannot be printed: {type(unprintable).__name__})"
-
-
-def _response(response: RawResponse) -> Response:
-    headers = {name.decode(): value.decode() for name, value in response.headers}
-    return Response(response.body, response.status, headers, response.content_type.decode())
-
-
-# Adds a server's hot routes to its /openapi.json, next to the routes that FastAPI documents automatically.
-
-
-def document(app: FastAPI, handlers: Callable[[], Mapping[str, Handler]]) -> None:
-    """Add the routes that `handlers` returns (path -> handler) to the OpenAPI schema of `app`."""
-    fastapi_schema = app.openapi
-
-    def openapi() -> Json:
-        schema = fastapi_schema()
-        for path, handler in handlers().items():
-            schema["paths"].setdefault(path, {"post": _describe_route(handler)})
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _describe_route(handler: Handler) -> Json:
-    text = (handler.__doc__ or "").strip()
-    body = {"content": {"application/json": {"schema": {"type": "object"}}}}
-    problem = {"description": "A problem (RFC 9457)", "content": {PROBLEM_TYPE: {"schema": {"type": "object"}}}}
-    return {
-        "summary": text.partition("\n")[0],
-        "description": text,
-        "requestBody": {**body, "required": True},
-        "responses": {"200": {"description": "OK", **body}, "default": problem},
-    }
-
-
 PLUGIN_EXITS = (SystemExit, KeyboardInterrupt, GeneratorExit)
 """What the code of a plug-in may raise besides an Exception. In a task, it would end the server, or the connection
 without a response."""
-
-
-@dataclass(slots=True)
-class _Route:
-    path: str
-    handler: Handler
-    cancellable: bool
-    metrics: RouteMetrics
 
 
 @dataclass(frozen=True)
@@ -313,7 +141,6 @@ class Server:
         self.__metrics.add(source)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI entry point."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -331,10 +158,7 @@ class Server:
             self.in_flight -= 1
 
     def __rejection(self, scope: Scope) -> RawResponse | None:
-        """Return the error response to a request that is not allowed: from a different run, or without the token.
-
-        If the run has no token, `Access` decides.
-        """
+        """Return the error response to a request of another run or without the token (else `Access` decides)."""
         if not self.__token and (failure := self.__access.refusal(scope)):
             return self.__errors.failed(failure, scope["path"])
         authorization = b""
@@ -465,7 +289,163 @@ class Server:
         return app
 
 
+@dataclass(slots=True)
+class _Route:
+    path: str
+    handler: Handler
+    cancellable: bool
+    metrics: RouteMetrics
+
+
 def _watch(receive: Receive, disconnected: list[bool]) -> asyncio.Task[None]:
     task = asyncio.current_task()
     assert task is not None
     return asyncio.create_task(cancel_on_disconnect(receive, task, disconnected))
+
+
+CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
+
+
+class MetricSource(Protocol):
+    """A source of metrics that are computed at each scrape."""
+
+    def collect(self) -> Iterable[Metric]: ...
+
+
+class RouteMetrics:
+    """Request counts and latency of one route. Caches the series instead of looking them up for each request."""
+
+    def __init__(self, path: str, latency: prometheus.Histogram, statuses: prometheus.Counter) -> None:
+        self._path = path
+        self._latency = latency.labels(path)
+        self._statuses = statuses
+        self._counters: dict[int, prometheus.Counter] = {}
+
+    def observe(self, status: int, seconds: float) -> None:
+        self._latency.observe(seconds)
+        counter = self._counters.get(status)
+        if counter is None:
+            counter = self._counters[status] = self._statuses.labels(self._path, str(status))
+        counter.inc()
+
+
+class ServerMetrics:
+    """A server's Prometheus registry, which includes the process's CPU, memory and open files."""
+
+    def __init__(self) -> None:
+        self._registry = prometheus.CollectorRegistry()
+        self._latency = prometheus.Histogram(
+            "rollyard_request_seconds", "Request latency", ["route"], registry=self._registry, buckets=LATENCY_BUCKETS
+        )
+        self._statuses = prometheus.Counter(
+            "rollyard_requests", "Requests by route and status", ["route", "status"], registry=self._registry
+        )
+        self._failures = prometheus.Counter(
+            "rollyard_failures", "Failed requests by failure kind", ["kind", "began"], registry=self._registry
+        )
+        self._routes: dict[str, RouteMetrics] = {}
+        prometheus.ProcessCollector(registry=self._registry)
+
+    def route(self, path: str) -> RouteMetrics:
+        metrics = self._routes.get(path)
+        if metrics is None:
+            metrics = self._routes[path] = RouteMetrics(path, self._latency, self._statuses)
+        return metrics
+
+    def failure(self, kind: str, *, here: bool) -> None:
+        """Count a failed request. `here`: the failure originated at this server and was not passed on from another."""
+        self._failures.labels(kind, "here" if here else "elsewhere").inc()
+
+    def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """Add a gauge that calls `read` at each scrape."""
+        prometheus.Gauge(name, help_text, registry=self._registry).set_function(read)
+
+    def add(self, source: MetricSource) -> None:
+        self._registry.register(source)
+
+    def text(self) -> bytes:
+        return prometheus.generate_latest(self._registry)
+
+
+class ErrorResponses:
+    """Creates the problem responses of one server and counts its failures."""
+
+    def __init__(self, name: str, metrics: ServerMetrics) -> None:
+        self._name = name
+        self._metrics = metrics
+
+    def failed(self, failure: Failure, path: str) -> RawResponse:
+        """Count the failure and return it as a problem response."""
+        problem = to_problem(failure, self._name, path)
+        self._metrics.failure(failure.kind, here=problem.server == self._name)
+        return problem_response(problem)
+
+    def raised(self, error: BaseException, path: str) -> RawResponse:
+        log.error("%s%s failed", self._name, path, exc_info=error)
+        detail = f"{described(error)} (traceback in the log of {self._name})"
+        return self.failed(Failure(FailureKind.SERVER_ERROR, detail), path)
+
+    def handle_exceptions(self, app: FastAPI, paths: Callable[[], Collection[str]]) -> None:
+        """Make `app` respond to exceptions with problems. `paths` returns the POST routes to list in a 404 response."""
+
+        async def on_failure(request: Request, error: Exception) -> Response:
+            assert isinstance(error, Failure)
+            return _response(self.failed(error, request.url.path))
+
+        async def on_exception(request: Request, error: Exception) -> Response:
+            return _response(self.raised(error, request.url.path))
+
+        async def on_invalid_request(request: Request, error: Exception) -> Response:
+            assert isinstance(error, RequestValidationError)
+            found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+            return await on_failure(request, Failure(FailureKind.BAD_REQUEST, found))
+
+        async def on_http_exception(request: Request, error: Exception) -> Response:
+            assert isinstance(error, HTTPException)
+            detail = f"{error.detail}: {request.method} {request.url.path}"
+            if error.status_code == 404:
+                detail += f" (available POST routes: {', '.join(sorted(paths()))})"
+            return await on_failure(request, Failure(FailureKind.BAD_REQUEST, detail, status=error.status_code))
+
+        app.add_exception_handler(Failure, on_failure)
+        app.add_exception_handler(HTTPException, on_http_exception)
+        app.add_exception_handler(RequestValidationError, on_invalid_request)
+        app.add_exception_handler(Exception, on_exception)
+
+
+def described(error: BaseException) -> str:
+    """Return the type and message of any exception, also of one whose message cannot be printed."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as unprintable:
+        return f"{type(error).__name__} (its message cannot be printed: {type(unprintable).__name__})"
+
+
+def _response(response: RawResponse) -> Response:
+    headers = {name.decode(): value.decode() for name, value in response.headers}
+    return Response(response.body, response.status, headers, response.content_type.decode())
+
+
+def document(app: FastAPI, handlers: Callable[[], Mapping[str, Handler]]) -> None:
+    """Add the routes that `handlers` returns (path -> handler) to the OpenAPI schema of `app`."""
+    fastapi_schema = app.openapi
+
+    def openapi() -> Json:
+        schema = fastapi_schema()
+        for path, handler in handlers().items():
+            schema["paths"].setdefault(path, {"post": _describe_route(handler)})
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _describe_route(handler: Handler) -> Json:
+    text = (handler.__doc__ or "").strip()
+    body = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    problem = {"description": "A problem (RFC 9457)", "content": {PROBLEM_TYPE: {"schema": {"type": "object"}}}}
+    return {
+        "summary": text.partition("\n")[0],
+        "description": text,
+        "requestBody": {**body, "required": True},
+        "responses": {"200": {"description": "OK", **body}, "default": problem},
+    }

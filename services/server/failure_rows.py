@@ -31,16 +31,14 @@ def with_failure_rows(handler: Handler, server: str) -> Handler:
     async def handle(call: RawRequest) -> bytes | RawResponse:
         try:
             return await handler(call)
-        except Failure as failure:
-            if call.header(RUN_HEADER.encode()) is not None:
-                raise
-            return failure_row(call, failure, server)
         except Exception as error:
             if call.header(RUN_HEADER.encode()) is not None:
                 raise
-            log.exception("%s%s failed", server, call.path)
-            detail = f"{type(error).__name__}: {error} (traceback in the log of {server})"
-            return failure_row(call, Failure(FailureKind.SERVER_ERROR, detail), server)
+            if not isinstance(error, Failure):
+                log.exception("%s%s failed", server, call.path)
+                detail = f"{type(error).__name__}: {error} (traceback in the log of {server})"
+                error = Failure(FailureKind.SERVER_ERROR, detail)
+            return failure_row(call, error, server)
 
     handle.__doc__ = handler.__doc__
     return handle

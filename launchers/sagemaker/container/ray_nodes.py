@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 
-from rollyard.records.optional import load
+from rollyard.services.http.ray_address import connect
 
 POLL_S = 1.0
 
@@ -16,8 +16,7 @@ POLL_S = 1.0
 def main() -> int:
     """Return 0 when enough nodes are alive, 1 if that takes longer than the limit."""
     address, wanted, limit_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    ray = load("ray", "ray", "a job on several hosts")
-    ray.init(address=address, log_to_driver=False, configure_logging=False)
+    ray = connect(address, "a job on several hosts")
     deadline = time.monotonic() + limit_s
     while True:
         alive = sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"])

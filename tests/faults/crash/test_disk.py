@@ -77,12 +77,6 @@ def test_an_incomplete_last_line_longer_than_one_read_is_moved_completely(output
     assert lines.tail_file.stat().st_size == size
 
 
-def test_an_incomplete_first_line_leaves_an_empty_file(output: Path) -> None:
-    output.write_bytes(row(0, 0)[:-1])
-    JsonLines(output).close()
-    assert output.read_bytes() == b""
-
-
 def test_incomplete_lines_of_two_crashes_are_both_kept(output: Path) -> None:
     for tail in (b"first", b"second"):
         with output.open("ab") as file:
@@ -144,18 +138,6 @@ def test_blank_lines_of_an_editor_are_not_rollouts(output: Path) -> None:
     finally:
         again.close()
     assert len(again.done) == 1
-
-
-def test_a_line_that_is_not_json_is_named_with_what_to_do(output: Path) -> None:
-    first = store(output)
-    first.append((0, 0), row(0, 0))
-    first.close()
-    with output.open("ab") as file:
-        file.write(b"oops\n")
-    again = store(output)
-    with pytest.raises(RunError, match=r"line 2\b.*--overwrite"):
-        again.load()
-    again.close()
 
 
 HOLD_FILE = """
@@ -226,16 +208,3 @@ def test_overwrite_renames_every_file_and_loses_nothing(output: Path) -> None:
         (1, 0),
         (2, 0),
     ]
-
-
-def test_failures_of_an_older_run_cannot_block_a_new_one(output: Path) -> None:
-    old = store(output, {"input": "old"})
-    old.append_failure(failed(0, terminal=True))
-    old.close()
-    RolloutPaths(output).manifest.unlink()
-    new = store(output, {"input": "new"})
-    new.load()
-    assert (0, 0) not in new.permanently_failed
-    assert new.notes
-    new.close()
-    assert [found["_ng_task_index"] for found in read_rows(output.parent / "rollouts_failures.jsonl.stale")] == [0]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.errors import RunError
 from rollyard.records.search_path import INSTALLED
 from rollyard.responses_api_models.local_vllm_model import engine_process
 from tests.support.local_engines import DEADLINE_S, MARK, engine_harness, marked_processes, wait_until_gone
@@ -33,16 +33,6 @@ async def test_a_running_engine_answers_every_caller_with_its_key(tmp_path: Path
             headers = {"authorization": f"Bearer {key}"}
             answer = await transport.send("POST", f"{url}/chat/completions", b"{}", headers, DEADLINE_S)
             assert answer.status == status
-
-
-async def test_the_log_of_the_server_contains_the_phases(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    async with engine_harness(tmp_path) as engine_bench:
-        assert engine_bench.engine.phase == "importing vLLM"
-        await engine_bench.engine.start()
-        assert engine_bench.engine.phase == ""
-    assert "http://127.0.0.1:" in caplog.text
-    assert "safetensors" in engine_bench.plan.log_file.read_text()
 
 
 async def test_stopping_ends_processes_that_ignore_sigterm(tmp_path: Path) -> None:
@@ -211,12 +201,6 @@ async def test_an_engine_that_never_becomes_ready_is_abandoned_and_ended(tmp_pat
         with pytest.raises(RunError, match=r"start_timeout_s=3 .*the API server"):
             await engine_bench.engine.start()
         assert list(marked_processes(engine_bench.mark)) == []
-
-
-async def test_a_missing_command_is_named(tmp_path: Path) -> None:
-    async with engine_harness(tmp_path, vllm_command=["/nowhere/vllm"]) as engine_bench:
-        with pytest.raises(OperatorError, match=r"/nowhere/vllm.*No such file"):
-            await engine_bench.engine.start()
 
 
 async def test_an_engine_that_hangs_is_restarted_once_it_has_been_silent_for_too_long(tmp_path: Path) -> None:

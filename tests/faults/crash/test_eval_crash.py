@@ -157,15 +157,6 @@ def test_weights_that_were_replaced_before_a_restart_of_the_engine_are_not_mixed
         running.leaves_nothing()
 
 
-def test_an_engine_that_hangs_is_started_again(served: ServedEval) -> None:
-    limits = ("vllm.health_timeout_s=1", "rollout_timeout_s=1000")
-    with ng_eval(*served.arguments, *limits, cwd=served.folder, output="out", env=served.environment) as running:
-        running.collects()
-        os.kill(served.engine(1)["api"], signal.SIGSTOP)
-        finish(running, served)
-        assert served.engine(2)["api"]
-
-
 @pytest.mark.parametrize(
     "error", ["vllm serve: error: unrecognized arguments: --nonsense", "RuntimeError: Failed to infer device type"]
 )

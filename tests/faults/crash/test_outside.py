@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -66,41 +65,6 @@ async def check_resume(stack: Stack, output: Path) -> None:
     command = start(stack, output, log="again")
     assert await asyncio.wait_for(command.wait(), 300.0) == 0, (output.parent.parent / "again").read_text()
     assert keys_of(read_rows(output)) == [(task, repeat) for task in range(200) for repeat in range(REPEATS)]
-
-
-async def test_a_removed_output_is_recovered_and_resumed(stack: Stack, output: Path) -> None:
-    log = await interfere(stack, output, lambda: shutil.rmtree(output.parent))
-    recovered = output.with_name("run_recovered.jsonl")
-    assert str(recovered) in log and len(read_rows(recovered)) >= 20
-    recovered.rename(output)
-    await check_resume(stack, output)
-
-
-async def test_a_truncated_output_has_neither_holes_nor_joined_lines(stack: Stack, output: Path) -> None:
-    log = await interfere(stack, output, lambda: os.truncate(output, output.stat().st_size // 2))
-    assert "was truncated from" in log and b"\0" not in output.read_bytes()
-    await check_resume(stack, output)
-
-
-async def test_a_moved_output_is_named(stack: Stack, output: Path) -> None:
-    moved = output.with_name("old.jsonl")
-    log = await interfere(stack, output, lambda: output.rename(moved))
-    assert f"moved to {moved}" in log and len(read_rows(moved)) >= 20 and not output.exists()
-
-
-async def test_an_input_that_is_edited_while_it_is_read_stops_before_the_row(stack: Stack, output: Path) -> None:
-    rows = output.parent.parent / "rows.jsonl"
-    shutil.copy(PUZZLES, rows)
-    before = sum(len(line) for line in rows.read_bytes().splitlines(keepends=True)[:150])
-
-    def edit() -> None:
-        with rows.open("r+b") as file:  # in place, so that the collection never finds the file empty
-            file.seek(before)
-            file.write(b" ")
-
-    log = await interfere(stack, output, edit, rows)
-    assert "rows.jsonl: line 151 changed" in log
-    assert {row["_ng_task_index"] for row in read_rows(output)} == set(range(150))
 
 
 COIN = """

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 import pytest_asyncio
 
@@ -20,8 +19,7 @@ from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
-from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, load_config, read_rows
-from tests.support.waiting import until
+from tests.support.stacks import AGENT, PUZZLES, collect, load_config, read_rows
 
 from .harness import ENVIRONMENT, POLICY, essences, failures, falls_to_zero, forked, forked_collect, gauge, status
 
@@ -199,21 +197,3 @@ async def test_a_policy_that_always_fails_stops_the_run_with_the_reason(tmp_path
     assert read_rows(output) == []
     assert status(output)["state"] == "stopped"
     assert len({row["_ng_task_index"] for row in failures(output)}) < 200, "the collection must stop before the end"
-
-
-async def test_an_impossible_row_is_tried_only_once_and_counted_as_missing(tmp_path: Path) -> None:
-    rows, output, log = tmp_path / "input.jsonl", tmp_path / "rollouts.jsonl", tmp_path / "collect.log"
-    impossible = {**read_rows(EXAMPLES)[0], "dim_room": [4, 4]}
-    rows.write_bytes(EXAMPLES.read_bytes() + orjson.dumps(impossible) + b"\n")
-    async with forked(load_config(), tmp_path) as stack:
-        for _ in range(3):
-            log.unlink(missing_ok=True)
-            command = arguments(stack, rows, output, num_repeats=1)
-            assert await forked_collect(command, log).wait() == 1
-            assert "5 of 6 rollouts measured" in log.read_text()
-            (failed,) = failures(output)
-            assert (failed["_ng_task_index"], failed["failure_kind"], failed["server"]) == (5, "bad_task", ENVIRONMENT)
-            assert failed["terminal"] is True
-        await until(lambda: stack.registry.instances() != [], "the stack is up")
-        await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
-    assert len(essences(output)) == 5

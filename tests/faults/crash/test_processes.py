@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from tests.support.processes import alive, parent_of
 from tests.support.stacks import AGENT, EXAMPLES, load_config
 from tests.support.waiting import until
 
-from .harness import COLLECT, ENVIRONMENT, ForkLauncher, command, essences, forked, forked_collect, ready_pid
+from .harness import ENVIRONMENT, ForkLauncher, essences, forked, forked_collect, ready_pid
 from .ng_run_process import ng_run
 
 CONFIG = "+config_paths=[configs/sokoban_builtin.yaml]"
@@ -156,15 +155,3 @@ async def test_a_server_that_dies_while_its_run_stops_is_not_restarted(tmp_path:
         os.kill(pid, signal.SIGKILL)
         await until(lambda: ready_pid(stack, ENVIRONMENT) is None, "the environment is reported as gone")
     assert [process.pid for process in launcher.launched if alive(process.pid)] == []
-
-
-async def test_a_command_without_a_run_reports_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # bound, but not listening
-        head = f"127.0.0.1:{unused.getsockname()[1]}"
-        exit_status, output_text = await command(*COLLECT, *_collection(), f"+head={head}", here=tmp_path)
-    assert exit_status == 1
-    assert head in output_text
-    assert "ng_run" in output_text
-    assert "Traceback" not in output_text
-    assert list(tmp_path.iterdir()) == []

@@ -134,23 +134,6 @@ async def test_a_changed_config_is_refused(stack: Stack, collection: Path, tmp_p
     assert "settings.grl_sokoban_game_agent.max_steps: " in output_text
 
 
-async def test_overwrite_renames_the_old_files(stack: Stack, collection: Path) -> None:
-    old = collection.read_bytes()
-    exit_status, output_text = await run_collect(stack, collection, num_repeats=3, overwrite="true")
-    assert exit_status == 0
-    assert "was renamed to" in output_text
-    assert len(essences(collection)) == 15
-    assert old in [path.read_bytes() for path in collection.parent.glob("rollouts.jsonl.*")]
-
-
-async def test_a_file_of_unknown_origin_is_refused_and_not_changed(stack: Stack, output: Path) -> None:
-    output.write_bytes(b'{"unknown": "origin"}\n')
-    exit_status, output_text = await run_collect(stack, output)
-    assert exit_status == 2
-    assert "line 1 has reward None" in output_text
-    assert output.read_bytes() == b'{"unknown": "origin"}\n'
-
-
 async def test_a_collection_whose_manifest_was_lost_is_adopted_and_completed(stack: Stack, collection: Path) -> None:
     whole = essences(collection)
     collection.with_name("rollouts_manifest.json").unlink()
@@ -161,39 +144,6 @@ async def test_a_collection_whose_manifest_was_lost_is_adopted_and_completed(sta
     assert "7 rollouts" in output_text
     assert essences(collection) == whole
     assert (await run_collect(stack, collection, num_repeats=3))[0] == 2
-
-
-async def test_some_rows_of_the_original_input_continue_it_and_others_are_refused_with_the_difference(
-    stack: Stack, collection: Path
-) -> None:
-    whole = essences(collection)
-    lines = [line for line in read_rows(collection) if line["_ng_task_index"] != 3]
-    collection.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    rows = EXAMPLES.read_bytes().splitlines(keepends=True)
-    some = collection.with_name("some.jsonl")
-    some.write_bytes(rows[3])
-    exit_status, output_text = await run_collect(stack, collection, input_jsonl_fpath=some)
-    assert exit_status == 0, output_text
-    assert "1 of the 5 tasks" in output_text
-    assert essences(collection) == whole
-    refused = {"input_jsonl_fpath": some, "responses_create_params.temperature": 0.5}
-    exit_status, output_text = await run_collect(stack, collection, **refused)
-    assert exit_status == 2 and "temperature: 0.8" in output_text
-    some.write_bytes(rows[3] + rows[2].replace(b'"seed": ', b'"seed": 1'))
-    exit_status, output_text = await run_collect(stack, collection, input_jsonl_fpath=some)
-    assert exit_status == 2
-    assert "rows: 5" in output_text and "row (2)" in output_text
-
-
-async def test_failures_of_a_lost_collection_cannot_block_its_rows(stack: Stack, collection: Path) -> None:
-    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "terminal": True}
-    sidecar = collection.with_name("rollouts_failures.jsonl")
-    sidecar.write_bytes(orjson.dumps(row) + b"\n")
-    collection.unlink()
-    collection.with_name("rollouts_manifest.json").unlink()
-    exit_status, output_text = await run_collect(stack, collection)
-    assert exit_status == 0, output_text
-    assert len(essences(collection)) == ROLLOUTS
 
 
 async def test_a_full_disk_stops_with_one_message_and_the_same_command_completes_later(

@@ -21,7 +21,7 @@ from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, PUZZLES, colocated, load_config, read_rows
 from tests.support.waiting import until
 
-from .harness import ENVIRONMENT, POLICY, falls_to_zero, forked, gauge, ready_pid
+from .harness import ENVIRONMENT, falls_to_zero, forked, gauge, ready_pid
 
 EPISODES = 64
 STEPS = 12
@@ -145,10 +145,6 @@ async def test_an_invalid_row_leaves_no_session(stack: Stack) -> None:
         await Session(stack.client, ENVIRONMENT).post("/seed_session", b'{"seed": 1, "dim_room": [4, 4]}', 10.0)
     assert raised.value.kind is FailureKind.BAD_TASK
     assert await gauge(stack, ENVIRONMENT, "rollyard_sessions") == before
-
-
-async def test_the_model_server_keeps_no_sessions(stack: Stack) -> None:
-    assert await gauge(stack, POLICY, "rollyard_sessions") == 0
 
 
 async def _playing(stack: Stack, episodes: int) -> list[asyncio.Task[object]]:

@@ -16,7 +16,7 @@ from rollyard.analysis.metrics.load import load
 from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics
 from rollyard.cli.find_run import find_run
 from rollyard.collection_summary import CollectionSummary
-from rollyard.errors import OperatorError, RunError
+from rollyard.errors import OperatorError
 from rollyard.records.rewards import is_masked_line
 from rollyard.records.types import Json
 from rollyard.resources_servers.aggregate_metrics import aggregate
@@ -198,13 +198,6 @@ async def test_a_changed_setting_of_a_server_that_the_rows_reach_refuses_the_res
         stack.max_steps = 6
         with pytest.raises(OperatorError, match="max_steps"):
             await collect(stack, tmp_path, num_repeats=3)
-
-
-async def test_an_unknown_agent_is_refused_with_the_agents_of_the_stack(tmp_path: Path) -> None:
-    async with nemo_gym_stack(NemoGymStack()) as stack:
-        with pytest.raises(OperatorError, match=f"no agent 'mcqa_agent' .* {AGENT}"):
-            await collect(stack, tmp_path, agent_name="mcqa_agent")
-    assert not stack.requests
 
 
 async def test_no_secret_of_the_config_reaches_the_files(tmp_path: Path) -> None:

@@ -138,15 +138,6 @@ async def test_a_known_conversation_is_not_sent_again(stack: InProcessServers) -
     await task
 
 
-async def test_many_watchers_cost_the_agent_one_request(stack: InProcessServers) -> None:
-    task, head = await playing(stack), Head(stack)
-    tails = tails_of(head)
-    await asyncio.gather(*(tails.view("agent", EPISODE, -1) for _ in range(20)))
-    assert len([url for url in head.sent if "/episodes/" in url]) <= 2  # to find the instance, and to read
-    Gated.gate.set()
-    await task
-
-
 async def test_an_episode_that_has_ended_keeps_its_last_state(stack: InProcessServers) -> None:
     task, tails = await playing(stack), tails_of(Head(stack))
     await tails.view("agent", EPISODE, -1)
@@ -174,11 +165,6 @@ async def test_an_agent_of_another_framework_is_not_asked_and_the_page_says_why(
     view = await tails_of(head).view("agent", EPISODE, -1)
     assert view.state == "unknown" and "another framework" in view.note
     assert not [url for url in head.sent if "/episodes/" in url]
-
-
-async def test_an_episode_that_nobody_plays_is_unknown(stack: InProcessServers) -> None:
-    view = await tails_of(Head(stack)).view("agent", "b" * 32, -1)
-    assert view.state == "unknown" and "ended" in view.note
 
 
 async def test_with_a_run_token_an_agent_tells_only_those_who_have_it(stack: InProcessServers) -> None:

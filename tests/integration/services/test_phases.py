@@ -11,18 +11,12 @@ import pytest
 
 from rollyard.records.run_types import Heartbeat, Registration
 from rollyard.services.head.registry import ServerRegistry
-from rollyard.services.head.registry_client import RegistryClient
-from rollyard.services.head.server import Head
-from rollyard.services.http.client import AddressBook
-from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.server.app import Context, Server
-from rollyard.services.server.settings import ServerSettings
-from tests.support.fixtures import KEYS, http_transport, listening, load_text, make_client, make_folder, server_yaml
+from rollyard.services.server.app import Server
+from tests.support.fixtures import KEYS, load_text, make_folder, server_yaml
 from tests.support.stacks import load_config
-from tests.support.waiting import until
 
 
 class Slow(Server):
@@ -60,12 +54,6 @@ def test_the_phase_of_a_starting_server_is_listed(registry: ServerRegistry) -> N
     assert registry.phase("environment#2") == ""
 
 
-def test_a_late_phase_does_not_revoke_readiness(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
-    registry.register(registered(phase="almost ready"))
-    assert registry.is_ready("environment#1")
-
-
 def test_a_ready_server_reports_its_phase_in_its_heartbeat(registry: ServerRegistry) -> None:
     registry.register(registered(ready=True))
     registry.record_heartbeat(
@@ -73,25 +61,6 @@ def test_a_ready_server_reports_its_phase_in_its_heartbeat(registry: ServerRegis
     )
     assert registry.instances()[0].phase == "an engine restarts"
     assert registry.instances()[0].ready
-
-
-async def test_a_starting_server_reports_each_phase_to_the_head(registry: ServerRegistry, tmp_path: Path) -> None:
-    config = load_text(tmp_path, server_yaml(make_folder(tmp_path)))
-    async with http_transport() as transport:
-        context = Context("head", KEYS, make_client({}, transport))
-        async with listening(Head(ServerSettings(), context, registry, config)) as head:
-            link = RegistryClient(transport, head.url, KEYS)
-            slow = Slow(ServerSettings(), Context("environment", KEYS, make_client({}, transport)))
-            slow.go = asyncio.Event()
-            hosted = HostedServer(slow, bind("127.0.0.1", 0))
-            joining = asyncio.create_task(hosted.join("environment#1", link, AddressBook(link.directory)))
-            for phase in ("reading", "writing"):
-                slow.doing = phase
-                await until(lambda: registry.phase("environment#1") == slow.doing)
-            slow.go.set()
-            await joining
-            assert registry.is_ready("environment#1")
-            await hosted.stop()
 
 
 SLOW = """

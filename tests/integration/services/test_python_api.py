@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +18,6 @@ import rollyard
 from rollyard.cli.find_run import find_run
 from rollyard.errors import OperatorError, RunError
 from rollyard.services.runtime.run_dir import running_heads
-from tests.support.fixtures import make_folder
 
 MODEL: dict[str, Any] = {"policy_model": {"responses_api_models": {"builtin_model": {}}}}
 CONFIG: dict[str, Any] = {
@@ -65,39 +63,6 @@ async def test_leaving_the_stack_stops_every_server_and_removes_the_head_file(tm
                 await client.get(f"{url}/health")
     with pytest.raises(RunError, match="not running"):
         stack.url("player")
-
-
-SLOW_APP = """
-import asyncio
-from rollyard.services.server.app import Server
-
-class Slow(Server):
-    async def start(self):
-        print("starting", flush=True)
-        await asyncio.Event().wait()
-
-server = Slow
-"""
-
-
-async def test_a_start_that_is_cancelled_leaves_no_exception_that_nobody_has_retrieved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config: dict[str, Any] = {"slow": {"resources_servers": {make_folder(tmp_path, app=SLOW_APP): {}}}}
-    loop, reported = asyncio.get_running_loop(), list[dict[str, Any]]()
-    loop.set_exception_handler(lambda _, context: reported.append(context))
-    try:
-        entering = asyncio.create_task(rollyard.stack(config, colocate=True, folder=tmp_path).__aenter__())
-        while "starting" not in capsys.readouterr().out:
-            await asyncio.sleep(0.01)
-        entering.cancel()
-        await asyncio.wait({entering})
-        del entering  # its traceback keeps the frames, and so the futures in them
-        gc.collect()
-        await asyncio.sleep(0)
-    finally:
-        loop.set_exception_handler(None)
-    assert not reported
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -325,13 +290,6 @@ def test_a_stack_refuses_an_argument_of_the_wrong_type_by_name() -> None:
     for positional, named, refusal in WRONG_STACK_ARGUMENTS:
         with pytest.raises(OperatorError, match=refusal):
             rollyard.stack(*positional, **named)
-
-
-def test_a_connection_and_a_file_refuse_what_is_no_address_and_no_path() -> None:
-    with pytest.raises(OperatorError, match="head is 5;"):
-        rollyard.connect(5)  # type: ignore[arg-type]
-    with pytest.raises(OperatorError, match="path is 5;"):
-        rollyard.read_rollouts(5)  # type: ignore[arg-type]
 
 
 async def test_errors_name_the_arguments_of_the_call_and_not_the_options_of_commands(tmp_path: Path) -> None:

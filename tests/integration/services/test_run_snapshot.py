@@ -15,7 +15,7 @@ from rollyard.analysis.viewer.live import live_router
 from rollyard.cli.viewer import FoundRun
 from rollyard.records.activity import Collection, RunningEpisode, RunningEpisodes, StageActivity
 from rollyard.records.errors import Failure, FailureKind, RunError
-from rollyard.records.run_types import HeadFile, ServerInstance
+from rollyard.records.run_types import HeadFile
 from rollyard.records.types import FailureRow
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.head.run_snapshot import AgentActivity, RunSnapshot, fetch_activity, fetch_snapshot
@@ -109,16 +109,6 @@ async def test_an_unresponsive_agent_is_named_and_the_others_are_shown(stack: St
     assert [answer.agent for answer in activity.responses] == [AGENT]
 
 
-async def test_an_agent_without_the_episodes_route_is_named_too(stack: Stack) -> None:
-    environment = next(one for one in (await snapshot(stack)).servers if one.server_type == "resources_servers")
-    activity = await fetch_activity(stack.client.transport, [as_agent(environment)], {}, 10)
-    assert "/episodes" in activity.unresponsive[environment.process_name]
-
-
-def as_agent(instance: ServerInstance) -> ServerInstance:
-    return instance.model_copy(update={"server_type": "agents"})
-
-
 def test_the_stages_of_several_agents_are_merged() -> None:
     def answer(agent: str, stage_s: float, median_s: float | None, stuck: int) -> RunningEpisodes:
         episode = RunningEpisode(
@@ -176,20 +166,6 @@ async def test_without_a_run_the_page_gets_a_note() -> None:
     async with page(find, transport) as client:
         live = RunSnapshot.model_validate_json((await client.get("/api/live")).content)
     assert (live.run_id, live.servers, live.note) == ("", [], "no running stack")
-    await transport.close()
-
-
-async def test_a_head_that_exited_is_reported_in_a_note(tmp_path: Path) -> None:
-    async with colocated(load_config(), tmp_path) as stopped:
-        head = head_of(stopped)
-
-    async def find() -> HeadFile:
-        return head
-
-    transport = HttpTransport()
-    async with page(find, transport) as client:
-        live = RunSnapshot.model_validate_json((await client.get("/api/live")).content)
-    assert live.run_id == "" and head.url in live.note
     await transport.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from rollyard.records.errors import RollyardError
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.runtime.hosting import bind
-from rollyard.services.runtime.run_dir import HOME, running_heads
+from rollyard.services.runtime.run_dir import HOME
 from rollyard.services.runtime.stack import Stack
 from tests.support.fixtures import load_text, make_folder, server_yaml
 from tests.support.stacks import colocated, processes
@@ -51,14 +50,6 @@ async def test_a_server_that_cannot_start_fails_the_stack_with_its_name_and_reas
         async with start(config, tmp_path):
             pass
     assert "environment" in str(raised.value) and "engine is cold" in str(raised.value)
-
-
-async def test_a_stopped_run_is_no_longer_found(tmp_path: Path) -> None:
-    config = load_text(tmp_path, server_yaml(make_folder(tmp_path)))
-    async with colocated(config, tmp_path):
-        (head,) = running_heads(tmp_path)
-        assert head.pid == os.getpid()
-    assert running_heads(tmp_path) == []
 
 
 async def test_the_config_saved_in_the_run_folder_holds_no_secret(tmp_path: Path) -> None:

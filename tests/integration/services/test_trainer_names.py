@@ -278,13 +278,6 @@ async def test_a_row_without_an_agent_is_refused_before_anything_is_sent() -> No
         RolloutCollectionHelper().run_examples([{"responses_create_params": {}}], BaseServerConfig(host="h", port=1))
 
 
-async def test_a_head_that_does_not_respond_is_an_error_for_every_row(here: Path) -> None:
-    tasks = RolloutCollectionHelper().run_examples(rows(2), BaseServerConfig(host="127.0.0.1", port=free_port()))
-    for task in tasks:
-        with pytest.raises(RunError, match="cannot be used"):
-            await task
-
-
 IMPORTS = """
 import nemo_gym
 from nemo_gym.cli import GlobalConfigDictParserConfig, RunHelper

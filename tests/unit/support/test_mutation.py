@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.mutation.judge import Judge, Results
-from tests.mutation.mutations import Mutation, draw, mutations, same_lines
+from tests.mutation.mutations import draw, mutations, same_lines
 from tests.mutation.selection import Imports
-from tests.mutation.suites import Run, Suite, read_events
+from tests.mutation.suites import read_events
 
 
 def changes(source: str) -> set[str]:
@@ -120,15 +118,6 @@ def test_the_nearest_tests_run_first(imports: Imports) -> None:
     ]
 
 
-def test_a_result_belongs_to_a_test_file_and_its_helpers(imports: Imports) -> None:
-    test, other = "tests/integration/test_stack.py", "tests/e2e/test_api.py"
-    before = Imports(imports.root)
-    old = before.key_of(test), before.key_of(other)
-    (imports.root / "tests/support/stack.py").write_text("")
-    assert imports.key_of(test) != old[0]
-    assert imports.key_of(other) == old[1]
-
-
 def events(*rows: tuple[str, str, bool, float], status: int) -> list[str]:
     lines = [json.dumps({"kind": kind, "test": test, "failed": bad, "cpu": cpu}) for kind, test, bad, cpu in rows]
     begin = json.dumps({"kind": "begin", "test": "a", "failed": False})
@@ -154,80 +143,7 @@ def test_a_crash_before_any_test_is_the_fault_of_the_first_file() -> None:
     assert read_events(events(status=4), hung=False).failed == "a"
 
 
-class FakeSuite(Suite):
-    """Fails the tests in `failing` with the mutation, and those in `broken` always; each file takes 2 s."""
-
-    def __init__(self, imports: Imports, failing: tuple[str, ...] = (), broken: tuple[str, ...] = ()) -> None:
-        self.root, self.imports = imports.root, imports
-        self.failing, self.broken = failing, broken
-        self.ran: list[str] = []
-        self._mutated = False
-
-    @contextmanager
-    def changed(self, path: str, source: str) -> Iterator[None]:
-        self._mutated = True
-        yield
-        self._mutated = False
-
-    def run(self, tests: list[str], cpu_s: float, hang_s: float, deselected: Iterable[str] = ()) -> Run:
-        spent: dict[str, float] = {}
-        for test in tests:
-            if sum(spent.values()) > cpu_s:
-                return Run(None, False, False, spent)
-            file = test.partition("::")[0]
-            spent[file] = 2.0
-            if self._mutated:
-                self.ran.append(Path(file).stem)
-            bad = {*(self.failing if self._mutated else ()), *self.broken} - set(deselected)
-            for name in sorted(bad):
-                if name.startswith(file):
-                    return Run(name, False, False, spent)
-        return Run(None, False, True, spent)
-
-
 PATH = "services/http/client.py"
-CHANGE = Mutation(1, 0, 1, 1, "a", "b")
-
-
-@pytest.fixture
-def judge(tmp_path: Path, imports: Imports) -> Judge:
-    (tmp_path / PATH).write_text("a")
-    return Judge(Results(tmp_path / "results.jsonl"), cpu_s=100.0, hang_s=1.0)
 
 
 STACK, REGISTRY = "tests/integration/test_stack.py::test_x", "tests/unit/services/head/test_registry.py::test_y"
-
-
-def test_a_test_that_fails_without_the_mutation_does_not_count(imports: Imports, judge: Judge) -> None:
-    suite = FakeSuite(imports, failing=(STACK,), broken=(REGISTRY,))
-    assert judge.judge(suite, PATH, CHANGE, "name") == STACK
-    assert judge.judge(FakeSuite(imports, broken=(REGISTRY,)), PATH, CHANGE, "other") is None
-
-
-def test_results_are_kept_and_serve_both_suites(tmp_path: Path, imports: Imports, judge: Judge) -> None:
-    assert judge.judge(FakeSuite(imports, failing=(STACK,)), PATH, CHANGE, "name") == STACK
-    resumed = Judge(Results(tmp_path / "results.jsonl"), judge.cpu_s, judge.hang_s)
-    suite = FakeSuite(imports)
-    assert resumed.judge(suite, PATH, CHANGE, "name") == STACK
-    assert suite.ran == []
-    (tmp_path / "tests/support/stack.py").write_text("from rollyard.services.http.client import Client")
-    suite = FakeSuite(Imports(tmp_path))
-    assert resumed.judge(suite, PATH, CHANGE, "name") is None
-    assert suite.ran == ["test_stack", "test_api"]
-
-
-def test_the_file_that_noticed_it_before_is_tried_first(imports: Imports, judge: Judge) -> None:
-    suite = FakeSuite(imports, failing=(STACK,))
-    assert judge.judge(suite, PATH, CHANGE, "name", first=STACK) == STACK
-    assert suite.ran == ["test_stack"]
-
-
-def test_a_higher_limit_of_cpu_time_goes_on_where_a_lower_one_ended(tmp_path: Path, imports: Imports) -> None:
-    (tmp_path / PATH).write_text("a")
-    results = Results(tmp_path / "results.jsonl")
-    suite = FakeSuite(imports)
-    for _ in range(2):
-        assert Judge(results, cpu_s=3.0, hang_s=1.0).judge(suite, PATH, CHANGE, "name") is None
-    assert suite.ran == ["test_client", "test_address"]
-    Judge(results, cpu_s=100.0, hang_s=1.0).judge(suite, PATH, CHANGE, "name")
-    assert suite.ran[2:] == ["test_address", "test_registry", "test_stack", "test_api"]

@@ -120,14 +120,6 @@ async def test_a_session_ends_when_its_socket_does(sokoban: Served) -> None:
     await sokoban.until_closed()
 
 
-async def test_a_reset_closes_the_episode_before_it(sokoban: Served) -> None:
-    async with sokoban.http.ws_connect(sokoban.url + "/ws") as socket:
-        for index in range(3):
-            await ask(socket, "reset", {"index": index})
-        assert await sokoban.open_sessions() == 1
-    await sokoban.until_closed()
-
-
 async def test_a_hundred_sessions_play_at_once_and_leave_nothing_open(sokoban: Served) -> None:
     async def play(number: int) -> float:
         async with sokoban.http.ws_connect(sokoban.url + "/ws") as socket:

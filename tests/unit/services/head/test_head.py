@@ -85,13 +85,6 @@ async def test_an_invalid_registration_is_a_400_problem(head: HeadHarness) -> No
     assert answer.status == 400 and orjson.loads(answer.body)["server"] == "head"
 
 
-async def test_the_directory_lists_ready_instances(head: HeadHarness) -> None:
-    await head.register()
-    directory = await head.read("/directory")
-    assert directory["servers"] == {"environment": ["http://127.0.0.1:7001"], "agent": []}
-    assert directory["run_id"] == KEYS.run_id and directory["families"]["agent"] == "agents"
-
-
 async def test_a_heartbeat_is_answered_with_the_directory(head: HeadHarness) -> None:
     await head.register()
     heartbeat = {"instance": "environment#1", "requests": 1, "in_flight": 0, "sessions": 0}
@@ -131,11 +124,6 @@ async def test_agents_are_served_under_the_family_name_that_nemo_gym_reads(tmp_p
     tree = yaml.safe_load(await head.read("/global_config_dict_yaml"))
     assert list(tree["agent"]) == ["responses_api_agents"]
     assert tree["agent"]["responses_api_agents"][head.agent_folder]["port"] == 7002
-
-
-async def test_an_unregistered_server_has_no_port_in_the_config(head: HeadHarness) -> None:
-    tree = yaml.safe_load(await head.read("/global_config_dict_yaml"))
-    assert "port" not in tree["environment"]["resources_servers"][head.environment_folder]
 
 
 async def test_text_that_looks_like_a_reference_survives_omegaconf_in_the_client(tmp_path: Path) -> None:

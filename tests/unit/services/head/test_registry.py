@@ -41,27 +41,12 @@ def heartbeat(instance: str = "environment#1", requests: int = 0) -> Heartbeat:
     return Heartbeat(instance=instance, requests=requests, in_flight=0, sessions=0)
 
 
-def test_a_registered_instance_is_not_ready_yet(registry: ServerRegistry) -> None:
-    registry.register(registration(ready=False))
-    assert not registry.is_ready("environment#1") and registry.directory().servers["environment"] == []
-
-
 def test_a_ready_instance_is_in_the_directory(registry: ServerRegistry) -> None:
     registry.register(registration(ready=False))
     registry.register(registration(ready=True))
     assert registry.is_ready("environment#1") and registry.directory().servers["environment"] == [
         "http://127.0.0.1:7001"
     ]
-
-
-def test_a_server_without_instances_is_listed_without_addresses(registry: ServerRegistry) -> None:
-    assert registry.directory().servers == {"environment": [], "twins": []}
-
-
-def test_an_instance_stays_ready_up_to_the_heartbeat_limit(registry: ServerRegistry, clock: Clock) -> None:
-    registry.register(registration(ready=True))
-    clock.now += 10.0
-    assert registry.is_ready("environment#1")
 
 
 def test_an_instance_beyond_the_heartbeat_limit_leaves_the_directory(registry: ServerRegistry, clock: Clock) -> None:
@@ -102,12 +87,6 @@ def test_a_registration_under_an_unknown_name_is_rejected_with_the_nearest_name(
     assert raised.value.kind is FailureKind.UNKNOWN_SERVER and "'environment'" in str(raised.value)
 
 
-def test_all_replicas_are_in_the_directory(registry: ServerRegistry) -> None:
-    for number in (0, 1):
-        registry.register(registration(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
-    assert registry.directory().servers["twins"] == ["http://127.0.0.1:7001", "http://127.0.0.1:7002"]
-
-
 def test_a_silent_replica_leaves_the_directory_and_the_other_stays(registry: ServerRegistry, clock: Clock) -> None:
     for number in (0, 1):
         registry.register(registration(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
@@ -115,13 +94,6 @@ def test_a_silent_replica_leaves_the_directory_and_the_other_stays(registry: Ser
     registry.record_heartbeat(heartbeat("twins[1]#1"))
     clock.now += 8.0
     assert registry.directory().servers["twins"] == ["http://127.0.0.1:7002"]
-
-
-def test_a_removed_instance_leaves_the_directory_immediately(registry: ServerRegistry) -> None:
-    registry.register(registration(ready=True))
-    registry.remove("environment#1")
-    registry.remove("environment#1")
-    assert registry.directory().servers["environment"] == []
 
 
 def test_counters_of_the_last_heartbeat_are_listed(registry: ServerRegistry) -> None:
@@ -137,12 +109,6 @@ def test_a_server_whose_process_ended_stays_listed_as_not_ready(registry: Server
     assert [entry.ready for entry in registry.instances() if entry.server_name == "environment"] == [False]
 
 
-def test_the_directory_carries_run_families_and_settings(registry: ServerRegistry) -> None:
-    directory = registry.directory()
-    assert (directory.run_id, directory.settings) == ("r1", {"one": {"speed": 1}})
-    assert directory.families == {"environment": "resources_servers", "twins": "resources_servers"}
-
-
 def test_the_request_rate_covers_the_heartbeats_of_the_last_ten_seconds(registry: ServerRegistry, clock: Clock) -> None:
     registry.register(registration(ready=True))
     for requests in (0, 1000, 1000, 1020, 1040, 1060, 1080, 1100):
@@ -150,12 +116,6 @@ def test_the_request_rate_covers_the_heartbeats_of_the_last_ten_seconds(registry
         clock.now += 2.0
     instance = next(entry for entry in registry.instances() if entry.server_name == "environment")
     assert instance.requests_per_s == pytest.approx(10.0)
-
-
-def test_a_single_heartbeat_gives_no_rate(registry: ServerRegistry) -> None:
-    registry.register(registration(ready=True))
-    registry.record_heartbeat(heartbeat(requests=50))
-    assert registry.instances()[0].requests_per_s == 0.0
 
 
 def test_an_instance_with_late_heartbeats_is_listed_as_quiet(registry: ServerRegistry, clock: Clock) -> None:
@@ -166,16 +126,6 @@ def test_an_instance_with_late_heartbeats_is_listed_as_quiet(registry: ServerReg
     assert directory.has("environment", "http://127.0.0.1:7001")
     registry.remove("environment#1")
     assert not registry.directory().has("environment", "http://127.0.0.1:7001")
-
-
-def test_a_removed_instance_cannot_register_again(registry: ServerRegistry) -> None:
-    registry.register(registration(ready=True))
-    registry.remove("environment#1")
-    with pytest.raises(Failure, match="not expected"):
-        registry.register(registration(ready=True))
-    assert registry.directory().servers["environment"] == [] and all(
-        entry.url is None for entry in registry.instances()
-    )
 
 
 def test_a_replaced_instance_cannot_register(registry: ServerRegistry) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pytest
 
 from rollyard.records.errors import FailureKind
-from rollyard.services.http.client import RUN_HEADER, RetryPolicy
+from rollyard.services.http.client import RetryPolicy
 from rollyard.services.http.connection_pool import CallbackBudget
-from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.session import Session
-from rollyard.services.http.transport import HttpResponse, LocalTransport, Receive, Scope, Send
-from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http, http_transport, make_client, peer, send
+from rollyard.services.http.transport import LocalTransport, Receive, Scope, Send
+from tests.support.fixtures import failure_kind_of, http, http_transport, make_client, peer, send
 from tests.support.waiting import deadline_s, until
 from tests.unit.services.http.raw_peers import respond, tcp_server
 
@@ -37,29 +34,6 @@ async def test_a_request_without_a_response_still_times_out(streamed: bool) -> N
         work = transport.stream("POST", url, b"", {}, 0.1) if streamed else send(transport, url, timeout_s=0.1)
         async with asyncio.timeout(deadline_s()):
             assert await failure_kind_of(work) is FailureKind.TIMEOUT
-
-
-async def test_the_lag_aware_clock_stops_while_the_loop_is_blocked() -> None:
-    lag = LoopLag()
-    lag.start()
-    await asyncio.sleep(0.15)
-    start, loop_start = time.monotonic(), lag.now()
-    time.sleep(0.5)
-    await asyncio.sleep(0.15)
-    elapsed, on_loop = time.monotonic() - start, lag.now() - loop_start
-    lag.stop()
-    assert elapsed - on_loop > 0.3
-
-
-async def test_a_lag_aware_timeout_cancels_only_its_block() -> None:
-    lag = LoopLag()
-    with pytest.raises(TimeoutError):
-        async with lag.timeout(0.02):
-            await asyncio.Event().wait()
-    async with lag.timeout(0.02):
-        pass
-    await asyncio.sleep(0.05)
-    lag.stop()
 
 
 async def test_the_lag_of_this_process_does_not_time_out_a_local_call() -> None:
@@ -126,46 +100,6 @@ async def test_a_session_survives_an_instance_that_is_too_busy_to_accept(monkeyp
         server = await asyncio.start_server(connected, sock=sock)
         assert (await calling).status == 200
         server.close()
-
-
-async def test_a_session_is_lost_once_its_instance_leaves_the_directory() -> None:
-    async with http_transport() as transport:
-        async with peer(http()) as other:
-            servers = {"s": [other.url]}
-            session = Session(make_client(lambda: servers, transport, RetryPolicy(deadline_s(), 0.01)), "s")
-            await session.post("/x", b"{}", deadline_s())
-        calling = asyncio.create_task(failure_of(session.send("/x", b"{}", deadline_s())))
-        await asyncio.sleep(0.1)
-        servers["s"] = []
-        failure = await calling
-    assert failure.kind in (FailureKind.SESSION_LOST, FailureKind.CONNECTION_LOST)
-
-
-class RecordingTransport:
-    """A transport that responds immediately and records the timeouts it was given."""
-
-    def __init__(self) -> None:
-        self.timeouts: list[float] = []
-
-    async def send(
-        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
-    ) -> HttpResponse:
-        self.timeouts.append(timeout_s)
-        return HttpResponse(200, {RUN_HEADER: KEYS.run_id}, b"{}")
-
-    async def stream(self, *_: Any) -> Any:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        return
-
-
-async def test_waiting_for_an_instance_counts_toward_the_deadline() -> None:
-    directories: Iterator[list[str]] = iter([[], [], [], []])
-    transport = RecordingTransport()
-    client = make_client(lambda: {"s": next(directories, ["http://instance:1"])}, transport, RetryPolicy(60.0, 0.01))
-    await client.post("s", "/x", b"{}", 60.0)
-    assert transport.timeouts[0] < 59.98
 
 
 async def test_a_session_whose_first_response_is_lost_may_be_open_and_keeps_its_instance() -> None:

@@ -9,7 +9,7 @@ from rollyard.records.run_types import Directory
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.session import Session
 from tests.support.asgi_requests import echo
-from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http_transport, listening, make_server, unused_url
+from tests.support.fixtures import KEYS, failure_kind_of, http_transport, listening, make_server
 from tests.support.waiting import deadline_s
 
 
@@ -24,20 +24,6 @@ async def test_another_server_of_the_run_on_the_old_port_rejects_the_call() -> N
         session = Session(client, "agent")
         assert await failure_kind_of(session.post("/echo", b"{}", deadline_s())) is FailureKind.WRONG_RUN
         assert hosted.server.requests == 2
-
-
-async def test_if_the_head_is_unreachable_too_the_failure_names_the_missing_server() -> None:
-    directories = iter([Directory(run_id=KEYS.run_id, servers={"agent": [unused_url()]}, families={}, settings={})])
-
-    async def directory() -> Directory:
-        for known in directories:
-            return known
-        raise Failure(FailureKind.UNREACHABLE, "no head", server="head")
-
-    async with http_transport() as transport:
-        client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(0.1, 0.01))
-        failure = await failure_of(client.post("agent", "/run", b"{}", deadline_s()))
-    assert (failure.kind, failure.problem.server) == (FailureKind.UNREACHABLE, "agent")
 
 
 async def test_a_known_address_stays_in_use_while_the_head_is_unreachable() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from rollyard.records.errors import FailureKind
 from rollyard.services.http.client import RUN_HEADER
-from rollyard.services.http.limits import Limits
+from rollyard.services.http.connection_pool import Limits
 from rollyard.services.http.listener import ListenerLimits
-from rollyard.services.http.request import RawRequest, RawResponse
+from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer, bind
 from tests.support.fixtures import KEYS, failure_of, http_transport, listening, make_client, make_server, peer, send
@@ -182,13 +182,6 @@ async def test_a_response_to_another_request_is_never_accepted() -> None:
         await transport.close()
 
 
-async def test_a_response_of_the_run_without_the_request_id_is_a_lost_connection() -> None:
-    without_id = f"HTTP/1.1 200 OK\r\n{RUN_HEADER}: {KEYS.run_id}\r\ncontent-length: 2\r\n\r\n{{}}".encode()
-    async with peer(without_id, raw=True) as other, http_transport() as transport:
-        failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", deadline_s()))
-        assert failure.kind is FailureKind.CONNECTION_LOST
-
-
 async def test_many_connections_are_accepted_in_few_iterations_of_the_loop() -> None:
     async with length_server(ListenerLimits()) as hosted:
         writers = [(await asyncio.open_connection("127.0.0.1", port_of(hosted)))[1] for _ in range(300)]
@@ -223,28 +216,3 @@ async def test_health_checks_overtake_requests_that_wait_for_the_budget() -> Non
         assert started_before_health == [0]
         budget._next_iteration()
         await asyncio.gather(*waiting)
-
-
-async def test_a_stream_whose_client_disconnects_is_counted_once_as_499() -> None:
-    started = asyncio.Event()
-
-    async def chunks() -> AsyncIterator[bytes]:
-        while True:
-            yield b"data: x\n\n"
-            started.set()
-            await asyncio.sleep(0.001)
-
-    async def streaming(call: RawRequest) -> RawResponse:
-        return RawResponse(stream=chunks(), content_type=b"text/event-stream")
-
-    async with listening(make_server(routes={"/s": streaming})) as hosted, http_transport() as transport:
-        _, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
-        writer.write(
-            b"POST /s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
-        )
-        await started.wait()
-        writer.close()
-        await until(lambda: hosted.server.in_flight == 0)
-        metrics = (await send(transport, hosted.url + "/metrics", b"", "GET")).body.decode()
-    counted = [line for line in metrics.splitlines() if line.startswith('rollyard_requests_total{route="/s"')]
-    assert counted == ['rollyard_requests_total{route="/s",status="499"} 1.0']

@@ -58,10 +58,6 @@ def test_lower_case_variables_take_precedence_and_all_proxy_is_the_default() -> 
     assert proxies.by_scheme == {"http": "http://a:1", "https": "http://c:1"}
 
 
-def test_an_asterisk_in_no_proxy_disables_all_proxies() -> None:
-    assert Proxies.of({"http_proxy": "a:1", "no_proxy": "*"}).of_address(URL("http://api.example")) is None
-
-
 async def test_a_request_through_a_proxy_has_the_full_url_and_the_credentials() -> None:
     async with peer(http(b"through", "200 OK", None)) as proxy:
         transport = endpoint_transport({"http_proxy": proxy.url.replace("http://", "http://user:word@")})
@@ -136,12 +132,3 @@ async def test_the_second_address_of_a_name_is_tried_if_the_first_does_not_answe
     if first == "silent":
         for client in waiting:
             client.close()
-
-
-async def test_a_name_without_a_reachable_address_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = int(unused_url().rpartition(":")[2])
-    async with http_transport() as transport:
-        look_up = two_addresses(("127.0.0.1", closed), ("127.0.0.2", closed))
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
-        failure = await failure_of(send(transport, "http://engine.example:1/x"))
-    assert failure.kind is FailureKind.UNREACHABLE

@@ -112,14 +112,6 @@ async def test_headers_of_one_call_are_not_sent_again() -> None:
         assert [b"x-once" in seen for seen in other.seen] == [True, False]
 
 
-async def test_a_session_is_open_once_an_instance_has_answered() -> None:
-    async with peer(http()) as other, http_transport() as transport:
-        session = Session(make_client({"s": [other.url]}, transport), "s")
-        assert not session.opened
-        await session.post("/x", b"{}", deadline_s())
-        assert session.opened
-
-
 async def test_a_session_whose_instance_is_removed_is_lost_and_does_not_move() -> None:
     async with peer(http()) as third, http_transport() as transport:
         async with peer(http()) as other:
@@ -153,16 +145,3 @@ async def test_send_returns_an_error_response_and_post_raises_it() -> None:
         session = Session(make_client({"s": [other.url]}, transport), "s")
         assert (await session.send("/x", b"{}", deadline_s())).status == 500
         assert await failure_kind_of(session.post("/x", b"{}", deadline_s())) is FailureKind.SERVER_ERROR
-
-
-async def test_a_cookie_that_the_server_deletes_is_not_sent_again() -> None:
-    first = http(b"{}", "200 OK", "r1", "set-cookie: a=1", "set-cookie: b=2; Max-Age=60", "set-cookie: c=3")
-    gone = ("set-cookie: a=; Max-Age=0", "set-cookie: b=x; expires=Thu, 01 Jan 1970 00:00:00 GMT", "set-cookie: ;")
-    last = ("set-cookie: c=3; Max-Age=-1; Expires=Fri, 01 Jan 2999 00:00:00 GMT", "set-cookie: d=4; expires=never")
-    script = [first, http(b"{}", "200 OK", "r1", *gone), http(b"{}", "200 OK", "r1", *last), http()]
-    async with peer(*script) as other, http_transport() as transport:
-        session = Session(make_client({"s": [other.url]}, transport), "s")
-        for _ in range(4):
-            await session.post("/x", b"{}", deadline_s())
-        assert [b"cookie: a=1; b=2; c=3\r\n" in other.seen[1], b"cookie: c=3\r\n" in other.seen[2]] == [True, True]
-        assert b"cookie: d=4\r\n" in other.seen[3]

@@ -60,33 +60,10 @@ async def test_an_invalid_address_is_a_failure(url: str) -> None:
         assert url in str(await failure_of(send(transport, url)))
 
 
-async def test_a_post_is_not_replayed_on_a_kept_connection_that_breaks() -> None:
-    async with peer(http(), None, http()) as other, http_transport() as transport:
-        await send(transport, other.url + "/x")
-        assert await failure_kind_of(send(transport, other.url + "/x")) is FailureKind.CONNECTION_LOST
-        assert other.requests == 2
-
-
-async def test_a_connection_is_reused() -> None:
-    async with peer(http()) as other, http_transport() as transport:
-        for _ in range(5):
-            await send(transport, other.url + "/x")
-        assert (other.requests, other.connections) == (5, 1)
-
-
 async def test_a_redirect_is_returned_not_followed() -> None:
     async with peer(http(b"", "307 Temporary Redirect", None, "location: /y")) as other, http_transport() as transport:
         assert (await send(transport, other.url + "/x")).status == 307
         assert other.requests == 1
-
-
-async def test_a_request_can_be_cancelled() -> None:
-    async with peer(b"") as other, http_transport() as transport:
-        sending = asyncio.create_task(send(transport, other.url + "/x"))
-        await until(lambda: other.requests)
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
 
 
 def local_transport(app: Any) -> LocalTransport:

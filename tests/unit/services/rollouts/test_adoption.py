@@ -162,21 +162,8 @@ def test_seeds_of_the_repeats_must_match_their_numbers(source: Path, output: Pat
         open_store(source, output, seeded=True)
 
 
-def test_a_different_temperature_is_refused(source: Path, output: Path) -> None:
-    write_lines(output, [FIRST])
-    with pytest.raises(OperatorError, match=r"temperature=0\.8, now temperature=0\.9"):
-        open_store(source, output, temperature=0.9)
-
-
 def test_an_unreadable_manifest_is_not_replaced(source: Path, output: Path) -> None:
     write_lines(output, [FIRST])
     RolloutPaths(output).manifest.write_text("{")
     with pytest.raises(OperatorError, match=r"manifest.* move it away"):
         resume(source, output, 2)
-
-
-def test_a_torn_last_line_is_set_aside_before_the_rows_are_checked(source: Path, output: Path) -> None:
-    write_lines(output, [FIRST], b'{"seed": 1')
-    resume(source, output, 2)
-    assert output.with_name("rollouts_torn.jsonl").read_bytes() == b'{"seed": 1'
-    check_complete(INPUTS, output, 2)

@@ -87,16 +87,6 @@ def test_accepted_code_marks_later_rows_and_stays_accepted(tmp_path: Path) -> No
     assert [orjson.loads(line).get("_ng_code", "") for line in output.read_bytes().splitlines()] == marks
 
 
-def test_the_report_notes_several_versions_of_the_code(tmp_path: Path) -> None:
-    output = tmp_path / "run.jsonl"
-    collect_one(output, OLD)
-    collect_one(output, NEW, accept=True)
-    profile = load(output).profile
-    notes = " ".join(profile.notes)
-    assert "2 versions" in notes and "environment: changed app.py" in notes
-    assert [group.rollouts for group in profile.by_code] == [1, 1]
-
-
 @pytest.mark.parametrize("records", [True, False])
 def test_an_output_of_an_older_version_resumes_and_later_changes_are_refused(tmp_path: Path, records: bool) -> None:
     output = tmp_path / "run.jsonl"

@@ -27,7 +27,3 @@ def test_failures_that_differ_in_numbers_and_ids_are_one_cause(tmp_path: Path) -
 def test_earlier_failures_are_not_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "f.jsonl", (1, "old"), (2, "old"), (5, "new"))
     assert most_frequent_failure(path, since=3).endswith("new")
-
-
-def test_without_a_file_there_is_no_failure(tmp_path: Path) -> None:
-    assert most_frequent_failure(tmp_path / "none.jsonl") == ""

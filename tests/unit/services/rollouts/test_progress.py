@@ -115,12 +115,6 @@ def test_progress_line_and_status_show_the_clustered_error_or_else_a_bound() -> 
     assert "success 0.0% (at most 9.5%)" in numbers(failed)
 
 
-def test_memory_does_not_grow_with_the_number_of_repeats() -> None:
-    progress = progress_of(rollout(task, 1.0) for task in range(10) for _ in range(1000))
-    (part,) = progress.scores.parts.values()
-    assert len(part.counts) == len(part.reward_sums) == len(part.solved_counts) == 10
-
-
 def test_numbers_over_many_tasks_may_lag_by_1_in_256_rollouts_until_the_end() -> None:
     progress = progress_of(rollout(task, 0.0) for task in range(5120))
     assert reward_of(progress).rollouts == 5120
@@ -194,15 +188,6 @@ def test_resumed_rows_count_in_the_mean_but_not_in_the_collection_rate() -> None
     assert reward_of(progress).value == pytest.approx(6 / 7) and progress.eta_s == pytest.approx(6.0)
 
 
-def test_successes_are_counted_only_if_the_environment_reports_them() -> None:
-    progress = CollectionProgress(4)
-    progress.count({"reward": 1})
-    assert progress.successes is None
-    progress.count({"reward": 1, "success": True})
-    progress.count({"reward": 0, "success": False})
-    assert progress.successes == 1
-
-
 def test_the_remaining_time_excludes_abandoned_rollouts() -> None:
     clock = Clock()
     progress = CollectionProgress(10, clock)
@@ -212,10 +197,6 @@ def test_the_remaining_time_excludes_abandoned_rollouts() -> None:
     progress.count_failure("timeout", permanent=False)
     progress.count_failure("timeout", permanent=True)
     assert progress.eta_s == pytest.approx(5.0) and (progress.failed, progress.failed_attempts) == (1, 2)
-
-
-def test_before_the_first_rollout_the_remaining_time_is_unknown() -> None:
-    assert CollectionProgress(10).eta_s is None
 
 
 def test_the_status_counts_measured_expected_and_failed_rollouts() -> None:

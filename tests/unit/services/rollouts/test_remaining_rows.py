@@ -116,11 +116,6 @@ def test_rows_of_the_same_prompt_without_any_other_field_need_their_index(tmp_pa
     assert counted.missing == {0: 2, 1: 2}
 
 
-def test_a_missing_rollout_file_leaves_every_row(tmp_path: Path) -> None:
-    write_lines(tmp_path / "input.jsonl", [task(0), task(1)])
-    assert len(printed_rows(checkpoint(tmp_path))) == 2
-
-
 @pytest.mark.parametrize("overwritten", ["input.jsonl", "rollouts.jsonl"])
 def test_the_script_never_overwrites_its_inputs(tmp_path: Path, overwritten: str) -> None:
     source = write_lines(tmp_path / "input.jsonl", [task(0)])

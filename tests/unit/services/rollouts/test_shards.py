@@ -163,12 +163,6 @@ def test_a_shard_without_a_manifest_is_refused(output: Path) -> None:
         merge(output)
 
 
-def test_an_output_without_shards_is_refused(output: Path) -> None:
-    with pytest.raises(OperatorError, match="no shards"):
-        merge(output)
-    assert files_of(output) == set()
-
-
 def test_a_job_that_is_running_keeps_its_file(output: Path) -> None:
     write_shard(output, "1/2")
     with closing(JsonLines(write_shard(output, "2/2"))) as running:
@@ -179,13 +173,6 @@ def test_a_job_that_is_running_keeps_its_file(output: Path) -> None:
             merge(output, only_idle=True)
     merge(output)
     assert shard_files(output) == []
-
-
-def test_only_one_process_merges_at_a_time(output: Path) -> None:
-    write_shard(output, "1/1")
-    with closing(JsonLines(output)), pytest.raises(InUse):
-        merge(output)
-    assert merge(output).progress.measured == len(EVERY)
 
 
 @pytest.mark.parametrize("after", [0, 1, 7, len(EVERY) - 1])
@@ -240,15 +227,6 @@ def test_an_empty_file_of_a_job_that_was_killed_at_once_is_removed_with_the_othe
     Shard(2, 4).output(output).touch()
     assert merge(output).progress.measured == len(EVERY)
     assert shard_files(output) == []
-
-
-def test_shards_of_an_earlier_version_are_merged(output: Path) -> None:
-    folder = output.parent / "x_shared/round-0001/shards"
-    folder.mkdir(parents=True)
-    write(folder / "a-1.jsonl", [row(key) for key in EVERY[:10]])
-    write(folder / "b-2.jsonl", [row(key) for key in EVERY[8:]])
-    assert merge(output).progress.measured == len(EVERY)
-    assert (keys_of(read_rows(output)), shard_files(output)) == (EVERY, [])
 
 
 def test_the_progress_of_all_jobs_is_that_of_the_latest_n(output: Path) -> None:

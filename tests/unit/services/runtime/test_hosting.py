@@ -7,7 +7,6 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-import orjson
 import pytest
 
 from rollyard.records.errors import FailureKind
@@ -29,7 +28,6 @@ from tests.support.fixtures import (
     make_client,
     make_server,
     send,
-    unused_url,
 )
 from tests.support.waiting import until
 
@@ -143,14 +141,6 @@ async def test_stopping_waits_for_running_requests() -> None:
         assert (await failure_of(send(transport, hosted.url + "/w"))).kind is FailureKind.UNREACHABLE
 
 
-async def test_a_hosted_server_that_never_listened_releases_its_port() -> None:
-    sock = bind("127.0.0.1", 0)
-    port = sock.getsockname()[1]
-    with contextlib.closing(sock):
-        await HostedServer(make_server(), sock).stop()
-        bind("127.0.0.1", port).close()
-
-
 async def test_a_server_bound_to_ipv6_answers_at_its_url() -> None:
     try:
         bind("::1", 0).close()
@@ -158,16 +148,6 @@ async def test_a_server_bound_to_ipv6_answers_at_its_url() -> None:
         pytest.skip("this machine has no IPv6")
     async with listening(make_server(), "::1") as hosted, http_transport() as transport:
         assert (await send(transport, hosted.url + "/health", b"", "GET")).status == 200
-
-
-def test_binding_a_port_in_use_is_an_error() -> None:
-    with contextlib.closing(bind("127.0.0.1", 0)) as taken, pytest.raises(OSError):
-        bind("127.0.0.1", taken.getsockname()[1])
-
-
-def test_a_bound_port_accepts_connections_before_the_server_runs() -> None:
-    with contextlib.closing(bind("127.0.0.1", 0)) as sock:
-        socket.create_connection(sock.getsockname(), 1.0).close()
 
 
 @contextlib.asynccontextmanager
@@ -190,12 +170,6 @@ async def test_a_server_that_is_not_in_the_config_cannot_join() -> None:
         assert registry.instances() == []
 
 
-async def test_an_unreachable_head_is_named_in_the_failure() -> None:
-    async with http_transport() as transport:
-        failure = await failure_of(RegistryClient(transport, unused_url(), KEYS).directory())
-    assert failure.kind is FailureKind.UNREACHABLE and failure.problem.server == "head"
-
-
 async def test_an_invalid_directory_from_the_head_is_a_failure() -> None:
     server = make_server("head")
 
@@ -206,9 +180,3 @@ async def test_an_invalid_directory_from_the_head_is_a_failure() -> None:
     async with listening(server) as hosted, http_transport() as transport:
         failure = await failure_of(RegistryClient(transport, hosted.url, KEYS).directory())
     assert failure.kind is FailureKind.MALFORMED_ANSWER
-
-
-async def test_health_names_server_and_run() -> None:
-    async with listening(make_server("echo")) as hosted, http_transport() as transport:
-        health = orjson.loads((await send(transport, hosted.url + "/health", b"", "GET")).body)
-    assert health == {"status": "ok", "server": "echo", "run_id": "r1"}

@@ -34,11 +34,6 @@ def test_only_the_owner_can_read_the_head_file(tmp_path: Path) -> None:
     assert stat.S_IMODE((folder.path / "head.json").stat().st_mode) == 0o600
 
 
-def test_a_written_head_file_is_found(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path, "r1").write_head(head("r1", token="t0ken"))
-    assert running_heads(tmp_path) == [head("r1", token="t0ken")]
-
-
 def test_the_repr_does_not_show_the_token() -> None:
     assert "t0ken" not in repr(head("r1", token="t0ken"))
 
@@ -73,10 +68,6 @@ def test_a_finished_run_is_not_found(tmp_path: Path) -> None:
     folder.write_head(head("r1"))
     folder.end()
     folder.end()
-    assert running_heads(tmp_path) == []
-
-
-def test_a_folder_without_runs_has_no_heads(tmp_path: Path) -> None:
     assert running_heads(tmp_path) == []
 
 

@@ -164,8 +164,3 @@ async def test_children_of_a_dead_server_are_killed_before_its_pid_is_released(
     child, output = (tmp_path / "log").read_text().split()
     assert output == "input"
     wait_for_end(int(child))
-
-
-async def test_the_exit_status_of_a_process_that_reads_no_input_is_returned(tmp_path: Path) -> None:
-    process = await LocalProcess.start(["/bin/false"], b"x" * 1_000_000, tmp_path / "log", {})
-    assert await process.wait() == 1

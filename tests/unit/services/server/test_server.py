@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,11 +12,9 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.services.http.client import RUN_HEADER
 from rollyard.services.http.request import MAX_BODY_BYTES, RawRequest, RawResponse
-from rollyard.services.server.app import Context, Server
-from rollyard.services.server.settings import ServerSettings
+from rollyard.services.server.app import Server
 from tests.support.asgi_requests import call_app, echo, problem
 from tests.support.fixtures import KEYS, http_transport, listening, make_server, send
-from tests.support.waiting import until
 
 
 async def test_a_raw_route_returns_its_bytes_and_the_run_header() -> None:
@@ -85,19 +82,6 @@ async def test_an_exception_in_a_handler_is_logged_and_answered_with_a_500_probl
     error = problem(response)
     assert error["status"] == 500 and "RuntimeError" in error["detail"] and b"Traceback" not in response.body
     assert caplog.records[0].exc_info is not None
-
-
-async def test_a_failure_keeps_its_server_and_upstream_status() -> None:
-    async def failing(call: RawRequest) -> bytes:
-        raise Failure(FailureKind.UPSTREAM_ERROR, "down", server="engine", upstream_status=503, instance="/v1")
-
-    error = problem(await call_app(make_server(routes={"/x": failing}), "/x"))
-    assert (error["status"], error["server"], error["upstream_status"], error["instance"]) == (
-        502,
-        "engine",
-        503,
-        "/v1",
-    )
 
 
 class Pair(BaseModel):
@@ -192,12 +176,6 @@ async def test_a_forwarded_failure_is_counted_as_originating_elsewhere() -> None
     )
 
 
-async def test_two_servers_in_one_process_have_separate_metrics() -> None:
-    first, second = make_server(routes={"/echo": echo}), make_server("other", routes={"/echo": echo})
-    await call_app(first, "/echo")
-    assert b'status="200"' not in (await call_app(second, "/metrics", b"", "GET")).body
-
-
 async def test_a_streamed_response_arrives_complete() -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for number in range(3):
@@ -210,33 +188,3 @@ async def test_a_streamed_response_arrives_complete() -> None:
         response = await send(transport, hosted.url + "/s")
     assert response.body == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
     assert response.headers["content-type"] == "text/event-stream" and response.headers[RUN_HEADER] == "r1"
-
-
-async def test_total_and_in_flight_requests_are_counted() -> None:
-    release = asyncio.Event()
-
-    async def waiting(call: RawRequest) -> bytes:
-        await release.wait()
-        return b"{}"
-
-    server = make_server(routes={"/w": waiting})
-    calls = [asyncio.create_task(call_app(server, "/w")) for _ in range(3)]
-    await until(lambda: server.in_flight == 3)
-    release.set()
-    await asyncio.gather(*calls)
-    assert (server.in_flight, server.requests) == (0, 3)
-
-
-async def test_a_subclass_may_use_any_attribute_name() -> None:
-    names = ("answer", "serve", "send", "failed", "refusal", "routes", "rest", "token", "meters", "run_header")
-
-    class CustomServer(Server):
-        def __init__(self, settings: ServerSettings, context: Context) -> None:
-            super().__init__(settings, context)
-            for name in names:
-                setattr(self, f"_{name}", b"own")
-            self.route("/echo", echo)
-
-    server = CustomServer(ServerSettings(), make_server().context)
-    assert (await call_app(server, "/echo", {"a": 1})).body == b'{"a":1}'
-    assert (await call_app(server, "/nowhere")).status == 404

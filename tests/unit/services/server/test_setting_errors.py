@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from rollyard.records.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
@@ -50,3 +50,26 @@ def test_an_invalid_setting_gets_one_message_with_the_value_found(given: dict[st
     message = str(raised.value)
     assert message.startswith("x: ") and ";" not in message
     assert [word for word in words if word not in message] == []
+
+
+class Door(BaseModel, extra="forbid"):
+    width: int = 1
+    height: int = 1
+
+
+class House(BaseModel, extra="forbid"):
+    door: Door = Door()
+    api_key: str | list[str] = ""
+
+    @model_validator(mode="after")
+    def check(self) -> House:
+        if self.api_key == "sk-bad":
+            raise ValueError("this key is not valid")
+        return self
+
+
+@pytest.mark.parametrize("raw", [{"api_key": 1234}, {"api_key": "sk-bad"}, {"door": [{"api_key": 1234}]}])
+def test_an_invalid_secret_is_not_printed(raw: dict[str, Any]) -> None:
+    with pytest.raises(OperatorError) as raised:
+        parse_settings(House, raw, "house")
+    assert "sk-bad" not in str(raised.value) and "1234" not in str(raised.value)

@@ -28,7 +28,6 @@ from rollyard.services.http.access import (
     KnownHosts,
     Peers,
     ProcNet,
-    SockDiag,
     Socket,
     SocketTable,
     kernel_sockets,
@@ -39,14 +38,14 @@ from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from tests.support.fixtures import KEYS, http_transport, make_client, make_server
-from tests.unit.services.http.access.raw_requests import request
+from tests.unit.services.http.raw_requests import request
 
 TIME_WAIT = 6
 OTHER = os.geteuid() + 4321
 
 
 @dataclass
-class FakeSocketTable:
+class FakeSocketTable(ProcNet):
     """A socket table that returns the same answer for every socket."""
 
     answer: Socket | None
@@ -180,16 +179,6 @@ def test_the_owner_of_the_other_end_of_a_connection_is_found(bound: str, reached
             )
 
 
-def test_both_socket_tables_agree() -> None:
-    with connected("127.0.0.1", "127.0.0.1") as (client, _):
-        addresses = client.getsockname(), client.getpeername()
-        found = []
-        for table in (SockDiag(), ProcNet()):
-            with closing(table):
-                found.append(table.find(*addresses))
-        assert found[0] == found[1] is not None
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can open a socket as another user")
 async def test_a_real_connection_of_another_user_is_rejected_and_one_of_root_accepted() -> None:
     hosted = HostedServer(make_server(), bind("127.0.0.1", 0))
@@ -208,7 +197,3 @@ async def test_a_real_connection_of_another_user_is_rejected_and_one_of_root_acc
             writer.close()
     finally:
         await hosted.stop()
-
-
-def test_a_missing_proc_table_finds_no_socket(tmp_path: Path) -> None:
-    assert owner(ProcNet(tmp_path), ("127.0.0.1", 1), ("127.0.0.1", 2)) is None

@@ -12,7 +12,7 @@ from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.foreign_servers import ExternalServers
 from tests.support.foreign_folders import entry
 from tests.support.waiting import until
-from tests.unit.services.runtime.foreign.test_health_probe import Server
+from tests.unit.services.runtime.test_health_probe import Server
 
 DOWN = Failure(FailureKind.UNREACHABLE, "connection refused")
 
@@ -55,28 +55,6 @@ async def test_one_failed_probe_does_not_end_sessions(tmp_path: Path) -> None:
     await watched.external.stop()
     names = [instance.process_name for instance in watched.registry.instances()]
     assert watched.status == "success" and len(names) == 1
-
-
-async def test_a_server_that_is_down_leaves_the_directory_with_the_reason(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
-    await watched.external.start()
-    watched.server.statuses["/health"] = DOWN
-    await until(lambda: watched.status == "connection_error")
-    await watched.external.stop()
-    assert watched.registry.instances()[0].phase == "connection refused"
-    assert watched.registry.directory().servers == {"counter": []}
-
-
-async def test_a_server_that_comes_back_is_another_instance(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
-    await watched.external.start()
-    before = watched.registry.directory().foreign["http://x"]
-    watched.server.statuses["/health"] = DOWN
-    await until(lambda: watched.status == "connection_error")
-    watched.server.statuses["/health"] = 200
-    await until(lambda: watched.status == "success")
-    await watched.external.stop()
-    assert watched.registry.directory().foreign["http://x"] != before
 
 
 async def test_a_busy_server_keeps_its_instance(tmp_path: Path) -> None:

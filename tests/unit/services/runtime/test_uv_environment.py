@@ -65,14 +65,6 @@ def test_an_environment_is_built_once_with_nemo_gyms_version_and_the_folders_req
     assert log.endswith("nemo-gym==0.4.0\ntiktoken\n")
 
 
-def test_changed_requirements_get_another_environment(tmp_path: Path) -> None:
-    folder, environ = make_server(tmp_path, "tiktoken\n"), fake_uv(tmp_path)
-    program = ForeignProgram(tmp_path, None, install=True)
-    before = install(folder, program, tmp_path / "cache", environ)
-    (folder / "requirements.txt").write_text("tiktoken==0.9\n")
-    assert install(folder, program, tmp_path / "cache", environ) != before
-
-
 def test_a_failed_installation_is_reported_with_its_end_and_leaves_no_environment(tmp_path: Path) -> None:
     environ = fake_uv(tmp_path, "echo 'no matching distribution' >&2; exit 1")
     folder = make_server(tmp_path, "nowhere\n")

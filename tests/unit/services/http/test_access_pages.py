@@ -9,7 +9,7 @@ import aiohttp
 
 from tests.support.asgi_requests import echo
 from tests.support.fixtures import listening, make_server
-from tests.unit.services.http.access.raw_requests import JSON, post, request
+from tests.unit.services.http.raw_requests import JSON, post, request
 
 OTHER_TYPES = [
     "text/plain",
@@ -105,12 +105,3 @@ async def test_a_preflight_request_is_denied() -> None:
             async with session.options(hosted.url + "/echo", headers={"Origin": origin, **preflight}) as response:
                 assert response.status >= 400
                 assert not [name for name in response.headers if "access-control" in name.lower()]
-
-
-async def test_a_client_that_posts_json_needs_nothing_else() -> None:
-    async with (
-        listening(make_server(routes={"/echo": echo})) as hosted,
-        aiohttp.ClientSession() as session,
-        session.post(hosted.url + "/echo", json={"a": 1}) as response,
-    ):
-        assert (response.status, await response.json()) == (200, {"a": 1})
