@@ -17,6 +17,7 @@ from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics
 from rollyard.cli.find_run import find_run
 from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError
+from rollyard.records.errors import RunError
 from rollyard.records.rewards import is_masked_line
 from rollyard.records.types import Json
 from rollyard.resources_servers.aggregate_metrics import aggregate
