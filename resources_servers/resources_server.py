@@ -22,22 +22,28 @@ from rollyard.records.types import Json
 from rollyard.records.verdict_fields import declaration
 from rollyard.resources_servers import evaluator_wire
 from rollyard.resources_servers.aggregate_metrics import aggregate
-from rollyard.resources_servers.author_errors import bad_task_as_failure, checked_verdict
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
     EnvironmentSettings,
+    Models,
     Turn,
     Verification,
     bind,
     is_stateless,
 )
 from rollyard.resources_servers.episode_tools import EpisodeTools, call_episode_tool, with_episode_tools
-from rollyard.resources_servers.examples import example_rows
 from rollyard.resources_servers.lifespan import Lifespan
-from rollyard.resources_servers.models import Models
-from rollyard.resources_servers.result_encoding import encoded, storable
-from rollyard.resources_servers.returned import reset_result, seed_items, turn_result, verdict_json
+from rollyard.resources_servers.returned import (
+    bad_task_as_failure,
+    checked_verdict,
+    encoded,
+    reset_result,
+    seed_items,
+    storable,
+    turn_result,
+    verdict_json,
+)
 from rollyard.resources_servers.row_verdicts import RowVerdicts
 from rollyard.resources_servers.served_dataset import ServedDataset, configured_dataset, missing_dataset
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
@@ -49,110 +55,7 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings
 
-# Adds an environment's prompts and tools to rows that do not have their own.
-
-_SYSTEM = ("system", "developer")
-
-
-@dataclass(frozen=True)
-class Additions:
-    """The prompts and tools of one server's environment; None or empty if it has none."""
-
-    system_prompt: str | None
-    user_template: str | None
-    tools: Sequence[Json]
-
-    def for_row(self, row: Mapping[str, Any], *, with_tools: bool = True) -> Json:
-        """Return the input and tools that the row lacks. Raises BadTask if it lacks a field of the user template."""
-        given = row.get("responses_create_params")
-        params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-        added: Json = {}
-        if items := self._items(row, params):
-            added["input"] = items
-        if with_tools and self.tools and params.get("tools") is None:
-            added["tools"] = self.tools
-        return added
-
-    def _items(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> list[Json]:
-        items: list[Json] = []
-        if self.system_prompt and not _has_system_prompt(params):
-            items.append({"role": "system", "content": self.system_prompt})
-        if self.user_template and params.get("input") is None:
-            try:
-                text = fill(self.user_template, row)
-            except ValueError as error:
-                raise BadTask(f"the user template {error}") from error
-            items.append({"role": "user", "content": text})
-        return items
-
-
-def _has_system_prompt(params: Mapping[str, Any]) -> bool:
-    if params.get("instructions"):
-        return True
-    items = params.get("input")
-    return isinstance(items, list) and any(isinstance(item, dict) and item.get("role") in _SYSTEM for item in items)
-
-
-# Metrics of a resources server that reveal episodes that are not cleaned up.
-
-FAILED_CLOSES = "rollyard_failed_closes"
-TASKS = "rollyard_asyncio_tasks"
-
-
-class EpisodeMetrics:
-    """Counts failed calls of `close`, and the asyncio tasks of this process."""
-
-    def __init__(self, failed_closes: Callable[[], int]) -> None:
-        self._failed_closes = failed_closes
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the current metrics. Prometheus also calls this once, outside the event loop, to learn the names."""
-        yield CounterMetricFamily(
-            FAILED_CLOSES, "Episodes whose close raised, hung or cancelled itself", value=self._failed_closes()
-        )
-        yield GaugeMetricFamily(TASKS, "asyncio tasks of the process", value=_tasks())
-
-
-def _tasks() -> int:
-    try:
-        return len(asyncio.all_tasks())
-    except RuntimeError:  # no event loop is running
-        return 0
-
-
-# Closes orphaned sessions, whose agent process has exited and can no longer close them.
-
 log = logging.getLogger(__name__)
-
-
-class OrphanedSessions:
-    """Ends the sessions of agents that exited more than `grace_s` seconds ago, unless a client still uses them."""
-
-    def __init__(self, sessions: Sessions[Any], directory: Callable[[], Awaitable[Directory]], grace_s: float) -> None:
-        self._sessions = sessions
-        self._directory = directory
-        self._grace_s = grace_s
-        self._known: set[str] = set()
-        """All instances ever listed. Agents of other runs are never listed, so their sessions are not closed."""
-        self._missed: dict[str, float] = {}
-
-    async def watch(self) -> None:
-        while True:
-            await asyncio.sleep(min(self._grace_s / 4, 5.0))
-            with contextlib.suppress(Failure):
-                self.look(set((await self._directory()).instances))
-
-    def look(self, present: set[str]) -> None:
-        """End the sessions of instances that have been missing from `present` for longer than the grace period."""
-        now = time.monotonic()
-        self._known |= present
-        gone = {session.owner for session in self._sessions.open_now} & self._known - present
-        self._missed = {owner: self._missed.get(owner, now) for owner in gone}
-        for session in self._sessions.open_now:
-            since = self._missed.get(session.owner)
-            if since is not None and now - max(since, session.touched) > self._grace_s:
-                log.warning("closing session %s because its agent %s has exited", session.id, session.owner)
-                self._sessions.end(session.id)
 
 
 class ResourcesServer(Server):
@@ -175,7 +78,7 @@ class ResourcesServer(Server):
             environment.user_template if settings.user_template is None else settings.user_template,
         )
         self._additions = Additions(*prompts, self._schemas)
-        self._sessions: Sessions[Environment[Any]] = Sessions(
+        self._sessions: Sessions = Sessions(
             context.keys.secret,
             idle_s=settings.session_idle_s,
             verified_idle_s=settings.verified_idle_s,
@@ -294,7 +197,7 @@ class ResourcesServer(Server):
             body = await self._call_tool(call, session)
         return self._with_cookie(call, session, body)
 
-    async def _take_turn(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
+    async def _take_turn(self, call: RawRequest, session: OpenEpisode) -> bytes:
         if call.path != "/step" or not isinstance(call.json().get("response"), dict):
             detail = (
                 "this session was opened by /reset: it accepts POST /step with the model's `response`, /verify, /close"
@@ -312,7 +215,7 @@ class ResourcesServer(Server):
             await self._sessions.close(session.id)
         return encoded(vars(turn), "turn returned a Turn")
 
-    async def _call_tool(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
+    async def _call_tool(self, call: RawRequest, session: OpenEpisode) -> bytes:
         """Call the tool and return its result or, if the call is invalid, an error message for the model."""
         name = call.path[1:]
         try:
@@ -392,22 +295,125 @@ class ResourcesServer(Server):
         return self._schemas
 
     async def _list_examples(self) -> list[Json]:
-        return example_rows(self.folder)
+        """Return the rows of `data/example.jsonl` in the environment's folder; status 404 if there are none."""
+        file = None if self.folder is None else self.folder / "data" / "example.jsonl"
+        if file is None or not file.is_file():
+            detail = f"no example rows: {file or 'the module of the environment is not a file'}"
+            raise Failure(FailureKind.BAD_REQUEST, detail, status=404)
+        # Imported late: it supports every dataset format, and its import takes 0.2 s.
+        from rollyard.resources_servers.dataset_sources import read_rows
 
-    def _with_cookie(
-        self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes
-    ) -> bytes | RawResponse:
+        return list(read_rows(file))
+
+    def _with_cookie(self, call: RawRequest, session: OpenEpisode, body: bytes) -> bytes | RawResponse:
         """Build the response. Clients other than Rollyard's get the cookie again, as some keep only the latest ones."""
         if call.header(RUN_HEADER.encode()) is not None:
             return body
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
-    def _open_session(self, call: RawRequest, row: Json, *, turn_based: bool = False) -> OpenEpisode[Environment[Any]]:
+    def _open_session(self, call: RawRequest, row: Json, *, turn_based: bool = False) -> OpenEpisode:
         name = call.header(SESSION_HEADER.encode())
-        owner = call.header(OWNER_HEADER.encode()) or ""
+        # Only agents of this run are in the directory. The server rejects requests with the header of another run.
+        own = call.header(RUN_HEADER.encode()) is not None
+        owner = (call.header(OWNER_HEADER.encode()) or "") if own else ""
         try:
             return self._sessions.open(
                 lambda: self._environment(row, self.settings), row, name=name, owner=owner, turn_based=turn_based
             )
         except BadTask as error:
             raise Failure(FailureKind.BAD_TASK, str(error)) from error
+
+
+_SYSTEM = ("system", "developer")
+
+
+@dataclass(frozen=True)
+class Additions:
+    """The prompts and tools of one server's environment; None or empty if it has none."""
+
+    system_prompt: str | None
+    user_template: str | None
+    tools: Sequence[Json]
+
+    def for_row(self, row: Mapping[str, Any], *, with_tools: bool = True) -> Json:
+        """Return the input and tools that the row lacks. Raises BadTask if it lacks a field of the user template."""
+        given = row.get("responses_create_params")
+        params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        added: Json = {}
+        if items := self._items(row, params):
+            added["input"] = items
+        if with_tools and self.tools and params.get("tools") is None:
+            added["tools"] = self.tools
+        return added
+
+    def _items(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> list[Json]:
+        items: list[Json] = []
+        if self.system_prompt and not _has_system_prompt(params):
+            items.append({"role": "system", "content": self.system_prompt})
+        if self.user_template and params.get("input") is None:
+            try:
+                text = fill(self.user_template, row)
+            except ValueError as error:
+                raise BadTask(f"the user template {error}") from error
+            items.append({"role": "user", "content": text})
+        return items
+
+
+def _has_system_prompt(params: Mapping[str, Any]) -> bool:
+    if params.get("instructions"):
+        return True
+    items = params.get("input")
+    return isinstance(items, list) and any(isinstance(item, dict) and item.get("role") in _SYSTEM for item in items)
+
+
+FAILED_CLOSES = "rollyard_failed_closes"
+TASKS = "rollyard_asyncio_tasks"
+
+
+class EpisodeMetrics:
+    """Counts failed calls of `close`, and the asyncio tasks of this process."""
+
+    def __init__(self, failed_closes: Callable[[], int]) -> None:
+        self._failed_closes = failed_closes
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the current metrics. Prometheus also calls this once, outside the event loop, to learn the names."""
+        yield CounterMetricFamily(
+            FAILED_CLOSES, "Episodes whose close raised, hung or cancelled itself", value=self._failed_closes()
+        )
+        yield GaugeMetricFamily(TASKS, "asyncio tasks of the process", value=_tasks())
+
+
+def _tasks() -> int:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:  # no event loop is running
+        return 0
+
+
+class OrphanedSessions:
+    """Ends the sessions of agents that exited more than `grace_s` seconds ago, unless a client still uses them."""
+
+    def __init__(self, sessions: Sessions, directory: Callable[[], Awaitable[Directory]], grace_s: float) -> None:
+        self._sessions = sessions
+        self._directory = directory
+        self._grace_s = grace_s
+        self._missed: dict[str, float] = {}
+        """Agents of open sessions that are not in the directory -> when this was first noticed."""
+
+    async def watch(self) -> None:
+        while True:
+            await asyncio.sleep(min(self._grace_s / 4, 5.0))
+            with contextlib.suppress(Failure):
+                self.look(set((await self._directory()).instances))
+
+    def look(self, present: set[str]) -> None:
+        """End the sessions of instances that have been missing from `present` for longer than the grace period."""
+        now = time.monotonic()
+        gone = {session.owner for session in self._sessions.open_now} - present - {""}
+        self._missed = {owner: self._missed.get(owner, now) for owner in gone}
+        for session in self._sessions.open_now:
+            since = self._missed.get(session.owner)
+            if since is not None and now - max(since, session.touched) > self._grace_s:
+                log.warning("closing session %s because its agent %s has exited", session.id, session.owner)
+                self._sessions.end(session.id)

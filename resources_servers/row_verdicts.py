@@ -14,16 +14,14 @@ from rollyard.records.rewards import with_verdict
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import declaration
 from rollyard.resources_servers import evaluator_wire
-from rollyard.resources_servers.author_errors import bad_task_as_failure, checked_verdict
 from rollyard.resources_servers.environment import Environment, Verification
-from rollyard.resources_servers.result_encoding import encoded
-from rollyard.resources_servers.returned import seed_items, verdict_json
+from rollyard.resources_servers.returned import bad_task_as_failure, checked_verdict, encoded, seed_items, verdict_json
 from rollyard.resources_servers.served_dataset import ServedDataset
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.response_validity import check_graded
 
-Opener = Callable[[RawRequest, Json], OpenEpisode[Environment[Any]]]
+Opener = Callable[[RawRequest, Json], OpenEpisode]
 
 
 class RowVerdicts:
@@ -33,7 +31,7 @@ class RowVerdicts:
         self,
         environment: type[Environment[Any]],
         stateless: bool | None,
-        sessions: Sessions[Environment[Any]],
+        sessions: Sessions,
         opener: Opener,
     ) -> None:
         self.stateless = stateless
@@ -76,7 +74,7 @@ class RowVerdicts:
             evaluator_wire.text_verdict(await self._verdict(call, row, request)), "verify returned a Verdict"
         )
 
-    async def end_verified(self, session: OpenEpisode[Environment[Any]], request: Verification) -> None:
+    async def end_verified(self, session: OpenEpisode, request: Verification) -> None:
         """End the session of a client that has received a verdict, or shorten its idle limit.
 
         It ends at once if the request alone would be enough for another verdict, because nothing can be played in it.

@@ -23,8 +23,7 @@ from rollyard.resources_servers.base import (
     tool,
 )
 from rollyard.resources_servers.gymnasium_text.actions import Actions, InvalidAction, action_in, names_of
-from rollyard.resources_servers.gymnasium_text.game import Gym, observation_text, open_gym
-from rollyard.resources_servers.gymnasium_text.settings import GymnasiumSettings
+from rollyard.resources_servers.gymnasium_text.game import Gym, GymnasiumSettings, observation_text, open_gym
 
 
 class GymnasiumText(Environment[GymnasiumSettings]):

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from rollyard.resources_servers.base import EnvironmentSettings
-from rollyard.services.sandbox.shell.records import BoxLimits
+from rollyard.services.sandbox.shell_box import BoxLimits
 
 EXAMPLES = Path(__file__).parent / "examples"
 

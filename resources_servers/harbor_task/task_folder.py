@@ -27,7 +27,7 @@ from rollyard.resources_servers.harbor_task.dockerfile import (
 )
 from rollyard.resources_servers.harbor_task.settings import EXAMPLES, HarborSettings
 from rollyard.services.sandbox.inside.private_tree import SYSTEM_PATHS
-from rollyard.services.sandbox.shell.shell_box import is_visible
+from rollyard.services.sandbox.shell_box import is_visible
 
 CONFIG, INSTRUCTION, ENVIRONMENT, TESTS, SOLUTION = "task.toml", "instruction.md", "environment", "tests", "solution"
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml", "singularity-compose.yaml")

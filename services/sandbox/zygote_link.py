@@ -7,12 +7,11 @@ import json
 import socket
 import struct
 import subprocess
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from rollyard.records.types import Json
-from rollyard.services.sandbox.command import Command
 from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.inside.jail_plan import Plan
 
@@ -21,6 +20,14 @@ _START_S = 20.0
 
 class ZygoteDied(Exception):
     """Raised when the zygote is not running. The message usually includes its last line of output."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to start, with its environment."""
+
+    arguments: list[str]
+    environment: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ class ZygoteClient:
 
     async def send_plan(self, plan: Plan) -> None:
         """Send the plan. Call this once, before the first job. Raises OSError if the zygote has exited."""
-        await asyncio.get_running_loop().sock_sendall(self._control, framed(plan.fields()))
+        await asyncio.get_running_loop().sock_sendall(self._control, framed(asdict(plan)))
 
     @property
     def alive(self) -> bool:

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollyard.services.sandbox.inside.channel import Channel
-from rollyard.services.sandbox.inside.exceptions import describe_exception, to_exception
-from rollyard.services.sandbox.inside.value_codec import decode, encode
+from rollyard.services.sandbox.inside.value_codec import decode, describe_exception, encode, to_exception
 
 # Runs the answer's program, optionally skipping top-level statements that raise.
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from rollyard.services.sandbox.inside import libc, seccomp
 from rollyard.services.sandbox.inside import private_tree as root
-from rollyard.services.sandbox.inside.box_plan import BoxPlan
 from rollyard.services.sandbox.inside.channel import Channel, ChannelClosed
+from rollyard.services.sandbox.inside.jail_plan import BoxPlan
 from rollyard.services.sandbox.inside.privileges import NOBODY
 
 # Executes commands in a box and returns their output. This process is the box's process 1.
@@ -202,7 +202,7 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))  # Python's descriptors are not inherited; 0 would be
     os.set_inheritable(control.fileno(), False)
     channel = Channel(control)
-    plan = BoxPlan.from_fields(channel.receive())
+    plan = BoxPlan(**channel.receive())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         _leave_root()

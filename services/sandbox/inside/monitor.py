@@ -150,8 +150,3 @@ def _run_tests(plan: Plan, job: int, report: int, output: int, to_close: tuple[i
         traceback.print_exc()
     finally:
         os._exit(0)
-
-
-def prepare() -> None:
-    """Make this process die with the zygote. Call this in the forked process before `watch`."""
-    libc.die_with_parent(signal.SIGKILL)

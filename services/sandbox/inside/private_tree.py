@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable
 
 from rollyard.services.sandbox.inside import libc
-from rollyard.services.sandbox.inside.box_plan import BoxPlan
+from rollyard.services.sandbox.inside.jail_plan import BoxPlan
 
 # Builds the file system of a box: an empty one in memory, with the host's programs read-only.
 

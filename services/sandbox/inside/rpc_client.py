@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollyard.services.sandbox.inside.channel import Channel, ChannelClosed
-from rollyard.services.sandbox.inside.exceptions import describe_exception, to_exception
-from rollyard.services.sandbox.inside.value_codec import decode, encode
+from rollyard.services.sandbox.inside.value_codec import decode, describe_exception, encode, to_exception
 
 
 class AnswerProcessExited(BaseException):

@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 from rollyard.services.sandbox.inside import jail, libc
 from rollyard.services.sandbox.inside.answer_process import AnswerProcess
 from rollyard.services.sandbox.inside.channel import Channel, ChannelClosed
-from rollyard.services.sandbox.inside.exceptions import ForeignException
 from rollyard.services.sandbox.inside.jail_plan import Plan
 from rollyard.services.sandbox.inside.rpc_client import AnswerClient, AnswerProcessExited
+from rollyard.services.sandbox.inside.value_codec import ForeignException
 
 _FILE = "<tests>"
 _FIRST_FREE = 3

@@ -11,8 +11,8 @@ from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.grl_sokoban.game import canonical_board
 from rollyard.resources_servers.grl_sokoban.generate_test_examples import compat, main, tuples
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, generate
-from rollyard.resources_servers.grl_sokoban.row_selection import difficulty
 from rollyard.resources_servers.grl_sokoban.solver import solve
+from rollyard.resources_servers.grl_sokoban.task_rows import difficulty
 
 from .reference import ROOT, rooms
 

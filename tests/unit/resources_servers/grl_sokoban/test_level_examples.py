@@ -16,18 +16,19 @@ from rollyard.resources_servers.grl_sokoban import generate_level_examples, gene
 from rollyard.resources_servers.grl_sokoban.game import Room, canonical_board
 from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled, tuples
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, generate
-from rollyard.resources_servers.grl_sokoban.row_selection import (
+from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
+from rollyard.resources_servers.grl_sokoban.symmetry import distinct
+from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
+from rollyard.resources_servers.grl_sokoban.task_rows import (
     BANDS,
+    PromptBuilder,
     RowSelection,
     Split,
     puzzle_of_board,
     puzzles_of,
     split_of,
+    write,
 )
-from rollyard.resources_servers.grl_sokoban.row_writer import PromptBuilder, write
-from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
-from rollyard.resources_servers.grl_sokoban.symmetry import distinct
-from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
 from rollyard.services.server.settings import parse_settings
 from tests.support.stacks import read_rows
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.services.sandbox import command
+from rollyard.services.sandbox import isolation_modes
 from rollyard.services.sandbox.isolation_modes import IsolationMode
 from rollyard.services.sandbox.records import Ending, Limits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
@@ -148,7 +148,7 @@ async def test_concurrent_trials_have_the_outcomes_of_sequential_ones(sandbox: S
 async def _reasons_side_by_side(code: str) -> set[str]:
     """Run code that needs 0.25 s of CPU so often at once that each run takes 1.5 s, with a deadline of 1 s.
 
-    The rest of the deadline is room for what the kernel does not count as waiting, such as the CPU of a neighbour's machine.
+    The rest of the deadline is room for what the kernel does not count as waiting, such as the CPU of a neighbour.
     """
     count = 6 * len(os.sched_getaffinity(0))
     sandbox = Sandbox(Limits(cpu_s=5, wall_s=1), slots=count)
@@ -248,7 +248,7 @@ async def test_without_bubblewrap_an_answer_cannot_watch_or_enter_a_folder_of_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hides: bool
 ) -> None:
     if not hides:
-        monkeypatch.setattr(command, "tree", lambda python: ())
+        monkeypatch.setattr(isolation_modes, "tree", lambda python: ())
     sandbox = Sandbox(Limits(cpu_s=1, wall_s=3), bubblewrap=None)
     await start_or_skip(sandbox)
     hides = hides and any("mount namespace" in layer for layer in sandbox.layers.in_force)
