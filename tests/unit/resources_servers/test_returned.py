@@ -55,10 +55,11 @@ def same(value: Any) -> Any:
     return value
 
 
+NOT_RESETS: list[Any] = ["start", ("start",), (7, {}), ("start", []), None]
 MISTAKES: list[tuple[str, Any, str]] = [
     *(("seed", partial(same, made), "seed returned") for made in ("look", {"role": "user"}, ["look"])),
     *(("verify", partial(same, made), f"verify returned {str(made)[:9]}") for made in (None, 1.0, {"reward": 1.0})),
-    *(("reset", partial(same, made), "reset returned") for made in ("start", ("start",), (7, {}), ("a", []), None)),
+    *(("reset", partial(same, made), "reset returned") for made in NOT_RESETS),
     ("turn", lambda: ["over", 1.0], "turn returned ['over'"),
     ("turn", lambda: Turn("over", terminated=1), "terminated=1 (int)"),  # type: ignore[arg-type]
     ("turn", lambda: Turn("over", truncated="yes"), "truncated='yes' (str)"),  # type: ignore[arg-type]
