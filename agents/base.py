@@ -137,12 +137,10 @@ class Agent(Server, Generic[S]):
     # --- what is done for you ---------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Wait briefly for sessions that are still being closed."""
         await self.__closer.settle()
 
     @property
     def sessions(self) -> int:
-        """Number of active episodes."""
         return len(self.__active_episodes)
 
     async def __run(self, call: RawRequest) -> RawResponse:
@@ -307,7 +305,6 @@ class SessionCloser:
                     return
 
     async def _try_close(self, environment: Session, *, last: bool) -> bool:
-        """Return True if no further attempt is needed."""
         try:
             await environment.send("/close", b"{}", ATTEMPT_TIMEOUT_S)
         except Failure as failure:

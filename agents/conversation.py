@@ -58,7 +58,6 @@ class Conversation:
 
     @property
     def create_params(self) -> Json:
-        """The `responses_create_params` of the first model call."""
         return {**self.params, "input": self.start} if self._changed else self.params
 
     def request(self) -> bytes:
@@ -79,7 +78,6 @@ class Conversation:
         self.last = response
 
     def answer(self, item: ResponseItem) -> None:
-        """Append an item from the environment, such as the result of a tool call."""
         self.output.append(item)
         self._sent.append(item)
 

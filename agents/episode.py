@@ -11,7 +11,7 @@ import orjson
 
 from rollyard.agents.active_episodes import EpisodeState
 from rollyard.agents.conversation import Conversation
-from rollyard.agents.mcp_tools import McpProbe, McpTools, open_tools
+from rollyard.agents.mcp_tools import McpClient, McpProbe, open_tools
 from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, Usage
@@ -27,8 +27,6 @@ from rollyard.services.responses.tool_calls import read_arguments, read_items, r
 
 @dataclass(slots=True)
 class Timings:
-    """Seconds per stage, and the number of calls."""
-
     spent: dict[str, float] = field(default_factory=dict)
     model_calls: int = 0
     tool_calls: int = 0
@@ -157,7 +155,7 @@ class Episode:
         self._turn_calls = 0
         self._model_path = model_path
         self._mcp_probe = mcp_probe
-        self._mcp: McpTools | None = None
+        self._mcp: McpClient | None = None
 
     async def ask(self) -> ModelTurn:
         """Call the model with the conversation so far and append its response."""
@@ -268,7 +266,7 @@ class Episode:
             raise Failure(FailureKind.BAD_REQUEST, detail, server=server, upstream_status=response.status)
         return raise_for_status(response, server).body
 
-    async def _mcp_tools(self, seeded: Json) -> McpTools | None:
+    async def _mcp_tools(self, seeded: Json) -> McpClient | None:
         """Open the environment's MCP server. It is announced by `/seed_session`, or found at /mcp if the row has no
         tools.
         """
@@ -283,7 +281,6 @@ class Episode:
         return await open_tools(self._environment, metadata, self._tool_timeout_s)
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
-        """Request the environment's verdict on the finished episode."""
         started = self._state.enter("verify", self._environment.server)
         answer = await self._environment.post("/verify", body, self._tool_timeout_s, headers)
         self.timings.add("verify", self._state.finish("verify", started))
@@ -295,7 +292,7 @@ class Episode:
     async def disconnect(self) -> None:
         """End the connection to the environment's MCP server. Raises Failure if it cannot be reached."""
         if self._mcp is not None:
-            await self._mcp.client.close()
+            await self._mcp.close()
 
     def response(self) -> Response:
         """Return the episode as one Response: the model's last one, with the items of all turns and the total usage."""

@@ -19,15 +19,11 @@ _FIELDS = (BASE_URL, API_KEY, MODEL_NAME)
 
 @dataclass(frozen=True, slots=True)
 class EpisodePolicy:
-    """The policy of one episode, and what the rollout records about it."""
-
     endpoint: PolicyEndpoint
     recorded: Json
 
 
 class PolicyOverrides:
-    """The rules of one agent for the policies of single episodes."""
-
     def __init__(self, allowlist: list[str], *, has_token: bool) -> None:
         self._allowed = [AllowedUrl.parse(entry) for entry in allowlist]
         self._has_token = has_token
@@ -132,8 +128,6 @@ class AllowedUrl:
 
 @dataclass(frozen=True, slots=True)
 class ParsedUrl:
-    """The parts of a URL that decide whether it is allowed."""
-
     scheme: str
     host: str
     port: int

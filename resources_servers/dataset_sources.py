@@ -102,8 +102,6 @@ ANY = SplitSelection()
 
 @dataclass(frozen=True)
 class Hub:
-    """A dataset on the Hugging Face hub."""
-
     repo: str
     revision: str = "main"
 

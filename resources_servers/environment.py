@@ -48,8 +48,6 @@ class BadTask(Exception):
 
 
 class EnvironmentSettings(ServerSettings):
-    """Settings that all environments have."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
         "session_idle_s",
         "verified_idle_s",

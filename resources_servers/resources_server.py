@@ -112,7 +112,6 @@ class ResourcesServer(Server):
 
     @property
     def sessions(self) -> int:
-        """Number of episodes that are open or being closed."""
         return len(self._sessions)
 
     async def start(self) -> None:
@@ -172,7 +171,6 @@ class ResourcesServer(Server):
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     def _task(self, body: Json, *, with_tools: bool) -> tuple[Json, Json]:
-        """Return the row that the request is about, and what the response says about it."""
         by_index = evaluator_wire.is_index_request(body)
         if by_index:
             if self._dataset is None:

@@ -64,7 +64,6 @@ class RowVerdicts:
         return encoded(found, "verify returned a Verdict")
 
     async def verify_text(self, call: RawRequest, body: Json, dataset: ServedDataset | None) -> bytes:
-        """Return the verdict on a text in NeMo Evaluator's format."""
         if not self.stateless:
             raise self._needs_session(Failure(FailureKind.BAD_REQUEST, "the request contains only the model's text"))
         index = None if dataset is None else evaluator_wire.index_of(body, dataset.name)

@@ -70,8 +70,6 @@ class OpenEpisode:
 
 
 class Sessions:
-    """The open episodes of one server process."""
-
     def __init__(self, secret: str, *, idle_s: float, limit: int, verified_idle_s: float | None = None) -> None:
         """`verified_idle_s`: the idle limit of sessions that are `verified`; default: `idle_s`."""
         self._key = secret.encode()
@@ -87,7 +85,6 @@ class Sessions:
 
     @property
     def failed_closes(self) -> int:
-        """Number of episodes whose `close` failed."""
         return self._cleanup.failed
 
     @property
@@ -155,7 +152,6 @@ class Sessions:
         return result
 
     def cookie(self, session: OpenEpisode) -> bytes:
-        """Return the value of the Set-Cookie header for `session`."""
         return f"{COOKIE}={session.id}.{self._sign(session.id)}; Path=/; HttpOnly; SameSite=Lax".encode()
 
     def find(self, call: RawRequest) -> OpenEpisode:
@@ -251,8 +247,6 @@ class Sessions:
 
 
 class SessionCleanup:
-    """Runs the cleanup for one server's finished episodes."""
-
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(MAX_PARALLEL)

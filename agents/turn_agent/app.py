@@ -143,7 +143,6 @@ class TurnEpisode(Episode):
         self.observe(reason)
 
     def observe(self, observation: str | list[Json] | None) -> None:
-        """Append the observation to the conversation as a user message."""
         if observation:
             self.conversation.answer(_message(observation))
 
@@ -219,7 +218,6 @@ class TurnEpisode(Episode):
         return bool(flag)
 
     def _read(self, body: bytes, path: str) -> Json:
-        """Return the answer with `observation` and `info`. Raises Failure malformed_answer if they are invalid."""
         answer = read_answer(body, self._environment.server)
         observation, info = answer.get("observation"), answer.get("info")
         if not isinstance(observation, str | list | None) or not isinstance(info, dict | None):
@@ -242,19 +240,16 @@ class ActionTag:
         self._pattern = re.compile(rf"<{name}>((?:(?!</?{name}>).)*)</{name}>", re.IGNORECASE | re.DOTALL)
 
     def action_in(self, text: str) -> str | None:
-        """Return the stripped action; None if the text contains no complete tag."""
         found: list[str] = self._pattern.findall(text)
         return found[-1].strip() if found else None
 
 
 def message_text(response: Response) -> str:
-    """Return the text of all messages in a turn, without the reasoning."""
     messages = [item for item in cast(list[Json], response["output"]) if item.get("type", "message") == "message"]
     return "".join(response_validity.message_text(item) for item in messages)
 
 
 def with_message(response: Response, text: str) -> Response:
-    """Return the response with a single message, `text`, as its output."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     message: ResponseItem = {
         "id": "msg_action",

@@ -32,8 +32,6 @@ from rollyard.resources_servers.grl_sokoban.task_rows import (
 
 @dataclass
 class LevelRows:
-    """Converts levels to rows and counts the skipped levels by reason."""
-
     selection: RowSelection
     prompts: PromptBuilder
     max_rows: int

@@ -68,7 +68,6 @@ def labelled(
 
 
 def keys(spec: RoomSpec) -> Row:
-    """Return the fields of a row that determine its room."""
     return {"seed": spec.seed, "dim_room": list(spec.dim_room), "num_boxes": spec.num_boxes}
 
 

@@ -32,7 +32,6 @@ NO_LIMIT = 10**6
 
 
 def difficulty(moves: int) -> Band:
-    """Return the difficulty of a room whose shortest solution has this many moves."""
     return "easy" if moves <= EASY_UP_TO else "medium" if moves <= MEDIUM_UP_TO else "hard"
 
 
@@ -51,7 +50,6 @@ class RowSelection:
 
     @property
     def needs_optimum(self) -> bool:
-        """Whether rooms with an unknown optimum are rejected."""
         return (self.min_moves, self.max_moves) != (1, NO_LIMIT) or set(self.bands) != set(BANDS)
 
     def accepts(self, room: Room, solution: Solution | None) -> bool:
@@ -186,7 +184,6 @@ def row(
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options that all scripts that write rows have in common."""
     parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
     parser.add_argument(
         "--observations",
@@ -235,13 +232,10 @@ all boxes are on targets. Finish with a short answer that says whether the puzzl
 
 @dataclass(frozen=True)
 class PromptBuilder:
-    """Builds the prompt and the tools of a row for a server with these settings."""
-
     observations: tuple[Observation, ...] = ("text",)
     undo: bool = False
 
     def create_params(self) -> dict[str, Any]:
-        """Return the row's `responses_create_params`."""
         legend = "\n".join(text for kind, text in _LEGENDS.items() if kind in self.observations)
         parts = ["You are playing Sokoban. " + legend, _RULES, _STEP, *([_UNDO] if self.undo else [])]
         messages = [{"role": "developer", "content": "\n".join(parts)}, {"role": "user", "content": _USER}]

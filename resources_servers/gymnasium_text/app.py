@@ -69,7 +69,6 @@ class GymnasiumText(Environment[GymnasiumSettings]):
             gym.threads.shutdown(wait=False, cancel_futures=True)
 
     async def seed(self) -> list[Json]:
-        """Create and reset the environment. The first observation and the actions are the model's first message."""
         await self.shared.run(f"reset of {self._env_id}", self._open)
         return [{"role": "user", "content": self._opening}]
 
@@ -102,7 +101,6 @@ class GymnasiumText(Environment[GymnasiumSettings]):
         return Verdict(reward=self._return, **fields)
 
     async def close(self) -> None:
-        """Close the environment."""
         env, self._env = self._env, None
         if env is not None:
             await self.shared.run(f"close of {self._env_id}", env.close)

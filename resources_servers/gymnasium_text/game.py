@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Gym:
-    """What all episodes of a server share."""
-
     gymnasium: Any
     threads: ThreadPoolExecutor
     settings: GymnasiumSettings

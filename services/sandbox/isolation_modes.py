@@ -30,8 +30,6 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 @dataclass(frozen=True)
 class IsolationMode:
-    """A way to isolate answers from the host."""
-
     name: str
     command: Command
     namespaces: bool
@@ -41,7 +39,6 @@ class IsolationMode:
     """False if answers run as ordinary processes of this user."""
 
     def plan(self, limits: Limits, features: KernelFeatures, python: PythonRuntime) -> Plan:
-        """Return the plan to send to the zygote."""
         return Plan(
             namespaces=self.namespaces,
             landlock=self.landlock and features.landlock > 0,

@@ -21,10 +21,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import json
 import os
 import socket
-import struct
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -38,6 +36,7 @@ from rollyard.records.search_path import IMPORT_ROOT
 from rollyard.records.types import Json, Record
 from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.inside.jail_plan import BoxPlan
+from rollyard.services.sandbox.zygote_link import read_message
 
 _MODULE = "rollyard.services.sandbox.inside.box_main"
 _FLAGS = ("-S", "-s", "-P", "-B", "-u", "-W", "ignore")
@@ -50,8 +49,6 @@ MIB = 1 << 20
 
 
 class BoxLimits(Record):
-    """Limits of one box."""
-
     storage_mb: int = Field(default=512, ge=1)
     """Size of all files that the box writes; they are kept in memory."""
     memory_mb: int = Field(default=4096, ge=64)
@@ -65,8 +62,6 @@ class BoxLimits(Record):
 
 
 class CommandResult(Record):
-    """How a command ended."""
-
     exit_code: int
     """Negative: the number of the signal that ended it. -1 if its time was over."""
     output: str
@@ -77,8 +72,6 @@ class CommandResult(Record):
 
 
 class BoxEntry(Record):
-    """A file, folder or link to write."""
-
     path: str
     kind: Literal["file", "folder", "link"]
     data: bytes = b""
@@ -223,22 +216,9 @@ class ShellBox:
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_sendall(self._end, framed(message))
-            (length,) = struct.unpack("=I", await self._exactly(4))
-            answer: Json = json.loads(await self._exactly(length))
+            return await read_message(self._end)
         except (OSError, ValueError) as error:
             raise BoxDied(f"the box has ended: {error}") from error
-        return answer
-
-    async def _exactly(self, count: int) -> bytes:
-        loop = asyncio.get_running_loop()
-        pieces = []
-        while count:
-            piece = await loop.sock_recv(self._end, min(count, 1 << 20))
-            if not piece:
-                raise OSError("it closed its connection")
-            pieces.append(piece)
-            count -= len(piece)
-        return b"".join(pieces)
 
 
 def is_visible(path: str, visible: Sequence[str]) -> bool:

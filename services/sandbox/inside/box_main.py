@@ -56,7 +56,6 @@ def run(order: dict[str, Any], plan: BoxPlan) -> dict[str, Any]:
 
 
 def kill_all() -> None:
-    """Kill every other process of the box."""
     while True:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)

@@ -137,7 +137,6 @@ def _wait(clock: DeadlineClock, job: int, report: PipeReader, output: PipeReader
 
 
 def _run_tests(plan: Plan, job: int, report: int, output: int, to_close: tuple[int, ...]) -> None:
-    """Run the tests in the child process. Never returns."""
     try:
         for descriptor in to_close:
             os.close(descriptor)

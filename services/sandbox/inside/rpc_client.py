@@ -20,8 +20,6 @@ class AnswerProcessExited(BaseException):
 
 
 class AnswerClient:
-    """Sends requests to the answer's process."""
-
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._remote_objects: dict[int, RemoteObject] = {}

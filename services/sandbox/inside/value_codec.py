@@ -148,7 +148,6 @@ class ForeignException(Exception):
 
 
 def describe_exception(error: BaseException) -> list[str]:
-    """Return the exception's name and message."""
     try:
         return [type(error).__name__, str(error)[:2000]]
     except Exception:
@@ -156,7 +155,6 @@ def describe_exception(error: BaseException) -> list[str]:
 
 
 def to_exception(name: str, text: str) -> Exception:
-    """Rebuild the exception that the other process described."""
     known = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, _NEVER_RAISED):
         try:

@@ -150,14 +150,6 @@ async def test_a_session_whose_set_up_fails_does_not_stay_open(path: str, row: J
         assert (open_now(stack), len(Room.closed)) == (0, closed)
 
 
-async def test_a_seed_whose_caller_is_cancelled_closes_its_session() -> None:
-    async with in_process_servers({"environment": environment(Room)}) as stack:
-        seeding = asyncio.create_task(seed(stack, {"seed": "slow"}))
-        await until(lambda: open_now(stack) == 1)
-        seeding.cancel()
-        await until(lambda: Room.closed == [None] and not open_now(stack))
-
-
 async def test_a_session_can_be_closed_by_the_name_that_its_agent_chose() -> None:
     async with in_process_servers({"environment": environment(Room)}) as stack:
         await seed(stack, {}, NAME)
