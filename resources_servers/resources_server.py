@@ -44,7 +44,6 @@ from rollyard.resources_servers.returned import (
     turn_result,
     verdict_json,
 )
-from rollyard.resources_servers.row_verdicts import RowVerdicts
 from rollyard.resources_servers.served_dataset import ServedDataset, configured_dataset, missing_dataset
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tools_of
@@ -84,8 +83,9 @@ class ResourcesServer(Server):
             verified_idle_s=settings.verified_idle_s,
             limit=settings.max_sessions,
         )
-        stateless = is_stateless(environment, has_tools=bool(self._tools) or issubclass(environment, EpisodeTools))
-        self._rows = RowVerdicts(environment, stateless, self._sessions, self._open_session)
+        has_tools = bool(self._tools) or issubclass(environment, EpisodeTools)
+        self._stateless = is_stateless(environment, has_tools=has_tools)
+        """Whether a verdict needs no session, because it depends only on the row and the response; None if unknown."""
         self._declared = declaration(environment.verdict_fields)
         self._dataset: ServedDataset | None = None
         self._orphans = OrphanedSessions(self._sessions, self.client.book.current, settings.orphan_s)
@@ -142,19 +142,21 @@ class ResourcesServer(Server):
         opened if the environment's verdict needs none.
         """
         row, added = self._task(call.json(), with_tools=True)
-        if "prompt" in added and self._rows.stateless and call.header(SESSION_HEADER.encode()) is None:
+        if "prompt" in added and self._stateless and call.header(SESSION_HEADER.encode()) is None:
             return RawResponse(encoded(added, "the dataset contains a row"))
         session = self._open_session(call, row)
-
-        async def set_up() -> list[Json]:
-            return seed_items(await bad_task_as_failure(session.episode.seed()))
-
-        observation = await self._sessions.set_up(session, set_up)
+        observation = await self._set_up(session)
         if isinstance(session.episode, EpisodeTools):
             added = with_episode_tools(added, row, session.episode.episode_tools())
         answer = {**added, "observation": observation} if observation else added
         body = encoded(answer, "seed returned items")
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+
+    async def _set_up(self, session: OpenEpisode) -> list[Json]:
+        async def seed() -> list[Json]:
+            return seed_items(await bad_task_as_failure(session.episode.seed()))
+
+        return await self._sessions.set_up(session, seed)
 
     async def _reset(self, call: RawRequest) -> RawResponse:
         """Turn-based mode: open a session for a row and return the first observation."""
@@ -237,13 +239,13 @@ class ResourcesServer(Server):
         verification = Verification(call.body)
         ends = call.header(SESSION_END_HEADER.encode()) is not None
         if not ends and evaluator_wire.is_text_request(verification.row):
-            return await self._rows.verify_text(call, verification.row, self._dataset)
+            return await self._verify_text(call, verification.row)
         try:
             session = self._sessions.find(call)
         except Failure as lost:
             if ends:
                 raise
-            return await self._rows.verify(call, verification, lost, self._dataset)
+            return await self._verify_row(call, verification, lost)
         if call.header(RUN_HEADER.encode()) is None or not ends:
             check_graded(verification.row.get("response"))  # Rollyard's agents have checked every turn
         if session.turn_based and self._environment.verify is Environment.verify:
@@ -258,13 +260,71 @@ class ResourcesServer(Server):
             played = {**session.row, **verification.row}
             body = encoded(with_verdict(session.row, played, verdict), "verify returned a Verdict")
             answer = self._with_cookie(call, session, body)
-            await self._rows.end_verified(session, verification)
+            await self._end_verified(session, verification)
             return answer
         # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two
         # large bodies and a request.
         body = encoded(verdict, "verify returned a Verdict")
         await self._sessions.close(session.id)
         return body
+
+    async def _verify_row(self, call: RawRequest, request: Verification, lost: Failure) -> bytes:
+        """Return the verdict on the row in the request, with all fields of the request. `lost`: why it has no session.
+
+        NeMo Evaluator's native mode leaves out `expected_answer`: fields that the request lacks are those of the row of
+        the served dataset with the same prompt. Raises Failure if the row is not enough for a verdict.
+        """
+        if not self._stateless:
+            raise self._needs_session(lost)
+        check_graded(request.row.get("response"))
+        row = {key: value for key, value in request.row.items() if key != "response"}
+        if self._dataset is not None:
+            row = {**self._dataset.row_with_prompt(row.get("responses_create_params")), **row}
+        verdict = await self._verdict_on(call, row, request)
+        found = {**with_verdict(request.row, request.row, verdict), **self._declared}
+        return encoded(found, "verify returned a Verdict")
+
+    async def _verify_text(self, call: RawRequest, body: Json) -> bytes:
+        """Return the verdict on a text in NeMo Evaluator's format."""
+        if not self._stateless:
+            raise self._needs_session(Failure(FailureKind.BAD_REQUEST, "the request contains only the model's text"))
+        dataset = self._dataset
+        index = None if dataset is None else evaluator_wire.index_of(body, dataset.name)
+        row = evaluator_wire.row_in(body) if dataset is None or index is None else dataset.row(index)
+        request = Verification(encoded(evaluator_wire.as_request(row, body["response"]), "the request contains"))
+        verdict = evaluator_wire.text_verdict(await self._verdict_on(call, row, request))
+        return encoded(verdict, "verify returned a Verdict")
+
+    async def _verdict_on(self, call: RawRequest, row: Json, request: Verification) -> Json:
+        """Return the verdict on a row in a session that lasts for this request."""
+        session = self._open_session(call, row)
+        try:
+            await self._set_up(session)
+            async with self._sessions.turn(session):
+                return verdict_json(await checked_verdict(session.episode.verify(request)))
+        finally:
+            await self._sessions.close(session.id)
+
+    async def _end_verified(self, session: OpenEpisode, request: Verification) -> None:
+        """End the session of a client that has received a verdict, or shorten its idle limit.
+
+        It ends at once if the request alone would be enough for another verdict, because nothing can be played in it.
+        """
+        if self._stateless and session.row.keys() <= request.row.keys():
+            await self._sessions.close(session.id)
+        elif not session.named:
+            session.verified = True
+
+    def _needs_session(self, lost: Failure) -> Failure:
+        name = self._environment.__name__
+        why = f"the verdict of {name} depends on what was played"
+        if self._stateless is None:
+            why = (
+                f"{name} has tools, turns or a seed, so its verdict may depend on what was played (if it does not, set "
+                "`stateless = True` in the class)"
+            )
+        detail = f"{lost.problem.detail}; {why}: POST the row to /seed_session, and keep its cookie until /verify"
+        return Failure(lost.kind, detail)
 
     async def _close(self, call: RawRequest) -> bytes:
         """End the session. Ending it twice, or before it is opened, is not an error."""
@@ -286,7 +346,7 @@ class ResourcesServer(Server):
 
     async def _reverify_mode(self) -> str:
         """Return NeMo Gym's name for whether `/verify` needs a session: stateless, unsupported or unknown."""
-        return self._rows.reverify_mode
+        return "unknown" if self._stateless is None else "stateless" if self._stateless else "unsupported"
 
     async def _list_tools(self) -> list[Json]:
         """Return the tools as Responses function tools, ready for a dataset's rows."""

@@ -31,10 +31,7 @@ _PRELOADED = (
 
 
 def main() -> None:
-    """Fork jails until the server disconnects.
-
-    Before that, send the kernel's features and receive the plan.
-    """
+    """Fork jails until the server disconnects. Before that, send the kernel's features and receive the plan."""
     control = socket.socket(fileno=0)
     libc.die_with_parent(signal.SIGKILL)
     stdlib = os.path.dirname(os.__file__)  # noqa: PTH120 (pathlib is not loaded)
