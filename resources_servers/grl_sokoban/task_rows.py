@@ -23,6 +23,8 @@ from rollyard.resources_servers.grl_sokoban.solver import Solution
 from rollyard.resources_servers.grl_sokoban.symmetry import SymmetryName, distinct
 from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
 
+Row = dict[str, Any]
+Split = Literal["train", "test"]
 Band = Literal["easy", "medium", "hard"]
 BANDS: tuple[Band, ...] = get_args(Band)
 EASY_UP_TO, MEDIUM_UP_TO = 4, 9
@@ -138,9 +140,6 @@ def selection_from_options(parser: argparse.ArgumentParser, options: argparse.Na
     )
 
 
-Split = Literal["train", "test"]
-
-
 def puzzle_of_board(board: str) -> str:
     """Return a string that is the same for all boards of a puzzle. They may be rotated, mirrored, or differ in the
     thickness of walls and in unreachable cells. Raises InvalidLevel if a box or a target is unreachable.
@@ -160,9 +159,6 @@ def split_of(room: Room, test_share: float) -> Split:
     """
     digest = sha256(puzzle_of_board(room.board()).encode()).digest()
     return "test" if int.from_bytes(digest[:8], "big") < test_share * 2**64 else "train"
-
-
-Row = dict[str, Any]
 
 
 def row(
