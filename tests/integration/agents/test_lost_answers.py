@@ -13,7 +13,6 @@ from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
-from rollyard.services.http.session import Session
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.waiting import until
 
@@ -109,17 +108,6 @@ async def test_a_seed_that_exceeds_the_agents_timeout_leaks_no_session() -> None
         with pytest.raises(Failure, match="timeout"):
             await stack.run({**ROW, "slow": True})
         await until(lambda: stack.servers["environment"].sessions == 0 and Slow.closed == 1)
-
-
-async def test_a_session_that_no_request_reached_has_nothing_to_close() -> None:
-    async with in_process_servers({"environment": environment(Slow)}) as stack:
-        session = Session(stack.client, "nowhere")
-        with pytest.raises(Failure):
-            await session.post("/seed_session", b"{}", 0.1)
-        assert not session.may_be_open
-        refused = Session(stack.client, "environment")
-        assert (await refused.send("/verify", b"{}", 5.0)).status == 410
-        assert not refused.may_be_open
 
 
 MALFORMED_CALLS = [

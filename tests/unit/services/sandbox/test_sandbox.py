@@ -14,8 +14,7 @@ from rollyard.services.sandbox import isolation_modes
 from rollyard.services.sandbox.isolation_modes import IsolationMode
 from rollyard.services.sandbox.records import Ending, Limits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
-from tests.unit.services.sandbox.sandbox_start import start_or_skip
-from tests.unit.services.sandbox.trials import run_trial
+from tests.unit.services.sandbox.trials import run_trial, start_or_skip
 
 
 async def test_a_missing_import_fails_as_in_python(sandbox: Sandbox) -> None:
