@@ -202,3 +202,12 @@ async def test_equal_rows_give_equal_rooms_and_their_sessions_do_not_share_state
         await step(stack, cookies[0], ["Left", "Up", "Up"])
         boards = [(await step(stack, cookie, []))["observation"] for cookie in cookies[1:]]
     assert boards == [BOARD] * 7
+
+
+async def test_a_message_without_a_move_gets_a_hint_and_costs_nothing() -> None:
+    async with in_process_server() as stack:
+        cookie = await start_session(stack, ROW, "/reset")
+        body = {"response": {"output": [{"type": "message", "content": "hmm"}]}}
+        turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
+        assert "No move found" in turn["observation"]
+        assert (turn["reward"], turn["terminated"]) == (0.0, False)

@@ -216,3 +216,21 @@ async def test_a_lost_room_terminates_the_turn_based_form() -> None:
             body = {"response": {"output": [{"type": "message", "content": move}]}}
             turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
     assert (turn["terminated"], turn["truncated"], turn["info"]["deadlocked"]) == (True, False, True)
+
+
+async def test_undone_moves_count_as_steps_up_to_the_limit() -> None:
+    async with in_process_server(undo=True) as stack:
+        cookie = await start_session(stack, {**ROW, "max_steps": 3})
+        await step(stack, cookie, ["Left", "Right"])
+        result = await undo(stack, cookie, 2)
+        assert (result["steps"], result["done"]) == (3, True)
+        after = await undo(stack, cookie, 1)
+    assert (after["steps"], after["reward"], after["observation"]) == (3, 0.0, result["observation"])
+
+
+async def test_a_lost_room_is_flagged_and_the_episode_continues() -> None:
+    async with in_process_server(deadlock="flag") as stack:
+        cookie = await start_session(stack, ROW)
+        assert (await step(stack, cookie, ["Up"]))["deadlocked"] is False
+        result = await step(stack, cookie, CORNER[1:])
+    assert (result["deadlocked"], result["done"]) == (True, False)

@@ -83,3 +83,11 @@ def test_rotations_and_mirror_images_of_a_board_are_the_same_puzzle(grid: list[s
     if mirror:
         turned = [line[::-1] for line in turned]
     assert canonical_board("\n".join(turned)) == canonical_board("\n".join(grid))
+
+
+@pytest.mark.parametrize("action", [0, 5, -1])
+def test_an_unknown_action_is_refused_and_not_counted(action: int) -> None:
+    game = play(ONE_PUSH)
+    with pytest.raises(ValueError, match="unknown action"):
+        game.step(action)
+    assert game.steps == 0
