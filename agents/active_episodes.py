@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -61,6 +62,16 @@ class EpisodeState:
             self.turn += 1
         return now
 
+    def progress(self, now: float) -> dict[str, Any]:
+        """Return the fields with which every record of an unfinished episode says how far it has got."""
+        return {
+            "stage": self.stage,
+            "server": self.server,
+            "turn": self.turn,
+            "stage_s": round(now - self.since, 3),
+            "age_s": round(now - self.started, 3),
+        }
+
     def finish(self, stage: Stage, stage_started: float) -> float:
         """Record that a stage has finished. Returns its duration in seconds."""
         took = time.perf_counter() - stage_started
@@ -70,8 +81,6 @@ class EpisodeState:
 
 
 class ActiveEpisodes:
-    """The active episodes, oldest first."""
-
     def __init__(self, agent: str, *, environment: str, model: str) -> None:
         self._agent = agent
         self._servers: dict[Stage, str] = {stage: model if stage == "model" else environment for stage in STAGES}
@@ -137,18 +146,13 @@ class ActiveEpisodes:
         yield from (running, stuck, oldest)
 
     def _record(self, state: EpisodeState, now: float, medians: dict[Stage, float]) -> RunningEpisode:
-        stage_s = now - state.since
         return RunningEpisode(
             agent=self._agent,
             episode=state.episode,
             task=state.task,
             repeat=state.repeat,
-            stage=state.stage,
-            server=state.server,
-            turn=state.turn,
-            age_s=round(now - state.started, 3),
-            stage_s=round(stage_s, 3),
-            stuck=is_stuck(stage_s, medians.get(state.stage)),
+            **state.progress(now),
+            stuck=is_stuck(now - state.since, medians.get(state.stage)),
         )
 
 

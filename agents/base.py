@@ -24,7 +24,6 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import orjson
@@ -32,174 +31,27 @@ from fastapi import Query
 from pydantic import Field, field_validator
 
 from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState
-from rollyard.agents.conversation import Conversation
+from rollyard.agents.conversation import Conversation, create_params
 from rollyard.agents.episode import MODEL_PATH, Episode
+from rollyard.agents.episode_policy import AllowedUrl, EpisodePolicy, PolicyOverrides
 from rollyard.agents.mcp_tools import McpProbe
 from rollyard.agents.partial_episodes import PartialEpisodes, episode_id
-from rollyard.agents.policy_allowlist import AllowedUrl, parsed_url
-from rollyard.agents.row_checks import create_params
 from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import json_kind
 from rollyard.records.rewards import check_reward, with_verdict
 from rollyard.records.types import FinishReason, Json, ServerRef
 from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.http.session import Session
 from rollyard.services.responses import stream_events
-from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH, PolicyEndpoint
+from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, encode_response, encode_row
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings, settings_argument
 
-# Reads `policy_base_url`, `policy_api_key` and `policy_model_name` from the body of `/run` or `/v1/responses`.
-
-BASE_URL, API_KEY, MODEL_NAME = "policy_base_url", "policy_api_key", "policy_model_name"
-_FIELDS = (BASE_URL, API_KEY, MODEL_NAME)
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodePolicy:
-    """The policy of one episode, and what the rollout records about it."""
-
-    endpoint: PolicyEndpoint
-    recorded: Json
-
-
-class PolicyOverrides:
-    """The rules of one agent for the policies of single episodes."""
-
-    def __init__(self, allowlist: list[str], *, has_token: bool) -> None:
-        self._allowed = [AllowedUrl.parse(entry) for entry in allowlist]
-        self._has_token = has_token
-
-    def read(self, row: Json) -> tuple[Json, EpisodePolicy | None]:
-        """Return the row without the policy fields, and the episode's policy; None if it uses the agent's.
-
-        Raises Failure: bad_request if a field is invalid, forbidden if the endpoint is not allowed.
-        """
-        if not any(name in row for name in _FIELDS):
-            return row, None
-        rest = {key: value for key, value in row.items() if key not in _FIELDS}
-        given = {name: row[name] for name in _FIELDS if row.get(name) is not None}
-        if not given:
-            return rest, None
-        if BASE_URL not in given:
-            raise Failure(FailureKind.BAD_REQUEST, f"{' and '.join(given)} given without {BASE_URL}; expected a URL")
-        urls = _urls(given[BASE_URL])
-        endpoint = PolicyEndpoint(
-            base_urls=urls, api_key=_key(given.get(API_KEY, "")), model=_name(given.get(MODEL_NAME, ""))
-        )
-        self._check(urls)
-        return rest, EpisodePolicy(endpoint, {name: given[name] for name in given if name != API_KEY})
-
-    def _check(self, urls: tuple[str, ...]) -> None:
-        if not self._allowed:
-            detail = f"this agent accepts no {BASE_URL}; list the allowed URLs in its setting policy_base_url_allowlist"
-            raise Failure(FailureKind.FORBIDDEN, detail)
-        if not self._has_token:
-            detail = f"{BASE_URL} requires a run token: start the run with --token ... or ROLLYARD_TOKEN"
-            raise Failure(FailureKind.FORBIDDEN, detail)
-        for url in urls:
-            try:
-                parsed = parsed_url(url)
-            except ValueError as error:
-                raise Failure(FailureKind.BAD_REQUEST, f"{BASE_URL} is not usable: {error}") from error
-            if not any(entry.allows(parsed) for entry in self._allowed):
-                detail = (
-                    f"{BASE_URL} {parsed.scheme}://{parsed.host}:{parsed.port} is not in this agent's setting "
-                    "policy_base_url_allowlist"
-                )
-                raise Failure(FailureKind.FORBIDDEN, detail)
-
-
-def _urls(value: Any) -> tuple[str, ...]:
-    urls = [value] if isinstance(value, str) else value
-    if not isinstance(urls, list) or not urls or not all(isinstance(url, str) and url for url in urls):
-        found = f"{json_kind(value)}" if not isinstance(value, list | str) else "an empty value or one that is not text"
-        raise Failure(FailureKind.BAD_REQUEST, f"{BASE_URL} is {found}; expected a URL or a list of URLs")
-    return tuple(url.rstrip("/") for url in urls)
-
-
-def _key(value: Any) -> str:
-    """Return the key without surrounding white space. The error does not contain the value."""
-    if not isinstance(value, str) or not value.strip().isascii() or not value.strip().isprintable():
-        raise Failure(FailureKind.BAD_REQUEST, f"{API_KEY} is not text that can be sent in an HTTP header")
-    return value.strip()
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str):
-        raise Failure(FailureKind.BAD_REQUEST, f"{MODEL_NAME} is {json_kind(value)}; expected text")
-    return value
-
-
-# Closes the sessions that an agent opened, regardless of how their rollouts ended.
-
 log = logging.getLogger(__name__)
-
-WAIT_S = 5.0
-"""How long a rollout waits for its session to close. After that, closing continues in the background."""
-STOP_S = 2.5
-"""How long a stopping agent waits for all sessions to close; its process is killed soon after."""
-ATTEMPT_TIMEOUT_S = 10.0
-PAUSES_S = (0.2, 1.0, 5.0, 15.0)
-"""Pauses between attempts."""
-MAX_CONCURRENT_RETRIES = 64
-"""Maximum number of sessions whose closing is retried at the same time. The environment may already be overloaded."""
-_TRANSIENT = frozenset({FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT})
-
-
-class SessionCloser:
-    """Closes sessions. One instance serves all episodes of an agent."""
-
-    def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(MAX_CONCURRENT_RETRIES)
-
-    async def close(self, environment: Session, disconnect: Callable[[], Awaitable[None]]) -> None:
-        """Close the session that `environment` has, or may have, opened. Returns once it is closed, or after WAIT_S.
-
-        `disconnect` is called once before, to end what the episode opened within the session.
-        """
-        task = asyncio.create_task(self._close(environment, disconnect))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        await asyncio.wait({task}, timeout=WAIT_S)
-
-    async def settle(self) -> None:
-        """Wait up to STOP_S for all sessions to close, then cancel the rest."""
-        if self._running:
-            _, left = await asyncio.wait(self._running, timeout=STOP_S)
-            for task in left:
-                task.cancel()
-
-    async def _close(self, environment: Session, disconnect: Callable[[], Awaitable[None]]) -> None:
-        with contextlib.suppress(Failure):  # the server ends it after its own idle limit
-            await disconnect()
-        if await self._try_close(environment, last=False):
-            return
-        async with self._slots:
-            for pause_s in PAUSES_S:
-                await asyncio.sleep(pause_s)
-                if await self._try_close(environment, last=pause_s == PAUSES_S[-1]):
-                    return
-
-    async def _try_close(self, environment: Session, *, last: bool) -> bool:
-        """Return True if no further attempt is needed."""
-        try:
-            await environment.send("/close", b"{}", ATTEMPT_TIMEOUT_S)
-        except Failure as failure:
-            if not last and failure.kind in _TRANSIENT:
-                return False
-            log.warning(
-                "a session of %s could not be closed and will expire after its idle limit: %s",
-                environment.server,
-                failure,
-            )
-        return True
 
 
 class AgentSettings(ServerSettings):
@@ -285,12 +137,10 @@ class Agent(Server, Generic[S]):
     # --- what is done for you ---------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Wait briefly for sessions that are still being closed."""
         await self.__closer.settle()
 
     @property
     def sessions(self) -> int:
-        """Number of active episodes."""
         return len(self.__active_episodes)
 
     async def __run(self, call: RawRequest) -> RawResponse:
@@ -405,3 +255,64 @@ def _encoded(played: Json, model: str) -> tuple[bytes, bytes]:
     except TypeError as error:
         detail = f"the model's responses cannot be encoded as JSON ({error})"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=model) from error
+
+
+WAIT_S = 5.0
+"""How long a rollout waits for its session to close. After that, closing continues in the background."""
+STOP_S = 2.5
+"""How long a stopping agent waits for all sessions to close; its process is killed soon after."""
+ATTEMPT_TIMEOUT_S = 10.0
+PAUSES_S = (0.2, 1.0, 5.0, 15.0)
+"""Pauses between attempts."""
+MAX_CONCURRENT_RETRIES = 64
+"""Maximum number of sessions whose closing is retried at the same time. The environment may already be overloaded."""
+_TRANSIENT = frozenset({FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT})
+
+
+class SessionCloser:
+    """Closes sessions. One instance serves all episodes of an agent."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_RETRIES)
+
+    async def close(self, environment: Session, disconnect: Callable[[], Awaitable[None]]) -> None:
+        """Close the session that `environment` has, or may have, opened. Returns once it is closed, or after WAIT_S.
+
+        `disconnect` is called once before, to end what the episode opened within the session.
+        """
+        task = asyncio.create_task(self._close(environment, disconnect))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        await asyncio.wait({task}, timeout=WAIT_S)
+
+    async def settle(self) -> None:
+        """Wait up to STOP_S for all sessions to close, then cancel the rest."""
+        if self._running:
+            _, left = await asyncio.wait(self._running, timeout=STOP_S)
+            for task in left:
+                task.cancel()
+
+    async def _close(self, environment: Session, disconnect: Callable[[], Awaitable[None]]) -> None:
+        with contextlib.suppress(Failure):  # the server ends it after its own idle limit
+            await disconnect()
+        if await self._try_close(environment, last=False):
+            return
+        async with self._slots:
+            for pause_s in PAUSES_S:
+                await asyncio.sleep(pause_s)
+                if await self._try_close(environment, last=pause_s == PAUSES_S[-1]):
+                    return
+
+    async def _try_close(self, environment: Session, *, last: bool) -> bool:
+        try:
+            await environment.send("/close", b"{}", ATTEMPT_TIMEOUT_S)
+        except Failure as failure:
+            if not last and failure.kind in _TRANSIENT:
+                return False
+            log.warning(
+                "a session of %s could not be closed and will expire after its idle limit: %s",
+                environment.server,
+                failure,
+            )
+        return True

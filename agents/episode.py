@@ -11,7 +11,7 @@ import orjson
 
 from rollyard.agents.active_episodes import EpisodeState
 from rollyard.agents.conversation import Conversation
-from rollyard.agents.mcp_tools import McpProbe, McpTools, open_tools
+from rollyard.agents.mcp_tools import McpClient, McpProbe, open_tools
 from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, Usage
@@ -21,76 +21,6 @@ from rollyard.services.http.problem import raise_for_status, reported_failure, w
 from rollyard.services.http.session import Session
 from rollyard.services.responses.response_validity import read_answer, read_response
 from rollyard.services.responses.tool_calls import read_arguments, read_items, read_name
-
-# Records how long an episode spends in each stage, and how many calls it makes.
-
-
-@dataclass(slots=True)
-class Timings:
-    """Seconds per stage, and the number of calls."""
-
-    spent: dict[str, float] = field(default_factory=dict)
-    model_calls: int = 0
-    tool_calls: int = 0
-
-    def add(self, stage: str, seconds: float) -> None:
-        self.spent[stage] = self.spent.get(stage, 0.0) + seconds
-
-    def seconds(self) -> Json:
-        """Return `{stage}_s` for each stage, together with the call counts."""
-        seconds = {f"{stage}_s": round(spent, 6) for stage, spent in self.spent.items()}
-        return {**seconds, "model_calls": self.model_calls, "tool_calls": self.tool_calls}
-
-
-# Checks a model's tool call before it is sent: a call can reach the environment's tools, but no other endpoint.
-
-MAX_ARGUMENTS = 1024 * 1024
-"""Maximum size of a tool call's arguments in bytes. A server would reject larger arguments, which would count as an
-internal failure instead of a mistake by the model."""
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-
-
-def is_tool_name(name: object) -> TypeGuard[str]:
-    """Return whether `/name` can only be a tool: it is a single path segment and not a protocol endpoint."""
-    return (
-        isinstance(name, str)
-        and _TOOL_NAME.fullmatch(name) is not None
-        and name.strip(".") != ""
-        and name.lower() not in RESERVED_PATHS
-    )
-
-
-def arguments_body(arguments: str) -> bytes:
-    """Return the request body for a tool call.
-
-    Raises ValueError, with a message for the model, unless the arguments are a valid JSON object. Servers of other
-    frameworks accept NaN, lone surrogates and unlimited nesting, and fail on them later.
-    """
-    try:
-        body = arguments.encode()
-        if len(body) > MAX_ARGUMENTS:
-            raise ValueError(f"{len(body)} bytes exceed the limit of {MAX_ARGUMENTS} bytes")
-        if not body.strip():
-            return b"{}"
-        value = orjson.loads(body)
-        orjson.dumps(value)
-    except TypeError as error:
-        raise ValueError("nested too deeply") from error
-    except UnicodeEncodeError as error:
-        raise ValueError("they contain a lone surrogate, which is not valid text") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"found a JSON {type(value).__name__}")
-    return body
-
-
-def expected_arguments(tools: Any, name: str) -> str:
-    """Describe, for the model, the arguments that the request declares for the tool with this name."""
-    for tool in tools if isinstance(tools, list) else ():
-        if isinstance(tool, dict) and tool.get("name") == name and isinstance(tool.get("parameters"), dict):
-            schema = orjson.dumps(tool["parameters"].get("properties")).decode()
-            return f"Expected a JSON object with {schema[:2000]}."
-    return "Expected a JSON object."
-
 
 MODEL_PATH = "/v1/responses"
 ABSENT = (404, 405, 501)
@@ -157,7 +87,7 @@ class Episode:
         self._turn_calls = 0
         self._model_path = model_path
         self._mcp_probe = mcp_probe
-        self._mcp: McpTools | None = None
+        self._mcp: McpClient | None = None
 
     async def ask(self) -> ModelTurn:
         """Call the model with the conversation so far and append its response."""
@@ -268,7 +198,7 @@ class Episode:
             raise Failure(FailureKind.BAD_REQUEST, detail, server=server, upstream_status=response.status)
         return raise_for_status(response, server).body
 
-    async def _mcp_tools(self, seeded: Json) -> McpTools | None:
+    async def _mcp_tools(self, seeded: Json) -> McpClient | None:
         """Open the environment's MCP server. It is announced by `/seed_session`, or found at /mcp if the row has no
         tools.
         """
@@ -283,7 +213,6 @@ class Episode:
         return await open_tools(self._environment, metadata, self._tool_timeout_s)
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
-        """Request the environment's verdict on the finished episode."""
         started = self._state.enter("verify", self._environment.server)
         answer = await self._environment.post("/verify", body, self._tool_timeout_s, headers)
         self.timings.add("verify", self._state.finish("verify", started))
@@ -295,7 +224,7 @@ class Episode:
     async def disconnect(self) -> None:
         """End the connection to the environment's MCP server. Raises Failure if it cannot be reached."""
         if self._mcp is not None:
-            await self._mcp.client.close()
+            await self._mcp.close()
 
     def response(self) -> Response:
         """Return the episode as one Response: the model's last one, with the items of all turns and the total usage."""
@@ -339,3 +268,66 @@ def _constraints(sampling: object) -> list[str]:
 
 def _shown(name: str) -> str:
     return f"{name[:100]!r} ... ({len(name)} characters)" if len(name) > 100 else repr(name)
+
+
+@dataclass(slots=True)
+class Timings:
+    spent: dict[str, float] = field(default_factory=dict)
+    model_calls: int = 0
+    tool_calls: int = 0
+
+    def add(self, stage: str, seconds: float) -> None:
+        self.spent[stage] = self.spent.get(stage, 0.0) + seconds
+
+    def seconds(self) -> Json:
+        """Return `{stage}_s` for each stage, together with the call counts."""
+        seconds = {f"{stage}_s": round(spent, 6) for stage, spent in self.spent.items()}
+        return {**seconds, "model_calls": self.model_calls, "tool_calls": self.tool_calls}
+
+
+MAX_ARGUMENTS = 1024 * 1024
+"""Maximum size of a tool call's arguments in bytes. A server would reject larger arguments, which would count as an
+internal failure instead of a mistake by the model."""
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+def is_tool_name(name: object) -> TypeGuard[str]:
+    """Return whether `/name` can only be a tool: it is a single path segment and not a protocol endpoint."""
+    return (
+        isinstance(name, str)
+        and _TOOL_NAME.fullmatch(name) is not None
+        and name.strip(".") != ""
+        and name.lower() not in RESERVED_PATHS
+    )
+
+
+def arguments_body(arguments: str) -> bytes:
+    """Return the request body for a tool call.
+
+    Raises ValueError, with a message for the model, unless the arguments are a valid JSON object. Servers of other
+    frameworks accept NaN, lone surrogates and unlimited nesting, and fail on them later.
+    """
+    try:
+        body = arguments.encode()
+        if len(body) > MAX_ARGUMENTS:
+            raise ValueError(f"{len(body)} bytes exceed the limit of {MAX_ARGUMENTS} bytes")
+        if not body.strip():
+            return b"{}"
+        value = orjson.loads(body)
+        orjson.dumps(value)
+    except TypeError as error:
+        raise ValueError("nested too deeply") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("they contain a lone surrogate, which is not valid text") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"found a JSON {type(value).__name__}")
+    return body
+
+
+def expected_arguments(tools: Any, name: str) -> str:
+    """Describe, for the model, the arguments that the request declares for the tool with this name."""
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, dict) and tool.get("name") == name and isinstance(tool.get("parameters"), dict):
+            schema = orjson.dumps(tool["parameters"].get("properties")).decode()
+            return f"Expected a JSON object with {schema[:2000]}."
+    return "Expected a JSON object."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,117 +18,6 @@ from rollyard.services.http.problem import raise_for_status
 from rollyard.services.http.session import Session
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.responses.lenient_json import loads
-
-# JSON-RPC messages in the body of an MCP server's response: one JSON value, or a stream of server-sent events.
-
-
-def reply_to(request_id: int, response: HttpResponse) -> Json | None:
-    """Return the message that answers the request; None if there is none.
-
-    A stream may hold notifications, progress reports and the server's own requests before the answer.
-    """
-    for message in _messages(response):
-        if "method" not in message and ("result" in message or "error" in message) and message.get("id") == request_id:
-            return message
-    return None
-
-
-def _messages(response: HttpResponse) -> Iterator[Json]:
-    if response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
-        texts: Iterator[str] = event_data(response.body.decode("utf-8", "replace"))
-    else:
-        texts = iter([response.body.decode("utf-8", "replace")])
-    for text in texts:
-        yield from _objects(text)
-
-
-def _objects(text: str) -> Iterator[Json]:
-    """Yield the JSON object in `text`, or those of a batch. Anything else is skipped, as MCP's clients do."""
-    try:
-        value: Any = loads(text.encode())
-    except ValueError:
-        return
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, dict):
-            yield one
-
-
-def event_data(text: str) -> Iterator[str]:
-    """Yield the data of each event. An event ends at an empty line, and its data may extend over several lines."""
-    data: list[str] = []
-    for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
-        if not line:
-            if data:
-                yield "\n".join(data)
-            data = []
-        elif line.startswith("data"):
-            name, _, value = line.partition(":")
-            if name == "data":
-                data.append(value.removeprefix(" "))
-    if data:  # a server may close the connection without the last empty line
-        yield "\n".join(data)
-
-
-# Converts the result of an MCP tool call to what the model reads.
-
-
-def answer_of_result(result: Any) -> ToolAnswer:
-    """Return a tool's text, or content parts if it returned images. Structured content is used if there is no other."""
-    if not isinstance(result, dict):
-        return text_answer(_dumped(result))
-    content, structured = result.get("content"), result.get("structuredContent")
-    parts = [_part(part) for part in content] if isinstance(content, list) else []
-    failed = result.get("isError") is True
-    if not parts:
-        if structured is not None:
-            return text_answer(_dumped(structured))
-        return error_answer("The tool failed without a message.") if failed else ToolAnswer("", False)
-    done = not failed and isinstance(structured, dict) and structured.get("done") is True
-    if any(part["type"] != "input_text" for part in parts):
-        return ToolAnswer(parts, done)
-    answer = text_answer("\n".join(part["text"] for part in parts))
-    return ToolAnswer(answer.output, not failed and (done or answer.done))
-
-
-def _part(part: Any) -> Json:
-    """Convert one content block to a Responses content part."""
-    if not isinstance(part, dict):
-        return _text(_dumped(part))
-    kind, data = part.get("type"), part.get("data")
-    if kind == "text":
-        return _text(str(part.get("text", "")))
-    if kind == "image" and isinstance(data, str):
-        return _image(part.get("mimeType"), data)
-    if kind == "audio":
-        return _text(f"[audio, {part.get('mimeType')}]")  # Responses has no part for the audio of a tool
-    if kind == "resource_link":
-        return _text(f"{part.get('name')}: {part.get('uri')}")
-    if kind == "resource" and isinstance(resource := part.get("resource"), dict):
-        return _resource(resource)
-    return _text(_dumped(part))
-
-
-def _resource(resource: Json) -> Json:
-    text, blob, media_type = resource.get("text"), resource.get("blob"), resource.get("mimeType")
-    if isinstance(text, str):
-        return _text(text)
-    if isinstance(blob, str) and isinstance(media_type, str) and media_type.startswith("image/"):
-        return _image(media_type, blob)
-    return _text(f"[{media_type}: {resource.get('uri')}]")
-
-
-def _text(text: str) -> Json:
-    return {"type": "input_text", "text": text}
-
-
-def _image(media_type: object, data: str) -> Json:
-    url = f"data:{media_type if isinstance(media_type, str) else 'image/png'};base64,{data}"
-    return {"type": "input_image", "image_url": url, "detail": "auto"}
-
-
-def _dumped(value: Any) -> str:
-    return orjson.dumps(value).decode()
-
 
 PROTOCOL_VERSION = "2025-06-18"
 CLOSE_TIMEOUT_S = 10.0
@@ -157,6 +45,9 @@ class McpClient:
         }
         self._timeout_s = timeout_s
         self._last_id = 0
+        self.tools: list[Json] = []
+        """The server's tools, as function tools of the Responses API."""
+        self.names: frozenset[str] = frozenset()
 
     async def responds(self) -> bool:
         """Return True if the server at the path speaks JSON-RPC, even if it reports an error."""
@@ -164,16 +55,17 @@ class McpClient:
         return response.succeeded and reply_to(request_id, response) is not None
 
     async def open(self) -> None:
-        """Initialize the connection. Raises Failure if the server does not, or reports an error."""
+        """Initialize the connection and list the tools. Raises Failure if the server does not, or reports an error."""
         response, result = await self._result("initialize", _INITIALIZE)
         if session_id := response.headers.get("mcp-session-id"):
             self._headers["mcp-session-id"] = session_id
         version = result.get("protocolVersion")
         self._headers["mcp-protocol-version"] = version if isinstance(version, str) else PROTOCOL_VERSION
         await self._notify("notifications/initialized")
+        self.tools = await self._list_tools()
+        self.names = frozenset(tool["name"] for tool in self.tools)
 
-    async def tools(self) -> list[Json]:
-        """Return the server's tools as function tools of the Responses API. Raises Failure if they cannot be listed."""
+    async def _list_tools(self) -> list[Json]:
         found: list[Json] = []
         cursor = None
         for _ in range(MAX_PAGES):
@@ -264,24 +156,10 @@ def _function_tool(tool: Json) -> Json:
     return {**made, "description": described} if isinstance(described, str) else made
 
 
-# Finds an environment's MCP server, and opens it for an episode.
-
 DEFAULT_PATH = "/mcp"
 
 
-@dataclass(frozen=True, slots=True)
-class McpTools:
-    """The tools of one episode's MCP server."""
-
-    client: McpClient
-    tools: list[Json]
-    names: frozenset[str] = field(default=frozenset())
-
-    async def call(self, name: str, arguments: Json) -> ToolAnswer:
-        return await self.client.call(name, arguments)
-
-
-async def open_tools(session: Session, metadata: Any, timeout_s: float) -> McpTools:
+async def open_tools(session: Session, metadata: Any, timeout_s: float) -> McpClient:
     """Open the MCP server that `/seed_session` announced, and list its tools.
 
     `metadata` is the `mcp` of its response: `{"url_path": "/mcp", "headers": {...}}`. Raises Failure if it is invalid,
@@ -298,12 +176,11 @@ async def open_tools(session: Session, metadata: Any, timeout_s: float) -> McpTo
     client = McpClient(session, f"/{path.lstrip('/')}", headers, timeout_s)
     try:
         await client.open()
-        tools = await client.tools()
     except Failure:
         with contextlib.suppress(Failure):
             await client.close()
         raise
-    return McpTools(client, tools, frozenset(tool["name"] for tool in tools))
+    return client
 
 
 class McpProbe:
@@ -330,3 +207,107 @@ class McpProbe:
             if failure.kind in (FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST):
                 raise
             return False
+
+
+def reply_to(request_id: int, response: HttpResponse) -> Json | None:
+    """Return the message that answers the request; None if there is none.
+
+    A stream may hold notifications, progress reports and the server's own requests before the answer.
+    """
+    for message in _messages(response):
+        if "method" not in message and ("result" in message or "error" in message) and message.get("id") == request_id:
+            return message
+    return None
+
+
+def _messages(response: HttpResponse) -> Iterator[Json]:
+    if response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
+        texts: Iterator[str] = event_data(response.body.decode("utf-8", "replace"))
+    else:
+        texts = iter([response.body.decode("utf-8", "replace")])
+    for text in texts:
+        yield from _objects(text)
+
+
+def _objects(text: str) -> Iterator[Json]:
+    """Yield the JSON object in `text`, or those of a batch. Anything else is skipped, as MCP's clients do."""
+    try:
+        value: Any = loads(text.encode())
+    except ValueError:
+        return
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, dict):
+            yield one
+
+
+def event_data(text: str) -> Iterator[str]:
+    """Yield the data of each event. An event ends at an empty line, and its data may extend over several lines."""
+    data: list[str] = []
+    for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        if not line:
+            if data:
+                yield "\n".join(data)
+            data = []
+        elif line.startswith("data"):
+            name, _, value = line.partition(":")
+            if name == "data":
+                data.append(value.removeprefix(" "))
+    if data:  # a server may close the connection without the last empty line
+        yield "\n".join(data)
+
+
+def answer_of_result(result: Any) -> ToolAnswer:
+    """Return a tool's text, or content parts if it returned images. Structured content is used if there is no other."""
+    if not isinstance(result, dict):
+        return text_answer(_dumped(result))
+    content, structured = result.get("content"), result.get("structuredContent")
+    parts = [_part(part) for part in content] if isinstance(content, list) else []
+    failed = result.get("isError") is True
+    if not parts:
+        if structured is not None:
+            return text_answer(_dumped(structured))
+        return error_answer("The tool failed without a message.") if failed else ToolAnswer("", False)
+    done = not failed and isinstance(structured, dict) and structured.get("done") is True
+    if any(part["type"] != "input_text" for part in parts):
+        return ToolAnswer(parts, done)
+    answer = text_answer("\n".join(part["text"] for part in parts))
+    return ToolAnswer(answer.output, not failed and (done or answer.done))
+
+
+def _part(part: Any) -> Json:
+    if not isinstance(part, dict):
+        return _text(_dumped(part))
+    kind, data = part.get("type"), part.get("data")
+    if kind == "text":
+        return _text(str(part.get("text", "")))
+    if kind == "image" and isinstance(data, str):
+        return _image(part.get("mimeType"), data)
+    if kind == "audio":
+        return _text(f"[audio, {part.get('mimeType')}]")  # Responses has no part for the audio of a tool
+    if kind == "resource_link":
+        return _text(f"{part.get('name')}: {part.get('uri')}")
+    if kind == "resource" and isinstance(resource := part.get("resource"), dict):
+        return _resource(resource)
+    return _text(_dumped(part))
+
+
+def _resource(resource: Json) -> Json:
+    text, blob, media_type = resource.get("text"), resource.get("blob"), resource.get("mimeType")
+    if isinstance(text, str):
+        return _text(text)
+    if isinstance(blob, str) and isinstance(media_type, str) and media_type.startswith("image/"):
+        return _image(media_type, blob)
+    return _text(f"[{media_type}: {resource.get('uri')}]")
+
+
+def _text(text: str) -> Json:
+    return {"type": "input_text", "text": text}
+
+
+def _image(media_type: object, data: str) -> Json:
+    url = f"data:{media_type if isinstance(media_type, str) else 'image/png'};base64,{data}"
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+def _dumped(value: Any) -> str:
+    return orjson.dumps(value).decode()

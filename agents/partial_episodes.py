@@ -100,11 +100,7 @@ class PartialEpisodes:
             episode=episode,
             task=state.task,
             repeat=state.repeat,
-            stage=state.stage,
-            server=state.server,
-            stage_s=round(now - state.since, 3),
-            age_s=round(now - state.started, 3),
-            turn=state.turn,
+            **state.progress(now),
             timings=_rounded(state.spans),
             row=row,
             since=since,
@@ -129,7 +125,6 @@ class PartialEpisodes:
 
 
 def episode_id(call: RawRequest) -> str:
-    """Return the id that the caller chose for the episode, or a new one."""
     given = call.header(EPISODE_ID_HEADER.encode()) or ""
     return given if _EPISODE_ID.fullmatch(given) else uuid.uuid4().hex
 
@@ -142,11 +137,7 @@ def partial_of(state: EpisodeState, limit: int) -> PartialConversation:
     row, omitted = shortened(_fields(state), start, output, limit - _SPAN_BYTES * len(timings))
     return PartialConversation(
         source="agent",
-        stage=state.stage,
-        server=state.server,
-        stage_s=round(now - state.since, 3),
-        age_s=round(now - state.started, 3),
-        turn=state.turn,
+        **state.progress(now),
         timings=timings,
         row=row,
         omitted=omitted,

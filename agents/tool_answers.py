@@ -51,7 +51,6 @@ def text_answer(text: str) -> ToolAnswer:
 
 
 def error_answer(text: str) -> ToolAnswer:
-    """Return the answer that describes what was wrong with a call."""
     return ToolAnswer(orjson.dumps({"error": text}).decode(), False)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.commands import Config, write_rows
 from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled
-from rollyard.resources_servers.grl_sokoban.row_selection import RowSelection
+from rollyard.resources_servers.grl_sokoban.task_rows import RowSelection
 
 AGENT = "agent"
 REPEATS = 16

@@ -32,7 +32,6 @@ _LIMIT = 1e150
 
 
 def aggregate(responses: Sequence[Json]) -> Json:
-    """Return the three parts of the answer."""
     rows = [row for row in responses if not mask_of(row)]
     failed = {"left_out/rollouts": len(responses) - len(rows)} if len(rows) < len(responses) else {}
     if not rows:

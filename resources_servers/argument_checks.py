@@ -16,6 +16,72 @@ import annotated_types
 from pydantic import AfterValidator, BeforeValidator
 from pydantic.fields import FieldInfo
 
+MAX_DEPTH = 64
+"""Maximum nesting depth of arguments. Serializers and recursive functions fail at depths that are not much greater."""
+MAX_INTEGER = 2**63 - 1
+"""The largest integer that JSON parsers, databases and numpy all support."""
+
+
+def check_values(value: Any, depth: int = 0) -> None:
+    """Raises ValueError if the parsed JSON is nested deeper than MAX_DEPTH."""
+    if isinstance(value, dict | list):
+        if depth == MAX_DEPTH:
+            raise ValueError(f"the JSON is nested deeper than {MAX_DEPTH} levels")
+        for inner in value.values() if isinstance(value, dict) else value:
+            check_values(inner, depth + 1)
+
+
+def exact(annotation: Any) -> Any:
+    """Return the annotation with its numbers made strict: they reject booleans, and integers that exceed 64 bits."""
+    if annotation is int:
+        return Annotated[int, BeforeValidator(no_bool), AfterValidator(_bounded)]
+    if annotation is float:
+        return Annotated[float, BeforeValidator(no_bool)]
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        plain = any(isinstance(value, bool) for value in inner)
+        return annotation if plain else Annotated[annotation, BeforeValidator(no_bool)]
+    if origin in (Union, types.UnionType):
+        return reduce(or_, (exact(part) for part in inner))
+    if origin is Annotated and get_origin(inner[0]) in (Union, types.UnionType):
+        union = distributed(get_args(inner[0]), annotation.__metadata__)
+        if get_origin(union) is not Annotated:
+            return exact(union)
+        return Annotated[(exact(get_args(union)[0]), *union.__metadata__)]
+    if origin is Annotated:
+        made = exact(inner[0])
+        base, *own = (get_args(made)[0], *made.__metadata__) if get_origin(made) is Annotated else (made,)
+        # The author's constraints come first: pydantic emits `minimum` only for constraints directly after the type.
+        return Annotated[(base, *annotation.__metadata__, *own)]
+    if origin in (list, dict, tuple, set, frozenset):
+        return origin[tuple(part if part is ... else exact(part) for part in inner)]
+    return annotation
+
+
+def no_bool(value: Any) -> Any:
+    """Raises ValueError for true and false, which Python treats as 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError(f"found {str(value).lower()}, expected a number")
+    return value
+
+
+def only_number(value: Any) -> Any:
+    """Raises ValueError for booleans and for strings, which pydantic would parse as numbers."""
+    if isinstance(value, str):
+        raise ValueError(f"found {json.dumps(value[:40])}, expected a number")
+    return no_bool(value)
+
+
+def _bounded(value: int) -> int:
+    if not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
+        raise ValueError("the integer exceeds 64 bits")
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(only_number)]
+"""A strict integer for a row or a tool: accepts `2` and `2.0`, rejects `true` and `"2"`."""
+
+
 # Moves the constraints of a union to its members: `Annotated[int | None, Field(ge=1)]` bounds the integer.
 
 _KEYS = frozenset({"gt", "ge", "lt", "le", "multiple_of", "allow_inf_nan", "min_length", "max_length", "pattern"})
@@ -81,69 +147,3 @@ def _is_number(member: Any) -> bool:
 def _is_sized(member: Any) -> bool:
     plain = _plain(member)
     return (get_origin(plain) or plain) in _SIZED
-
-
-MAX_DEPTH = 64
-"""Maximum nesting depth of arguments. Serializers and recursive functions fail at depths that are not much greater."""
-MAX_INTEGER = 2**63 - 1
-"""The largest integer that JSON parsers, databases and numpy all support."""
-
-
-def check_values(value: Any, depth: int = 0) -> None:
-    """Raises ValueError if the parsed JSON is nested deeper than MAX_DEPTH."""
-    if isinstance(value, dict | list):
-        if depth == MAX_DEPTH:
-            raise ValueError(f"the JSON is nested deeper than {MAX_DEPTH} levels")
-        for inner in value.values() if isinstance(value, dict) else value:
-            check_values(inner, depth + 1)
-
-
-def exact(annotation: Any) -> Any:
-    """Return the annotation with its numbers made strict: they reject booleans, and integers that exceed 64 bits."""
-    if annotation is int:
-        return Annotated[int, BeforeValidator(no_bool), AfterValidator(_bounded)]
-    if annotation is float:
-        return Annotated[float, BeforeValidator(no_bool)]
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        plain = any(isinstance(value, bool) for value in inner)
-        return annotation if plain else Annotated[annotation, BeforeValidator(no_bool)]
-    if origin in (Union, types.UnionType):
-        return reduce(or_, (exact(part) for part in inner))
-    if origin is Annotated and get_origin(inner[0]) in (Union, types.UnionType):
-        union = distributed(get_args(inner[0]), annotation.__metadata__)
-        if get_origin(union) is not Annotated:
-            return exact(union)
-        return Annotated[(exact(get_args(union)[0]), *union.__metadata__)]
-    if origin is Annotated:
-        made = exact(inner[0])
-        base, *own = (get_args(made)[0], *made.__metadata__) if get_origin(made) is Annotated else (made,)
-        # The author's constraints come first: pydantic emits `minimum` only for constraints directly after the type.
-        return Annotated[(base, *annotation.__metadata__, *own)]
-    if origin in (list, dict, tuple, set, frozenset):
-        return origin[tuple(part if part is ... else exact(part) for part in inner)]
-    return annotation
-
-
-def no_bool(value: Any) -> Any:
-    """Raises ValueError for true and false, which Python treats as 1 and 0."""
-    if isinstance(value, bool):
-        raise ValueError(f"found {str(value).lower()}, expected a number")
-    return value
-
-
-def only_number(value: Any) -> Any:
-    """Raises ValueError for booleans and for strings, which pydantic would parse as numbers."""
-    if isinstance(value, str):
-        raise ValueError(f"found {json.dumps(value[:40])}, expected a number")
-    return no_bool(value)
-
-
-def _bounded(value: int) -> int:
-    if not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
-        raise ValueError("the integer exceeds 64 bits")
-    return value
-
-
-Integer = Annotated[int, BeforeValidator(only_number)]
-"""A strict integer for a row or a tool: accepts `2` and `2.0`, rejects `true` and `"2"`."""

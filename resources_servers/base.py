@@ -19,6 +19,8 @@ format.
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
 from typing import Any
 
 from rollyard.records.types import Verdict
@@ -27,14 +29,13 @@ from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
     EnvironmentSettings,
+    Models,
     ToolResult,
     Turn,
     Verification,
     check_environment,
     settings_of,
 )
-from rollyard.resources_servers.examples import folder_of
-from rollyard.resources_servers.models import Models
 from rollyard.resources_servers.resources_server import ResourcesServer
 from rollyard.resources_servers.tools import InvalidToolCall, tool
 
@@ -63,8 +64,16 @@ def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:
     check_environment(environment)
     members = {
         "environment": environment,
-        "folder": folder_of(environment),
+        "folder": _folder_of(environment),
         "Settings": settings_of(environment),
         "__doc__": environment.__doc__,
     }
     return type(f"{environment.__name__}Server", (ResourcesServer,), members)
+
+
+def _folder_of(environment: type) -> Path | None:
+    """Return the folder of the module that defines the environment; None if the module has no file."""
+    try:
+        return Path(inspect.getfile(environment)).parent
+    except (TypeError, OSError):
+        return None

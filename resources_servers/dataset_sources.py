@@ -48,53 +48,6 @@ from rollyard.services.datasets.splits import (
     stem_of,
 )
 
-# Reads the rows of a published dataset, from which a `prepare.py` creates tasks. A row may be any JSON object.
-
-
-class RawRows:
-    """The rows of several files, in order."""
-
-    def __init__(self, files: Sequence[Path]) -> None:
-        self._files = files
-        self.file: Path | None = None
-        """The file that contains the last row read."""
-
-    def __iter__(self) -> Iterator[Json]:
-        """Raises OperatorError if a file is unreadable or a row is not an object."""
-        for file in self._files:
-            for row in _objects(file):
-                self.file = file
-                yield row
-
-
-def _objects(file: Path) -> Iterator[Json]:
-    """Yield the rows of a file.
-
-    As on the Hugging Face hub, a .json file may contain a list of rows, a single row, or JSON Lines.
-    """
-    if _has_lines(file):
-        yield from (line.value for line in exact_objects(file))
-        return
-    text = b"".join(lines_of(file)).removeprefix(codecs.BOM_UTF8)
-    try:
-        content = load_exact(text)
-    except ValueError as error:
-        raise OperatorError(f"{file} is not valid JSON: {error}") from error
-    for number, row in enumerate(content if isinstance(content, list) else [content], 1):
-        if not isinstance(row, dict):
-            raise OperatorError(f"{file}: row {number} is {json_kind(row)}; expected an object")
-        yield row
-
-
-def _has_lines(file: Path) -> bool:
-    """Return whether to read the file line by line: it is not a .json file, or its first line is a complete row."""
-    suffix = file.name.removeprefix(stem_of(file.name))
-    if suffix.startswith(".jsonl") or not suffix.startswith(".json"):
-        return True
-    first = next(iter_jsonl(with_offsets(lines_of(file)), hand_over), None)
-    return isinstance(first, ParsedLine)
-
-
 DESCRIPTIONS = ("config.json", "dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
 """JSON files in hub datasets and in `save_to_disk` folders that contain metadata instead of rows."""
 ANY = SplitSelection()
@@ -102,8 +55,6 @@ ANY = SplitSelection()
 
 @dataclass(frozen=True)
 class Hub:
-    """A dataset on the Hugging Face hub."""
-
     repo: str
     revision: str = "main"
 
@@ -206,6 +157,50 @@ def _made(rows: RawRows, make: Callable[[int, Json], Json | None]) -> Iterator[J
             found = ", ".join(sorted(row)) or "none"
             why = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
             raise OperatorError(f"row {number} of {rows.file} cannot be used: {why} (fields found: {found})") from error
+
+
+class RawRows:
+    """The rows of several files, in order."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+        self.file: Path | None = None
+        """The file that contains the last row read."""
+
+    def __iter__(self) -> Iterator[Json]:
+        """Raises OperatorError if a file is unreadable or a row is not an object."""
+        for file in self._files:
+            for row in _objects(file):
+                self.file = file
+                yield row
+
+
+def _objects(file: Path) -> Iterator[Json]:
+    """Yield the rows of a file.
+
+    As on the Hugging Face hub, a .json file may contain a list of rows, a single row, or JSON Lines.
+    """
+    if _has_lines(file):
+        yield from (line.value for line in exact_objects(file))
+        return
+    text = b"".join(lines_of(file)).removeprefix(codecs.BOM_UTF8)
+    try:
+        content = load_exact(text)
+    except ValueError as error:
+        raise OperatorError(f"{file} is not valid JSON: {error}") from error
+    for number, row in enumerate(content if isinstance(content, list) else [content], 1):
+        if not isinstance(row, dict):
+            raise OperatorError(f"{file}: row {number} is {json_kind(row)}; expected an object")
+        yield row
+
+
+def _has_lines(file: Path) -> bool:
+    """Return whether to read the file line by line: it is not a .json file, or its first line is a complete row."""
+    suffix = file.name.removeprefix(stem_of(file.name))
+    if suffix.startswith(".jsonl") or not suffix.startswith(".json"):
+        return True
+    first = next(iter_jsonl(with_offsets(lines_of(file)), hand_over), None)
+    return isinstance(first, ParsedLine)
 
 
 def _fetched(

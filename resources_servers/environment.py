@@ -26,14 +26,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
+import orjson
 from pydantic import Field
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json, Verdict
 from rollyard.records.verdict_fields import MAX_FIELDS, VerdictField
-from rollyard.resources_servers.models import Models
+from rollyard.services.http.client import ServerClient
 from rollyard.services.http.request import read_object
-from rollyard.services.responses.response_validity import check_graded, is_answer, message_text
+from rollyard.services.responses.response_validity import check_graded, is_answer, message_text, read_response
 from rollyard.services.server.settings import ServerSettings, settings_argument
 
 
@@ -46,8 +47,6 @@ class BadTask(Exception):
 
 
 class EnvironmentSettings(ServerSettings):
-    """Settings that all environments have."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
         "session_idle_s",
         "verified_idle_s",
@@ -260,3 +259,22 @@ def settings_of(environment: type[Environment[Any]]) -> type[EnvironmentSettings
     """Return the settings class, the type argument of `Environment[...]`, from the class or its nearest base class."""
     found = (settings_argument(kind, EnvironmentSettings) for kind in environment.__mro__)
     return next(filter(None, found), EnvironmentSettings)
+
+
+RESPOND_S = 900.0
+
+
+class Models:
+    """The run's model servers, which are addressed by their names in the config."""
+
+    def __init__(self, client: ServerClient) -> None:
+        self._client = client
+
+    async def respond(self, server: str, request: Json, *, timeout_s: float = RESPOND_S) -> Json:
+        """Send an OpenAI Responses create request to the model server `server` and return the Response object.
+
+        `timeout_s` limits the whole call, including the model server's retries. If the call fails, raises Failure with
+        the server's name. Do not catch it: the rollout is then recorded as failed and gets no reward.
+        """
+        answer = await self._client.post(server, "/v1/responses", orjson.dumps(request), timeout_s)
+        return read_response(answer.body, server)

@@ -9,8 +9,7 @@ import orjson
 
 from rollyard.records.types import Json
 from rollyard.resources_servers.environment import Environment, S
-from rollyard.resources_servers.result_encoding import storable
-from rollyard.resources_servers.returned import tool_result
+from rollyard.resources_servers.returned import storable, tool_result
 from rollyard.resources_servers.tools import InvalidToolCall, as_invalid_tool_call
 
 

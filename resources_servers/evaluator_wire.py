@@ -46,7 +46,6 @@ def row_in(body: Json) -> Json:
 
 
 def as_request(row: Json, text: str) -> Json:
-    """Return the request to `/verify` with the text as the model's only message."""
     part = {"type": "output_text", "text": text, "annotations": []}
     message = {"id": "msg_text", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
     response = {"id": "resp_text", "object": "response", "status": "completed", "output": [message]}
@@ -83,7 +82,6 @@ def task(index: int, dataset: str, row: Json, added: Json) -> Json:
 
 
 def text_verdict(verdict: Mapping[str, Any]) -> Json:
-    """Return a verdict in the evaluator's format. `verdict` contains the fields of a Verdict."""
     answer = verdict.get("extracted_answer")
     return {
         "reward": verdict["reward"],

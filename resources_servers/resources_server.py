@@ -22,23 +22,28 @@ from rollyard.records.types import Json
 from rollyard.records.verdict_fields import declaration
 from rollyard.resources_servers import evaluator_wire
 from rollyard.resources_servers.aggregate_metrics import aggregate
-from rollyard.resources_servers.author_errors import bad_task_as_failure, checked_verdict
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
     EnvironmentSettings,
+    Models,
     Turn,
     Verification,
     bind,
     is_stateless,
 )
 from rollyard.resources_servers.episode_tools import EpisodeTools, call_episode_tool, with_episode_tools
-from rollyard.resources_servers.examples import example_rows
 from rollyard.resources_servers.lifespan import Lifespan
-from rollyard.resources_servers.models import Models
-from rollyard.resources_servers.result_encoding import encoded, storable
-from rollyard.resources_servers.returned import reset_result, seed_items, turn_result, verdict_json
-from rollyard.resources_servers.row_verdicts import RowVerdicts
+from rollyard.resources_servers.returned import (
+    bad_task_as_failure,
+    checked_verdict,
+    encoded,
+    reset_result,
+    seed_items,
+    storable,
+    turn_result,
+    verdict_json,
+)
 from rollyard.resources_servers.served_dataset import ServedDataset, configured_dataset, missing_dataset
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tools_of
@@ -49,7 +54,333 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings
 
-# Adds an environment's prompts and tools to rows that do not have their own.
+log = logging.getLogger(__name__)
+
+
+class ResourcesServer(Server):
+    """Serves one Environment class; `serve` creates a subclass per environment."""
+
+    environment: ClassVar[type[Environment[Any]]]
+    folder: ClassVar[Path | None]
+    """Folder that contains the environment's module; None if the module is not a file."""
+
+    def __init__(self, settings: ServerSettings, context: Context) -> None:
+        assert isinstance(settings, EnvironmentSettings)
+        super().__init__(settings, context)
+        self._environment = environment = bind(self.environment, models=Models(self.client))
+        self._lifespan = self._new_lifespan()
+        tools = tools_of(environment).items()
+        self._tools: dict[str, Tool] = {name: each for name, each in tools if environment.offers(name, settings)}
+        self._schemas = [each.schema() for each in self._tools.values()]
+        prompts = (
+            environment.system_prompt if settings.system_prompt is None else settings.system_prompt,
+            environment.user_template if settings.user_template is None else settings.user_template,
+        )
+        self._additions = Additions(*prompts, self._schemas)
+        self._sessions: Sessions = Sessions(
+            context.keys.secret,
+            idle_s=settings.session_idle_s,
+            verified_idle_s=settings.verified_idle_s,
+            limit=settings.max_sessions,
+        )
+        has_tools = bool(self._tools) or issubclass(environment, EpisodeTools)
+        self._stateless = is_stateless(environment, has_tools=has_tools)
+        """Whether a verdict needs no session, because it depends only on the row and the response; None if unknown."""
+        self._declared = declaration(environment.verdict_fields)
+        self._dataset: ServedDataset | None = None
+        self._orphans = OrphanedSessions(self._sessions, self.client.book.current, settings.orphan_s)
+        self.measure(EpisodeMetrics(lambda: self._sessions.failed_closes))
+        self._watchers: list[asyncio.Task[None]] = []
+        verify = with_failure_rows(self._verify, self.name) if settings.failures_as_rows else self._verify
+        routes: list[tuple[str, Handler]] = [
+            ("/seed_session", self._seed),
+            ("/reset", self._reset),
+            ("/step", self._act),
+            ("/verify", verify),
+            ("/close", self._close),
+            ("/close_session", self._close),
+            ("/aggregate_metrics", self._aggregate_metrics),
+            *((f"/{name}", self._act) for name in self._tools),
+        ]
+        for path, handler in routes:
+            self.route(path, handler)
+        self.route_rest(self._act)
+        self.app.get("/tools", response_model=None)(self._list_tools)
+        self.app.get("/examples", response_model=None)(self._list_examples)
+        self.app.get("/dataset_size", response_model=None)(self._dataset_size)
+        self.app.get("/reverify_mode", response_model=None)(self._reverify_mode)
+
+    @property
+    def sessions(self) -> int:
+        return len(self._sessions)
+
+    async def start(self) -> None:
+        """Open the served dataset, enter the environment's lifespan, then watch for idle and orphaned sessions."""
+        self._dataset = await configured_dataset(self.settings, self.folder)
+        self._environment.shared = await self._lifespan.enter()
+        self._watchers = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
+
+    async def stop(self) -> None:
+        """Close all episodes, then exit the lifespan."""
+        for task in self._watchers:
+            task.cancel()
+        await self._sessions.close_all()
+        await self._lifespan.leave()
+
+    async def check(self) -> None:
+        """Open the served dataset, and enter and exit the lifespan. Raises the errors that would prevent the start."""
+        await configured_dataset(self.settings, self.folder)
+        await self._new_lifespan().check()
+
+    def _new_lifespan(self) -> Lifespan:
+        return Lifespan(self.environment.__name__, lambda: self._environment.lifespan(self.settings))
+
+    async def _seed(self, call: RawRequest) -> RawResponse:
+        """Open a session for a dataset row and return its id in a signed cookie.
+
+        `{"idx": 3}` stands for a row of the served dataset. The response then contains the task, and no session is
+        opened if the environment's verdict needs none.
+        """
+        row, added = self._task(call.json(), with_tools=True)
+        if "prompt" in added and self._stateless and call.header(SESSION_HEADER.encode()) is None:
+            return RawResponse(encoded(added, "the dataset contains a row"))
+        session = self._open_session(call, row)
+        observation = await self._set_up(session)
+        if isinstance(session.episode, EpisodeTools):
+            added = with_episode_tools(added, row, session.episode.episode_tools())
+        answer = {**added, "observation": observation} if observation else added
+        body = encoded(answer, "seed returned items")
+        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+
+    async def _set_up(self, session: OpenEpisode) -> list[Json]:
+        async def seed() -> list[Json]:
+            return seed_items(await bad_task_as_failure(session.episode.seed()))
+
+        return await self._sessions.set_up(session, seed)
+
+    async def _reset(self, call: RawRequest) -> RawResponse:
+        """Turn-based mode: open a session for a row and return the first observation."""
+        row, added = self._task(call.json(), with_tools=False)
+        session = self._open_session(call, row, turn_based=True)
+
+        async def set_up() -> tuple[str, Json]:
+            await bad_task_as_failure(session.episode.seed())
+            return reset_result(await bad_task_as_failure(session.episode.reset()))
+
+        observation, info = await self._sessions.set_up(session, set_up)
+        answer = {"observation": observation, "info": {"supports_explicit_close": True, **info}, **added}
+        body = encoded(answer, "reset returned a result")
+        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+
+    def _task(self, body: Json, *, with_tools: bool) -> tuple[Json, Json]:
+        by_index = evaluator_wire.is_index_request(body)
+        if by_index:
+            if self._dataset is None:
+                raise missing_dataset()
+            body = self._dataset.row(index := body["idx"])
+        try:
+            added = self._additions.for_row(body, with_tools=with_tools)
+        except BadTask as error:
+            raise Failure(FailureKind.BAD_TASK, str(error)) from error
+        if by_index and self._dataset is not None:
+            return body, evaluator_wire.task(index, self._dataset.name, body, added)
+        return body, {"additions": added} if added else {}
+
+    async def _act(self, call: RawRequest) -> bytes | RawResponse:
+        """Execute the model's action. What the path means depends only on how the session was opened: after
+        `/seed_session` it is the name of a tool; after `/reset` it must be `/step`, which takes one turn.
+        """
+        session = self._sessions.find(call)
+        if session.turn_based:
+            body = await self._take_turn(call, session)
+        else:
+            body = await self._call_tool(call, session)
+        return self._with_cookie(call, session, body)
+
+    async def _take_turn(self, call: RawRequest, session: OpenEpisode) -> bytes:
+        if call.path != "/step" or not isinstance(call.json().get("response"), dict):
+            detail = (
+                "this session was opened by /reset: it accepts POST /step with the model's `response`, /verify, /close"
+            )
+            raise Failure(FailureKind.BAD_REQUEST, detail)
+        text = Verification(call.body).text
+        async with self._sessions.turn(session):
+            try:
+                with as_invalid_tool_call("the message"):
+                    turn = turn_result(await session.episode.turn(text))
+            except InvalidToolCall as error:
+                turn = Turn(str(error), 0.0, False, False, {})
+        # A Rollyard agent (`session.named`) requests the verdict first, and that call ends the session.
+        if (turn.terminated or turn.truncated) and not session.named:
+            await self._sessions.close(session.id)
+        return encoded(vars(turn), "turn returned a Turn")
+
+    async def _call_tool(self, call: RawRequest, session: OpenEpisode) -> bytes:
+        """Call the tool and return its result or, if the call is invalid, an error message for the model."""
+        name = call.path[1:]
+        try:
+            if (used := self._tools.get(name)) is None:
+                if isinstance(session.episode, EpisodeTools):
+                    async with self._sessions.turn(session):
+                        return await call_episode_tool(session.episode, name, call.body)
+                known = ", ".join(sorted(self._tools)) or "none"
+                raise InvalidToolCall(f"There is no tool {name[:200]!r}. Tools: {known}.")
+            arguments = used.parse(call.body)
+            async with self._sessions.turn(session):
+                return await used.call(session.episode, arguments)
+        except InvalidToolCall as error:
+            return orjson.dumps({"error": storable(str(error))})
+
+    async def _verify(self, call: RawRequest) -> bytes | RawResponse:
+        """Return the verdict on the session's episode together with all fields of the row and the request.
+
+        Without a session, the verdict is on the row in the request, if it does not depend on what was played.
+        """
+        verification = Verification(call.body)
+        ends = call.header(SESSION_END_HEADER.encode()) is not None
+        if not ends and evaluator_wire.is_text_request(verification.row):
+            return await self._verify_text(call, verification.row)
+        try:
+            session = self._sessions.find(call)
+        except Failure as lost:
+            if ends:
+                raise
+            return await self._verify_row(call, verification, lost)
+        if call.header(RUN_HEADER.encode()) is None or not ends:
+            check_graded(verification.row.get("response"))  # Rollyard's agents have checked every turn
+        if session.turn_based and self._environment.verify is Environment.verify:
+            # NeMo Gym's gymnasium-style servers respond the same way: the reward is the sum of the steps.
+            return RawResponse(
+                b'{"detail":"this environment has no verify: its reward is the sum of its steps"}', status=404
+            )
+        async with self._sessions.turn(session):
+            found = await checked_verdict(session.episode.verify(verification))
+            verdict = verdict_json(found, self._declared, turn_based=session.turn_based)
+        if not ends:
+            played = {**session.row, **verification.row}
+            body = encoded(with_verdict(session.row, played, verdict), "verify returned a Verdict")
+            answer = self._with_cookie(call, session, body)
+            await self._end_verified(session, verification)
+            return answer
+        # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two
+        # large bodies and a request.
+        body = encoded(verdict, "verify returned a Verdict")
+        await self._sessions.close(session.id)
+        return body
+
+    async def _verify_row(self, call: RawRequest, request: Verification, lost: Failure) -> bytes:
+        """Return the verdict on the row in the request, with all fields of the request. `lost`: why it has no session.
+
+        NeMo Evaluator's native mode leaves out `expected_answer`: fields that the request lacks are those of the row of
+        the served dataset with the same prompt. Raises Failure if the row is not enough for a verdict.
+        """
+        if not self._stateless:
+            raise self._needs_session(lost)
+        check_graded(request.row.get("response"))
+        row = {key: value for key, value in request.row.items() if key != "response"}
+        if self._dataset is not None:
+            row = {**self._dataset.row_with_prompt(row.get("responses_create_params")), **row}
+        verdict = await self._verdict_on(call, row, request)
+        found = {**with_verdict(request.row, request.row, verdict), **self._declared}
+        return encoded(found, "verify returned a Verdict")
+
+    async def _verify_text(self, call: RawRequest, body: Json) -> bytes:
+        """Return the verdict on a text in NeMo Evaluator's format."""
+        if not self._stateless:
+            raise self._needs_session(Failure(FailureKind.BAD_REQUEST, "the request contains only the model's text"))
+        dataset = self._dataset
+        index = None if dataset is None else evaluator_wire.index_of(body, dataset.name)
+        row = evaluator_wire.row_in(body) if dataset is None or index is None else dataset.row(index)
+        request = Verification(encoded(evaluator_wire.as_request(row, body["response"]), "the request contains"))
+        verdict = evaluator_wire.text_verdict(await self._verdict_on(call, row, request))
+        return encoded(verdict, "verify returned a Verdict")
+
+    async def _verdict_on(self, call: RawRequest, row: Json, request: Verification) -> Json:
+        """Return the verdict on a row in a session that lasts for this request."""
+        session = self._open_session(call, row)
+        try:
+            await self._set_up(session)
+            async with self._sessions.turn(session):
+                return verdict_json(await checked_verdict(session.episode.verify(request)))
+        finally:
+            await self._sessions.close(session.id)
+
+    async def _end_verified(self, session: OpenEpisode, request: Verification) -> None:
+        """End the session of a client that has received a verdict, or shorten its idle limit.
+
+        It ends at once if the request alone would be enough for another verdict, because nothing can be played in it.
+        """
+        if self._stateless and session.row.keys() <= request.row.keys():
+            await self._sessions.close(session.id)
+        elif not session.named:
+            session.verified = True
+
+    def _needs_session(self, lost: Failure) -> Failure:
+        name = self._environment.__name__
+        why = f"the verdict of {name} depends on what was played"
+        if self._stateless is None:
+            why = (
+                f"{name} has tools, turns or a seed, so its verdict may depend on what was played (if it does not, set "
+                "`stateless = True` in the class)"
+            )
+        detail = f"{lost.problem.detail}; {why}: POST the row to /seed_session, and keep its cookie until /verify"
+        return Failure(lost.kind, detail)
+
+    async def _close(self, call: RawRequest) -> bytes:
+        """End the session. Ending it twice, or before it is opened, is not an error."""
+        await self._sessions.close_for(call)
+        return b'{"closed":true}'
+
+    async def _aggregate_metrics(self, call: RawRequest) -> bytes:
+        """Return statistics of `{"verify_responses": [...]}`, in NeMo Gym's format: overall, and for each task."""
+        rows = call.json().get("verify_responses")
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise Failure(FailureKind.BAD_REQUEST, "expected {verify_responses: [...]}, a list of /verify responses")
+        return await asyncio.to_thread(lambda: orjson.dumps(aggregate(rows)))
+
+    async def _dataset_size(self) -> Json:
+        """Return the number of rows of the served dataset."""
+        if self._dataset is None:
+            raise missing_dataset()
+        return {"size": len(self._dataset)}
+
+    async def _reverify_mode(self) -> str:
+        """Return NeMo Gym's name for whether `/verify` needs a session: stateless, unsupported or unknown."""
+        return "unknown" if self._stateless is None else "stateless" if self._stateless else "unsupported"
+
+    async def _list_tools(self) -> list[Json]:
+        """Return the tools as Responses function tools, ready for a dataset's rows."""
+        return self._schemas
+
+    async def _list_examples(self) -> list[Json]:
+        """Return the rows of `data/example.jsonl` in the environment's folder; status 404 if there are none."""
+        file = None if self.folder is None else self.folder / "data" / "example.jsonl"
+        if file is None or not file.is_file():
+            detail = f"no example rows: {file or 'the module of the environment is not a file'}"
+            raise Failure(FailureKind.BAD_REQUEST, detail, status=404)
+        # Imported late: it supports every dataset format, and its import takes 0.2 s.
+        from rollyard.resources_servers.dataset_sources import read_rows
+
+        return list(read_rows(file))
+
+    def _with_cookie(self, call: RawRequest, session: OpenEpisode, body: bytes) -> bytes | RawResponse:
+        """Build the response. Clients other than Rollyard's get the cookie again, as some keep only the latest ones."""
+        if call.header(RUN_HEADER.encode()) is not None:
+            return body
+        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
+
+    def _open_session(self, call: RawRequest, row: Json, *, turn_based: bool = False) -> OpenEpisode:
+        name = call.header(SESSION_HEADER.encode())
+        # Only agents of this run are in the directory. The server rejects requests with the header of another run.
+        own = call.header(RUN_HEADER.encode()) is not None
+        owner = (call.header(OWNER_HEADER.encode()) or "") if own else ""
+        try:
+            return self._sessions.open(
+                lambda: self._environment(row, self.settings), row, name=name, owner=owner, turn_based=turn_based
+            )
+        except BadTask as error:
+            raise Failure(FailureKind.BAD_TASK, str(error)) from error
+
 
 _SYSTEM = ("system", "developer")
 
@@ -93,8 +424,6 @@ def _has_system_prompt(params: Mapping[str, Any]) -> bool:
     return isinstance(items, list) and any(isinstance(item, dict) and item.get("role") in _SYSTEM for item in items)
 
 
-# Metrics of a resources server that reveal episodes that are not cleaned up.
-
 FAILED_CLOSES = "rollyard_failed_closes"
 TASKS = "rollyard_asyncio_tasks"
 
@@ -120,21 +449,15 @@ def _tasks() -> int:
         return 0
 
 
-# Closes orphaned sessions, whose agent process has exited and can no longer close them.
-
-log = logging.getLogger(__name__)
-
-
 class OrphanedSessions:
     """Ends the sessions of agents that exited more than `grace_s` seconds ago, unless a client still uses them."""
 
-    def __init__(self, sessions: Sessions[Any], directory: Callable[[], Awaitable[Directory]], grace_s: float) -> None:
+    def __init__(self, sessions: Sessions, directory: Callable[[], Awaitable[Directory]], grace_s: float) -> None:
         self._sessions = sessions
         self._directory = directory
         self._grace_s = grace_s
-        self._known: set[str] = set()
-        """All instances ever listed. Agents of other runs are never listed, so their sessions are not closed."""
         self._missed: dict[str, float] = {}
+        """Agents of open sessions that are not in the directory -> when this was first noticed."""
 
     async def watch(self) -> None:
         while True:
@@ -145,269 +468,10 @@ class OrphanedSessions:
     def look(self, present: set[str]) -> None:
         """End the sessions of instances that have been missing from `present` for longer than the grace period."""
         now = time.monotonic()
-        self._known |= present
-        gone = {session.owner for session in self._sessions.open_now} & self._known - present
+        gone = {session.owner for session in self._sessions.open_now} - present - {""}
         self._missed = {owner: self._missed.get(owner, now) for owner in gone}
         for session in self._sessions.open_now:
             since = self._missed.get(session.owner)
             if since is not None and now - max(since, session.touched) > self._grace_s:
                 log.warning("closing session %s because its agent %s has exited", session.id, session.owner)
                 self._sessions.end(session.id)
-
-
-class ResourcesServer(Server):
-    """Serves one Environment class; `serve` creates a subclass per environment."""
-
-    environment: ClassVar[type[Environment[Any]]]
-    folder: ClassVar[Path | None]
-    """Folder that contains the environment's module; None if the module is not a file."""
-
-    def __init__(self, settings: ServerSettings, context: Context) -> None:
-        assert isinstance(settings, EnvironmentSettings)
-        super().__init__(settings, context)
-        self._environment = environment = bind(self.environment, models=Models(self.client))
-        self._lifespan = self._new_lifespan()
-        tools = tools_of(environment).items()
-        self._tools: dict[str, Tool] = {name: each for name, each in tools if environment.offers(name, settings)}
-        self._schemas = [each.schema() for each in self._tools.values()]
-        prompts = (
-            environment.system_prompt if settings.system_prompt is None else settings.system_prompt,
-            environment.user_template if settings.user_template is None else settings.user_template,
-        )
-        self._additions = Additions(*prompts, self._schemas)
-        self._sessions: Sessions[Environment[Any]] = Sessions(
-            context.keys.secret,
-            idle_s=settings.session_idle_s,
-            verified_idle_s=settings.verified_idle_s,
-            limit=settings.max_sessions,
-        )
-        stateless = is_stateless(environment, has_tools=bool(self._tools) or issubclass(environment, EpisodeTools))
-        self._rows = RowVerdicts(environment, stateless, self._sessions, self._open_session)
-        self._declared = declaration(environment.verdict_fields)
-        self._dataset: ServedDataset | None = None
-        self._orphans = OrphanedSessions(self._sessions, self.client.book.current, settings.orphan_s)
-        self.measure(EpisodeMetrics(lambda: self._sessions.failed_closes))
-        self._watchers: list[asyncio.Task[None]] = []
-        verify = with_failure_rows(self._verify, self.name) if settings.failures_as_rows else self._verify
-        routes: list[tuple[str, Handler]] = [
-            ("/seed_session", self._seed),
-            ("/reset", self._reset),
-            ("/step", self._act),
-            ("/verify", verify),
-            ("/close", self._close),
-            ("/close_session", self._close),
-            ("/aggregate_metrics", self._aggregate_metrics),
-            *((f"/{name}", self._act) for name in self._tools),
-        ]
-        for path, handler in routes:
-            self.route(path, handler)
-        self.route_rest(self._act)
-        self.app.get("/tools", response_model=None)(self._list_tools)
-        self.app.get("/examples", response_model=None)(self._list_examples)
-        self.app.get("/dataset_size", response_model=None)(self._dataset_size)
-        self.app.get("/reverify_mode", response_model=None)(self._reverify_mode)
-
-    @property
-    def sessions(self) -> int:
-        """Number of episodes that are open or being closed."""
-        return len(self._sessions)
-
-    async def start(self) -> None:
-        """Open the served dataset, enter the environment's lifespan, then watch for idle and orphaned sessions."""
-        self._dataset = await configured_dataset(self.settings, self.folder)
-        self._environment.shared = await self._lifespan.enter()
-        self._watchers = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
-
-    async def stop(self) -> None:
-        """Close all episodes, then exit the lifespan."""
-        for task in self._watchers:
-            task.cancel()
-        await self._sessions.close_all()
-        await self._lifespan.leave()
-
-    async def check(self) -> None:
-        """Open the served dataset, and enter and exit the lifespan. Raises the errors that would prevent the start."""
-        await configured_dataset(self.settings, self.folder)
-        await self._new_lifespan().check()
-
-    def _new_lifespan(self) -> Lifespan:
-        return Lifespan(self.environment.__name__, lambda: self._environment.lifespan(self.settings))
-
-    async def _seed(self, call: RawRequest) -> RawResponse:
-        """Open a session for a dataset row and return its id in a signed cookie.
-
-        `{"idx": 3}` stands for a row of the served dataset. The response then contains the task, and no session is
-        opened if the environment's verdict needs none.
-        """
-        row, added = self._task(call.json(), with_tools=True)
-        if "prompt" in added and self._rows.stateless and call.header(SESSION_HEADER.encode()) is None:
-            return RawResponse(encoded(added, "the dataset contains a row"))
-        session = self._open_session(call, row)
-
-        async def set_up() -> list[Json]:
-            return seed_items(await bad_task_as_failure(session.episode.seed()))
-
-        observation = await self._sessions.set_up(session, set_up)
-        if isinstance(session.episode, EpisodeTools):
-            added = with_episode_tools(added, row, session.episode.episode_tools())
-        answer = {**added, "observation": observation} if observation else added
-        body = encoded(answer, "seed returned items")
-        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
-
-    async def _reset(self, call: RawRequest) -> RawResponse:
-        """Turn-based mode: open a session for a row and return the first observation."""
-        row, added = self._task(call.json(), with_tools=False)
-        session = self._open_session(call, row, turn_based=True)
-
-        async def set_up() -> tuple[str, Json]:
-            await bad_task_as_failure(session.episode.seed())
-            return reset_result(await bad_task_as_failure(session.episode.reset()))
-
-        observation, info = await self._sessions.set_up(session, set_up)
-        answer = {"observation": observation, "info": {"supports_explicit_close": True, **info}, **added}
-        body = encoded(answer, "reset returned a result")
-        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
-
-    def _task(self, body: Json, *, with_tools: bool) -> tuple[Json, Json]:
-        """Return the row that the request is about, and what the response says about it."""
-        by_index = evaluator_wire.is_index_request(body)
-        if by_index:
-            if self._dataset is None:
-                raise missing_dataset()
-            body = self._dataset.row(index := body["idx"])
-        try:
-            added = self._additions.for_row(body, with_tools=with_tools)
-        except BadTask as error:
-            raise Failure(FailureKind.BAD_TASK, str(error)) from error
-        if by_index and self._dataset is not None:
-            return body, evaluator_wire.task(index, self._dataset.name, body, added)
-        return body, {"additions": added} if added else {}
-
-    async def _act(self, call: RawRequest) -> bytes | RawResponse:
-        """Execute the model's action. What the path means depends only on how the session was opened: after
-        `/seed_session` it is the name of a tool; after `/reset` it must be `/step`, which takes one turn.
-        """
-        session = self._sessions.find(call)
-        if session.turn_based:
-            body = await self._take_turn(call, session)
-        else:
-            body = await self._call_tool(call, session)
-        return self._with_cookie(call, session, body)
-
-    async def _take_turn(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
-        if call.path != "/step" or not isinstance(call.json().get("response"), dict):
-            detail = (
-                "this session was opened by /reset: it accepts POST /step with the model's `response`, /verify, /close"
-            )
-            raise Failure(FailureKind.BAD_REQUEST, detail)
-        text = Verification(call.body).text
-        async with self._sessions.turn(session):
-            try:
-                with as_invalid_tool_call("the message"):
-                    turn = turn_result(await session.episode.turn(text))
-            except InvalidToolCall as error:
-                turn = Turn(str(error), 0.0, False, False, {})
-        # A Rollyard agent (`session.named`) requests the verdict first, and that call ends the session.
-        if (turn.terminated or turn.truncated) and not session.named:
-            await self._sessions.close(session.id)
-        return encoded(vars(turn), "turn returned a Turn")
-
-    async def _call_tool(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
-        """Call the tool and return its result or, if the call is invalid, an error message for the model."""
-        name = call.path[1:]
-        try:
-            if (used := self._tools.get(name)) is None:
-                if isinstance(session.episode, EpisodeTools):
-                    async with self._sessions.turn(session):
-                        return await call_episode_tool(session.episode, name, call.body)
-                known = ", ".join(sorted(self._tools)) or "none"
-                raise InvalidToolCall(f"There is no tool {name[:200]!r}. Tools: {known}.")
-            arguments = used.parse(call.body)
-            async with self._sessions.turn(session):
-                return await used.call(session.episode, arguments)
-        except InvalidToolCall as error:
-            return orjson.dumps({"error": storable(str(error))})
-
-    async def _verify(self, call: RawRequest) -> bytes | RawResponse:
-        """Return the verdict on the session's episode together with all fields of the row and the request.
-
-        Without a session, the verdict is on the row in the request, if it does not depend on what was played.
-        """
-        verification = Verification(call.body)
-        ends = call.header(SESSION_END_HEADER.encode()) is not None
-        if not ends and evaluator_wire.is_text_request(verification.row):
-            return await self._rows.verify_text(call, verification.row, self._dataset)
-        try:
-            session = self._sessions.find(call)
-        except Failure as lost:
-            if ends:
-                raise
-            return await self._rows.verify(call, verification, lost, self._dataset)
-        if call.header(RUN_HEADER.encode()) is None or not ends:
-            check_graded(verification.row.get("response"))  # Rollyard's agents have checked every turn
-        if session.turn_based and self._environment.verify is Environment.verify:
-            # NeMo Gym's gymnasium-style servers respond the same way: the reward is the sum of the steps.
-            return RawResponse(
-                b'{"detail":"this environment has no verify: its reward is the sum of its steps"}', status=404
-            )
-        async with self._sessions.turn(session):
-            found = await checked_verdict(session.episode.verify(verification))
-            verdict = verdict_json(found, self._declared, turn_based=session.turn_based)
-        if not ends:
-            played = {**session.row, **verification.row}
-            body = encoded(with_verdict(session.row, played, verdict), "verify returned a Verdict")
-            answer = self._with_cookie(call, session, body)
-            await self._rows.end_verified(session, verification)
-            return answer
-        # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two
-        # large bodies and a request.
-        body = encoded(verdict, "verify returned a Verdict")
-        await self._sessions.close(session.id)
-        return body
-
-    async def _close(self, call: RawRequest) -> bytes:
-        """End the session. Ending it twice, or before it is opened, is not an error."""
-        await self._sessions.close_for(call)
-        return b'{"closed":true}'
-
-    async def _aggregate_metrics(self, call: RawRequest) -> bytes:
-        """Return statistics of `{"verify_responses": [...]}`, in NeMo Gym's format: overall, and for each task."""
-        rows = call.json().get("verify_responses")
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise Failure(FailureKind.BAD_REQUEST, "expected {verify_responses: [...]}, a list of /verify responses")
-        return await asyncio.to_thread(lambda: orjson.dumps(aggregate(rows)))
-
-    async def _dataset_size(self) -> Json:
-        """Return the number of rows of the served dataset."""
-        if self._dataset is None:
-            raise missing_dataset()
-        return {"size": len(self._dataset)}
-
-    async def _reverify_mode(self) -> str:
-        """Return NeMo Gym's name for whether `/verify` needs a session: stateless, unsupported or unknown."""
-        return self._rows.reverify_mode
-
-    async def _list_tools(self) -> list[Json]:
-        """Return the tools as Responses function tools, ready for a dataset's rows."""
-        return self._schemas
-
-    async def _list_examples(self) -> list[Json]:
-        return example_rows(self.folder)
-
-    def _with_cookie(
-        self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes
-    ) -> bytes | RawResponse:
-        """Build the response. Clients other than Rollyard's get the cookie again, as some keep only the latest ones."""
-        if call.header(RUN_HEADER.encode()) is not None:
-            return body
-        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
-
-    def _open_session(self, call: RawRequest, row: Json, *, turn_based: bool = False) -> OpenEpisode[Environment[Any]]:
-        name = call.header(SESSION_HEADER.encode())
-        owner = call.header(OWNER_HEADER.encode()) or ""
-        try:
-            return self._sessions.open(
-                lambda: self._environment(row, self.settings), row, name=name, owner=owner, turn_based=turn_based
-            )
-        except BadTask as error:
-            raise Failure(FailureKind.BAD_TASK, str(error)) from error

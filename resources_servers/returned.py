@@ -4,15 +4,20 @@ lost silently.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import ValidationError
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import is_number
-from rollyard.records.rewards import tidy
+from rollyard.records.rewards import EXPECTED, tidy
 from rollyard.records.rollout_types import TurnSteps
 from rollyard.records.types import MAX_REWARD, Json, Verdict, is_recorded
-from rollyard.resources_servers.environment import ToolResult, Turn
-from rollyard.resources_servers.result_encoding import storable
+from rollyard.resources_servers.argument_checks import MAX_DEPTH, MAX_INTEGER
+from rollyard.resources_servers.environment import BadTask, ToolResult, Turn
+from rollyard.services.server.app import PLUGIN_EXITS, described
 
 _RECORDED_STEPS = TurnSteps.__optional_keys__
 _TRUTH = "True or False"
@@ -107,3 +112,68 @@ def _shown(name: str, value: Any) -> str:
     kind = type(value)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return f"{name}={value!r:.100} ({module}{kind.__name__})"
+
+
+def encoded(fields: Mapping[str, Any], source: str) -> bytes:
+    """Return the fields as JSON. Raises TypeError with the name of a field that cannot be encoded.
+
+    `source` is the start of the error message, such as `verify returned a Verdict`.
+    """
+    try:
+        return orjson.dumps(fields)
+    except TypeError:
+        made = {name: storable(value) for name, value in fields.items()}
+        for name, value in made.items():
+            try:
+                orjson.dumps(value)
+            except TypeError as error:
+                found = f"{name}={value!r:.100} ({type(value).__name__})"
+                raise TypeError(f"{source} with {found}, which is not JSON: {error}") from error
+        return orjson.dumps(made)
+
+
+def storable(value: Any, depth: int = 0) -> Any:
+    """Return the value without integers, strings and nesting that cannot be encoded as JSON."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, int) and not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
+        return hex(value)  # in decimal, the conversion takes quadratic time and Python refuses it
+    if isinstance(value, dict | list | tuple):
+        if depth == MAX_DEPTH:
+            return f"nested deeper than {MAX_DEPTH} levels"
+        if isinstance(value, dict):
+            return {storable(name): storable(inner, depth + 1) for name, inner in value.items()}
+        return [storable(inner, depth + 1) for inner in value]
+    return value
+
+
+T = TypeVar("T")
+
+
+async def bad_task_as_failure(work: Awaitable[T]) -> T:
+    """Await `work`. Raises Failure bad_task if it raises BadTask, and Failure server_error if it raises what would end
+    the server, such as SystemExit.
+    """
+    try:
+        return await work
+    except BadTask as error:
+        raise Failure(FailureKind.BAD_TASK, str(error)) from error
+    except SystemExit as error:
+        raise Failure(FailureKind.SERVER_ERROR, f"the environment called sys.exit({error.code!r})") from error
+    except PLUGIN_EXITS as error:
+        raise Failure(FailureKind.SERVER_ERROR, f"the environment raised {described(error)}") from error
+
+
+async def checked_verdict(work: Awaitable[Verdict]) -> Verdict:
+    """Await the verdict.
+
+    Raises Failure like `bad_task_as_failure`, and Failure malformed_answer if the verdict's reward is invalid.
+    """
+    try:
+        return await bad_task_as_failure(work)
+    except ValidationError as error:
+        wrong = [each["input"] for each in error.errors() if each["loc"] == ("reward",) and each["type"] != "missing"]
+        if not wrong or error.title != Verdict.__name__:
+            raise
+        detail = f"/verify returned reward {wrong[0]!r:.100}; {EXPECTED}"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error

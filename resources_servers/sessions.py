@@ -17,110 +17,14 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from rollyard.resources_servers.environment import Environment
 from rollyard.services.http.client import SESSION_HEADER
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import PLUGIN_EXITS, described
-
-# Closes each episode exactly once, in its own task and within a deadline.
-
-TURN_WAIT_S = 5.0
-"""How long the cleanup of an episode waits for a running call."""
-CLOSE_S = 30.0
-"""How long an environment's `close` may take before it is cancelled."""
-MAX_PARALLEL = 256
-"""Maximum number of environments that are closed at the same time."""
-
-
-class Closable(Protocol):
-    """The episode that a session contains."""
-
-    async def close(self) -> None:
-        """Release the episode's resources. Called exactly once."""
-
-
-class SessionCleanup:
-    """Runs the cleanup for one server's finished episodes."""
-
-    def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(MAX_PARALLEL)
-        self.failed = 0
-        """Number of episodes whose `close` raised, exceeded its deadline or cancelled itself."""
-
-    def __len__(self) -> int:
-        return len(self._running)
-
-    def begin(
-        self, name: str, episode: Closable, turn: asyncio.Lock, wait_s: float = TURN_WAIT_S
-    ) -> asyncio.Task[None]:
-        """Start closing an episode: once the call that holds its `turn` lock is done, or after `wait_s` seconds.
-
-        The returned task never raises an exception.
-        """
-        task = asyncio.create_task(self._end(name, episode, turn, wait_s))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return task
-
-    async def settle(self, deadline_s: float) -> None:
-        """Wait until all cleanups are done; cancel those that exceed the deadline."""
-        if not self._running:
-            return
-        _, left = await asyncio.wait(self._running, timeout=deadline_s)
-        if left:
-            log.warning("%d episodes did not close within %g s and are abandoned", len(left), deadline_s)
-        for task in left:
-            task.cancel()
-
-    async def _end(self, name: str, episode: Closable, turn: asyncio.Lock, wait_s: float) -> None:
-        acquired = await _acquire(name, turn, wait_s)
-        try:
-            async with self._slots:
-                self.failed += not await _close_episode(name, episode)
-        finally:
-            if acquired:
-                turn.release()
-
-
-async def _acquire(name: str, turn: asyncio.Lock, wait_s: float) -> bool:
-    try:
-        async with asyncio.timeout(wait_s):
-            await turn.acquire()
-    except TimeoutError:
-        log.warning("closing session %s although a call is still running after %g s", name, wait_s)
-        return False
-    return True
-
-
-async def _close_episode(name: str, episode: Closable) -> bool:
-    """Return whether the episode closed. Failures are logged."""
-
-    async def close() -> None:
-        try:
-            await episode.close()
-        except PLUGIN_EXITS as error:
-            raise RuntimeError(f"the environment raised {described(error)}") from error
-
-    # In its own task, so that a `close` that swallows its cancellation does not delay other episodes.
-    closing = asyncio.create_task(close())
-    try:
-        done, _ = await asyncio.wait({closing}, timeout=CLOSE_S)
-    finally:
-        closing.cancel()
-    if not done:
-        log.error("session %s did not close within %g s and is abandoned", name, CLOSE_S)
-    elif closing.cancelled():
-        log.error("closing session %s failed: the environment cancelled its own close", name)
-    elif error := closing.exception():
-        log.error("closing session %s failed", name, exc_info=error)
-    else:
-        return True
-    return False
-
 
 log = logging.getLogger(__name__)
 
@@ -129,21 +33,26 @@ CLOSE_WAIT_S = 5.0
 """How long `close` waits for the cleanup, which continues in the background."""
 STOP_S = 5.0
 """How long a stopping server waits for the cleanup of all sessions. Its process is killed soon afterwards."""
+TURN_WAIT_S = 5.0
+"""How long the cleanup of an episode waits for a running call."""
+CLOSE_S = 30.0
+"""How long an environment's `close` may take before it is cancelled."""
+MAX_PARALLEL = 256
+"""Maximum number of environments that are closed at the same time."""
 TOMBSTONES = 10_000
 TOMBSTONE_S = 900.0
 """How long tombstones are kept. Must exceed the time that a `/seed_session` request can wait in a busy server."""
 _NAME = re.compile(r"[0-9A-Za-z_-]{16,64}")
 
-T = TypeVar("T", bound=Closable)
 R = TypeVar("R")
 
 
 @dataclass(slots=True, eq=False)
-class OpenEpisode(Generic[T]):
+class OpenEpisode:
     """One open episode. A call holds the lock `turn` while it uses the episode, so calls never interleave."""
 
     id: str
-    episode: T
+    episode: Environment[Any]
     touched: float
     turn_based: bool = False
     """Whether it was opened by `/reset`: it then accepts the model's messages at `/step` and has no tools."""
@@ -160,16 +69,14 @@ class OpenEpisode(Generic[T]):
     """The set-up task while it is running."""
 
 
-class Sessions(Generic[T]):
-    """The open episodes of one server process."""
-
+class Sessions:
     def __init__(self, secret: str, *, idle_s: float, limit: int, verified_idle_s: float | None = None) -> None:
         """`verified_idle_s`: the idle limit of sessions that are `verified`; default: `idle_s`."""
         self._key = secret.encode()
         self._idle_s = idle_s
         self._verified_idle_s = idle_s if verified_idle_s is None else min(idle_s, verified_idle_s)
         self._limit = limit
-        self._open: dict[str, OpenEpisode[T]] = {}
+        self._open: dict[str, OpenEpisode] = {}
         self._cleanup = SessionCleanup()
         self._tombstones: OrderedDict[str, float] = OrderedDict()
 
@@ -178,23 +85,22 @@ class Sessions(Generic[T]):
 
     @property
     def failed_closes(self) -> int:
-        """Number of episodes whose `close` failed."""
         return self._cleanup.failed
 
     @property
-    def open_now(self) -> list[OpenEpisode[T]]:
+    def open_now(self) -> list[OpenEpisode]:
         """The open sessions, oldest first."""
         return list(self._open.values())
 
     def open(
         self,
-        make: Callable[[], T],
+        make: Callable[[], Environment[Any]],
         row: Json | None = None,
         *,
         name: str | None = None,
         owner: str = "",
         turn_based: bool = False,
-    ) -> OpenEpisode[T]:
+    ) -> OpenEpisode:
         """Open a session for the episode that `make` creates from `row`. If the agent chose a `name`, it becomes the
         session's id.
 
@@ -221,7 +127,7 @@ class Sessions(Generic[T]):
         self._open[session.id] = session
         return session
 
-    async def set_up(self, session: OpenEpisode[T], work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    async def set_up(self, session: OpenEpisode, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run the set-up `work` and return its result. If it fails, the session is closed. `close` cancels it."""
         try:
             async with session.turn:
@@ -245,11 +151,10 @@ class Sessions(Generic[T]):
         session.touched = time.monotonic()
         return result
 
-    def cookie(self, session: OpenEpisode[T]) -> bytes:
-        """Return the value of the Set-Cookie header for `session`."""
+    def cookie(self, session: OpenEpisode) -> bytes:
         return f"{COOKIE}={session.id}.{self._sign(session.id)}; Path=/; HttpOnly; SameSite=Lax".encode()
 
-    def find(self, call: RawRequest) -> OpenEpisode[T]:
+    def find(self, call: RawRequest) -> OpenEpisode:
         """Return the open session that the call's cookie identifies. Raises Failure session_lost if it is not open."""
         session = self._open.get(self._session_id(call))
         if session is None:
@@ -259,7 +164,7 @@ class Sessions(Generic[T]):
         return session
 
     @contextlib.asynccontextmanager
-    async def turn(self, session: OpenEpisode[T]) -> AsyncIterator[None]:
+    async def turn(self, session: OpenEpisode) -> AsyncIterator[None]:
         """Lock the session for one call. Raises Failure session_lost if it ends while the call waits for it."""
         async with session.turn:
             if session.id not in self._open:
@@ -339,6 +244,84 @@ class Sessions(Generic[T]):
 
     def _sign(self, session_id: str) -> str:
         return hmac.digest(self._key, session_id.encode(), "sha256").hex()[:32]
+
+
+class SessionCleanup:
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(MAX_PARALLEL)
+        self.failed = 0
+        """Number of episodes whose `close` raised, exceeded its deadline or cancelled itself."""
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def begin(
+        self, name: str, episode: Environment[Any], turn: asyncio.Lock, wait_s: float = TURN_WAIT_S
+    ) -> asyncio.Task[None]:
+        """Start closing an episode: once the call that holds its `turn` lock is done, or after `wait_s` seconds.
+
+        The returned task never raises an exception.
+        """
+        task = asyncio.create_task(self._end(name, episode, turn, wait_s))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def settle(self, deadline_s: float) -> None:
+        """Wait until all cleanups are done; cancel those that exceed the deadline."""
+        if not self._running:
+            return
+        _, left = await asyncio.wait(self._running, timeout=deadline_s)
+        if left:
+            log.warning("%d episodes did not close within %g s and are abandoned", len(left), deadline_s)
+        for task in left:
+            task.cancel()
+
+    async def _end(self, name: str, episode: Environment[Any], turn: asyncio.Lock, wait_s: float) -> None:
+        acquired = await _acquire(name, turn, wait_s)
+        try:
+            async with self._slots:
+                self.failed += not await _close_episode(name, episode)
+        finally:
+            if acquired:
+                turn.release()
+
+
+async def _acquire(name: str, turn: asyncio.Lock, wait_s: float) -> bool:
+    try:
+        async with asyncio.timeout(wait_s):
+            await turn.acquire()
+    except TimeoutError:
+        log.warning("closing session %s although a call is still running after %g s", name, wait_s)
+        return False
+    return True
+
+
+async def _close_episode(name: str, episode: Environment[Any]) -> bool:
+    """Return whether the episode closed. Failures are logged."""
+
+    async def close() -> None:
+        try:
+            await episode.close()
+        except PLUGIN_EXITS as error:
+            raise RuntimeError(f"the environment raised {described(error)}") from error
+
+    # In its own task, so that a `close` that swallows its cancellation does not delay other episodes.
+    closing = asyncio.create_task(close())
+    try:
+        done, _ = await asyncio.wait({closing}, timeout=CLOSE_S)
+    finally:
+        closing.cancel()
+    if not done:
+        log.error("session %s did not close within %g s and is abandoned", name, CLOSE_S)
+    elif closing.cancelled():
+        log.error("closing session %s failed: the environment cancelled its own close", name)
+    elif error := closing.exception():
+        log.error("closing session %s failed", name, exc_info=error)
+    else:
+        return True
+    return False
 
 
 def _not_open() -> Failure:

@@ -51,8 +51,6 @@ def tool(method: Method) -> Method:
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool of an Environment class."""
-
     name: str
     description: str
     arguments: type[BaseModel]

@@ -58,7 +58,6 @@ class GrlSokoban(Environment[SokobanSettings]):
 
     @classmethod
     def offers(cls, name: str, settings: SokobanSettings) -> bool:
-        """Offer `undo` only if the settings enable it."""
         return name != "undo" or settings.undo
 
     @tool
@@ -125,7 +124,6 @@ class GrlSokoban(Environment[SokobanSettings]):
         return Turn(self._shown(), reward, terminated, self.episode.over and not terminated, self._info())
 
     async def verify(self, response: Verification) -> Verdict:
-        """Return the episode's reward together with the number of moves and the optimum."""
         game, optimum = self.episode.game, self.optimum
         fields = {
             **self._info(),

@@ -68,8 +68,6 @@ class Room:
 
 
 class Step(NamedTuple):
-    """The result of one move."""
-
     reward: float
     done: bool
     """Whether all boxes are on targets or the step limit is reached."""
@@ -97,7 +95,6 @@ class Game:
         self.success = self.done = self.boxes_on_target == self._targets
 
     def board(self) -> str:
-        """Return the current board as text, with the symbols of `Room.board`."""
         return _text(self._cells)
 
     def position(self) -> Room:

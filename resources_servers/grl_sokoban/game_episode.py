@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from rollyard.resources_servers.grl_sokoban.game import BOX, STEP_COST, Game, Room
-from rollyard.resources_servers.grl_sokoban.reward_shaping import Shaping
-from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
-from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
+from rollyard.resources_servers.grl_sokoban.settings import ShapingSettings, SokobanSettings
+from rollyard.resources_servers.grl_sokoban.solver import UnsolvableRoom, fewest_moves, is_deadlocked
 
 
 class GameEpisode:
@@ -28,12 +27,10 @@ class GameEpisode:
 
     @property
     def ended_lost(self) -> bool:
-        """Whether the episode ended because the room can no longer be solved."""
         return self.lost is True and self._settings.deadlock == "end"
 
     @property
     def total_reward(self) -> float:
-        """Total reward for the steps so far, including shaping."""
         return self.game.total_reward if self._shaping is None else self.game.total_reward + self._shaping.total
 
     @property
@@ -47,7 +44,6 @@ class GameEpisode:
         return len(self._before)
 
     def move(self, action: int) -> float:
-        """Execute a move (1 to 4) and return its reward."""
         step = self.game.step(action)
         if not self._tracks_positions:
             self.over = step.done
@@ -64,7 +60,6 @@ class GameEpisode:
         return self.game.back_to(self._here) + self._arrived(before)
 
     def reward(self) -> float:
-        """Return the reward that the episode gets if it ends now."""
         if not self._settings.charge_unplayed or self.game.success:
             return self.total_reward
         if self.game.steps:
@@ -92,3 +87,36 @@ def is_lost(room: Room, most_states: int) -> bool | None:
 
 def _boxes(room: Room) -> bytes:
     return bytes(code == BOX for code in room.state)
+
+
+class Shaping:
+    def __init__(self, settings: ShapingSettings, solver_states: int, start: Room) -> None:
+        self._settings = settings
+        self._states = solver_states
+        self._potential = self.potential(start)
+        self.total = 0.0
+
+    def potential(self, position: Room) -> float:
+        """Return phi, which is between -bound and 0; it is 0 for a solved position."""
+        left = _moves_left(position, self._states)
+        most = self._settings.most_moves
+        return -(most if left is None else min(left, most)) / self._settings.scale
+
+    def arrive(self, position: Room) -> float:
+        after = self.potential(position)
+        earned = self._settings.gamma * after - self._potential
+        self._potential = after
+        self.total += earned
+        return earned
+
+
+@lru_cache(maxsize=16384)
+def _moves_left(room: Room, most_states: int) -> int | None:
+    """Return the minimum number of moves left; None if the position is unsolvable or the solver gives up.
+
+    Cached because the rollouts of a task reach the same positions.
+    """
+    try:
+        return fewest_moves(room, most_states)
+    except UnsolvableRoom:
+        return None

@@ -15,27 +15,23 @@ from rollyard.records.rollout_file import check_output
 from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.resources_servers.grl_sokoban.game import BOX, Room
 from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, Level, levels_of
-from rollyard.resources_servers.grl_sokoban.row_selection import (
-    RowSelection,
-    add_selection_options,
-    puzzle_of_board,
-    selection_from_options,
-)
-from rollyard.resources_servers.grl_sokoban.row_writer import (
+from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
+from rollyard.resources_servers.grl_sokoban.task_rows import (
     PromptBuilder,
     Row,
+    RowSelection,
     add_output,
+    add_selection_options,
     prompt_builder_from_options,
+    puzzle_of_board,
     row,
+    selection_from_options,
     write,
 )
-from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
 
 
 @dataclass
 class LevelRows:
-    """Converts levels to rows and counts the skipped levels by reason."""
-
     selection: RowSelection
     prompts: PromptBuilder
     max_rows: int

@@ -10,20 +10,18 @@ from rollyard.records.rollout_file import check_output
 from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.resources_servers.grl_sokoban.game import canonical_board
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
-from rollyard.resources_servers.grl_sokoban.row_selection import (
-    RowSelection,
-    add_selection_options,
-    selection_from_options,
-)
-from rollyard.resources_servers.grl_sokoban.row_writer import (
+from rollyard.resources_servers.grl_sokoban.solver import solve
+from rollyard.resources_servers.grl_sokoban.task_rows import (
     PromptBuilder,
     Row,
+    RowSelection,
     add_output,
+    add_selection_options,
     prompt_builder_from_options,
     row,
+    selection_from_options,
     write,
 )
-from rollyard.resources_servers.grl_sokoban.solver import solve
 
 SIZES = ((4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (4, 6), (6, 4), (5, 6), (6, 5), (5, 7), (7, 5), (6, 7), (7, 6))
 BOXES = (1, 1, 1, 1, 1, 2, 2, 3)
@@ -70,7 +68,6 @@ def labelled(
 
 
 def keys(spec: RoomSpec) -> Row:
-    """Return the fields of a row that determine its room."""
     return {"seed": spec.seed, "dim_room": list(spec.dim_room), "num_boxes": spec.num_boxes}
 
 

@@ -58,7 +58,6 @@ class Streams:
         self.bits: Callable[[int], int] = self._python.getrandbits
 
     def seed(self, seed: int) -> None:
-        """Reseed both generators."""
         self._python.seed(seed)
         self._numpy.seed(seed)
         self._words.clear()

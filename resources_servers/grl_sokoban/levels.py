@@ -29,8 +29,6 @@ class InvalidLevel(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of a file."""
-
     file: str
     index: int
     """Number of the level in the file, starting at 0."""

@@ -30,7 +30,6 @@ class View:
         self._tile_px = tile_px
 
     def text(self, board: str) -> str:
-        """Return the text part of the observation."""
         if self.kinds == ("text",):
             return board
         shown = [board] if "text" in self.kinds else []
@@ -110,7 +109,6 @@ LEGEND = (
 
 
 def data_url(board: str, tile_px: int) -> str:
-    """Return the image of a board as a data URL."""
     return "data:image/png;base64," + base64.b64encode(png(board, tile_px)).decode()
 
 

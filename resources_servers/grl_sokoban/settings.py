@@ -5,12 +5,45 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rollyard.resources_servers.argument_checks import no_bool
 from rollyard.resources_servers.base import EnvironmentSettings
+from rollyard.resources_servers.grl_sokoban.game import STEP_COST
 from rollyard.resources_servers.grl_sokoban.observation import Observation
-from rollyard.resources_servers.grl_sokoban.reward_shaping import ShapingSettings
+
+
+class ShapingSettings(BaseModel):
+    """Potential-based reward shaping, which rewards progress but not moving in circles.
+
+    A step from s to s' earns an additional gamma * phi(s') - phi(s), with phi = -(optimal moves left) / scale.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    """The trainer's discount factor. If it is 1, the total shaping reward is phi(end) - phi(start)."""
+    scale: float = Field(default=10.0, gt=0)
+    """Number of moves towards the solution that earn a reward of 1."""
+    most_moves: int = Field(default=50, ge=1)
+    """Upper limit for the number of moves left. Also used if the position is unsolvable or the solver gives up."""
+
+    @property
+    def bound(self) -> float:
+        """Bound of the potential, which is between -bound and 0."""
+        return self.most_moves / self.scale
+
+    @model_validator(mode="after")
+    def _check_gamma(self) -> ShapingSettings:
+        """Check that a blocked move far from the solution costs more than the (1 - gamma) * bound that it earns."""
+        if (1 - self.gamma) * self.bound >= STEP_COST:
+            least = 1 - STEP_COST / self.bound
+            raise ValueError(
+                f"gamma {self.gamma:g} would reward standing still: (1 - gamma) * most_moves / scale must be "
+                f"below {STEP_COST:g}, the cost of a step; use a gamma above {least:g}, a smaller most_moves or a "
+                "larger scale"
+            )
+        return self
 
 
 class SokobanSettings(EnvironmentSettings):

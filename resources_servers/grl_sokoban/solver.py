@@ -170,7 +170,6 @@ def _pushes(level: _Level, boxes: int, reach: int) -> Iterator[tuple[int, int]]:
 
 
 def _reach(level: _Level, player: int, free: int) -> int:
-    """Return the cells that the player can walk to."""
     down = level.deltas[DOWN]
     reach, before = player, 0
     while reach != before:

@@ -32,7 +32,6 @@ class Symmetry:
         return cls(index >= 4, index % 4)
 
     def room(self, room: Room) -> Room:
-        """Return the transformed position."""
         rows, cols = (room.cols, room.rows) if self.turns % 2 else (room.rows, room.cols)
         fixed, state = (self._cells(codes, room.cols) for codes in (room.fixed, room.state))
         return replace(room, rows=rows, cols=cols, fixed=fixed, state=state)
@@ -45,7 +44,6 @@ class Symmetry:
         return action
 
     def solution(self, solution: Solution) -> Solution:
-        """Return the corresponding solution of the transformed room."""
         return replace(solution, path=tuple(map(self.action, solution.path)))
 
     def _cells(self, codes: bytes, cols: int) -> bytes:

@@ -51,8 +51,6 @@ class SokobanTask(BaseModel):
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A room and its optimum."""
-
     room: Room
     optimum: Solution | None
     """None if the search reached its limit before it found the optimum."""

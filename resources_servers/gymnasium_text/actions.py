@@ -26,8 +26,6 @@ class InvalidAction(ValueError):
 
 
 class Actions:
-    """Parses actions of one action space."""
-
     def __init__(self, space: Any, names: Sequence[str]) -> None:
         self._space = space
         is_discrete = type(space).__name__ == "Discrete"  # MultiDiscrete has a `start` as well, which is an array
@@ -38,7 +36,6 @@ class Actions:
 
     @property
     def expected(self) -> str:
-        """What the model should write."""
         if self._count is not None:
             last = self._start + self._count - 1
             numbers = f"a number from {self._start} to {last}"

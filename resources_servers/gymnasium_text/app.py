@@ -23,8 +23,7 @@ from rollyard.resources_servers.base import (
     tool,
 )
 from rollyard.resources_servers.gymnasium_text.actions import Actions, InvalidAction, action_in, names_of
-from rollyard.resources_servers.gymnasium_text.game import Gym, observation_text, open_gym
-from rollyard.resources_servers.gymnasium_text.settings import GymnasiumSettings
+from rollyard.resources_servers.gymnasium_text.game import Gym, GymnasiumSettings, observation_text, open_gym
 
 
 class GymnasiumText(Environment[GymnasiumSettings]):
@@ -70,7 +69,6 @@ class GymnasiumText(Environment[GymnasiumSettings]):
             gym.threads.shutdown(wait=False, cancel_futures=True)
 
     async def seed(self) -> list[Json]:
-        """Create and reset the environment. The first observation and the actions are the model's first message."""
         await self.shared.run(f"reset of {self._env_id}", self._open)
         return [{"role": "user", "content": self._opening}]
 
@@ -103,7 +101,6 @@ class GymnasiumText(Environment[GymnasiumSettings]):
         return Verdict(reward=self._return, **fields)
 
     async def close(self) -> None:
-        """Close the environment."""
         env, self._env = self._env, None
         if env is not None:
             await self.shared.run(f"close of {self._env_id}", env.close)

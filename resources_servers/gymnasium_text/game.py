@@ -12,19 +12,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import orjson
+from pydantic import Field
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.optional import load
+from rollyard.resources_servers.base import EnvironmentSettings
 from rollyard.resources_servers.gymnasium_text.actions import Actions, names_of
-from rollyard.resources_servers.gymnasium_text.settings import GymnasiumSettings
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Gym:
-    """What all episodes of a server share."""
-
     gymnasium: Any
     threads: ThreadPoolExecutor
     settings: GymnasiumSettings
@@ -134,3 +133,20 @@ def _taxi(env: Any, observation: Any) -> str:
 def _blackjack(observation: Any) -> str:
     hand, card, ace = (int(part) for part in observation)
     return f"Your hand is worth {hand}{' with a usable ace' if ace else ''}. The dealer shows {_CARDS.get(card, card)}."
+
+
+class GymnasiumSettings(EnvironmentSettings):
+    env_id: str | None = None
+    """Gymnasium's id of the environment, such as FrozenLake-v1; a row's `env_id` takes precedence."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of gymnasium.make, such as {is_slippery: false}; those of a row's `kwargs` take precedence."""
+    modules: list[str] = Field(default_factory=list)
+    """Modules that register further environments when they are imported."""
+    action_names: list[str] = Field(default_factory=list)
+    """Names of the discrete actions, in the order of their numbers; default: those of Gymnasium's own environments."""
+    success_return: float | None = None
+    """An episode with at least this return is a success; default: success is not defined."""
+    step_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a reset or step may take. Must be below the agent's `tool_timeout_s`."""
+    threads: int = Field(default=16, ge=1)
+    """Number of threads that run the environments' methods."""

@@ -19,8 +19,7 @@ from rollyard.resources_servers.base import BadTask, Environment, ToolResult, Ve
 from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
 from rollyard.resources_servers.harbor_task.task_box import TaskBox
 from rollyard.resources_servers.harbor_task.task_folder import HarborSettings, TaskSet, load_tasks
-from rollyard.services.sandbox.shell.records import CommandResult
-from rollyard.services.sandbox.shell.shell_box import BoxDied, ShellBox, plan_for
+from rollyard.services.sandbox.shell_box import BoxDied, CommandResult, ShellBox, plan_for
 
 _OUTPUT_KEPT = 10_000
 """Characters of the tests' output that the rollout records."""

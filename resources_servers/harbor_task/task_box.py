@@ -15,8 +15,7 @@ from rollyard.records.json_values import is_number
 from rollyard.records.types import MAX_REWARD
 from rollyard.resources_servers.harbor_task.dockerfile import Copy, Run, UnsupportedTask
 from rollyard.resources_servers.harbor_task.task_folder import ENVIRONMENT, SOLUTION, TESTS, HarborSettings, TaskFolder
-from rollyard.services.sandbox.shell.records import BoxEntry, CommandResult
-from rollyard.services.sandbox.shell.shell_box import BoxDied, BoxRefused, ShellBox, plan_for
+from rollyard.services.sandbox.shell_box import BoxDied, BoxEntry, BoxRefused, CommandResult, ShellBox, plan_for
 
 VERIFIER_LOGS = "/logs/verifier"
 _LOGS = ("/logs/agent", VERIFIER_LOGS, "/logs/artifacts")

@@ -27,8 +27,7 @@ from rollyard.resources_servers.harbor_task.dockerfile import (
     read_build,
 )
 from rollyard.services.sandbox.inside.private_tree import SYSTEM_PATHS
-from rollyard.services.sandbox.shell.records import BoxLimits
-from rollyard.services.sandbox.shell.shell_box import is_visible
+from rollyard.services.sandbox.shell_box import BoxLimits, is_visible
 
 EXAMPLES = Path(__file__).parent / "examples"
 

@@ -5,23 +5,33 @@ The main trial includes positive controls, because a jail in which nothing works
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
-from rollyard.services.sandbox import command
+from rollyard.records.search_path import IMPORT_ROOT
+from rollyard.services.sandbox import bubblewrap_entry
 from rollyard.services.sandbox.inside.jail_plan import Plan
+from rollyard.services.sandbox.inside.privileges import NOBODY
 from rollyard.services.sandbox.python_runtime import PythonRuntime
 from rollyard.services.sandbox.records import Layers, Limits, Trial
-from rollyard.services.sandbox.zygote_link import KernelFeatures
+from rollyard.services.sandbox.zygote_link import Command, KernelFeatures
 
 MIB = 1 << 20
+_INSIDE = Path(__file__).resolve().parent / "inside"
+_MOUNT_POINT = "/jail"
+_FLAGS = ("-S", "-s", "-P", "-B", "-u", "-W", "ignore")
+"""Flags: no site-packages, no working directory on sys.path, no bytecode files, no buffering, no warnings."""
+_ZYGOTE = "rollyard.services.sandbox.inside.zygote"
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
 @dataclass(frozen=True)
 class IsolationMode:
-    """A way to isolate answers from the host."""
-
     name: str
-    command: command.Command
+    command: Command
     namespaces: bool
     landlock: bool
     seccomp: bool
@@ -29,13 +39,12 @@ class IsolationMode:
     """False if answers run as ordinary processes of this user."""
 
     def plan(self, limits: Limits, features: KernelFeatures, python: PythonRuntime) -> Plan:
-        """Return the plan to send to the zygote."""
         return Plan(
             namespaces=self.namespaces,
             landlock=self.landlock and features.landlock > 0,
             seccomp=self.seccomp and features.seccomp,
-            readable=command.readable(python),
-            tree=command.tree(python) if self.landlock and features.private_tree else (),
+            readable=(*python.paths, str(_INSIDE), *_DEVICES),
+            tree=tree(python) if self.landlock and features.private_tree else (),
             cpu_s=limits.cpu_s,
             wall_s=limits.wall_s,
             memory=limits.memory_mb * MIB,
@@ -84,13 +93,47 @@ def modes(python: PythonRuntime, bubblewrap: str | None, *, unsandboxed: bool) -
     """Return the modes to try, best first. `bubblewrap`: path of the bubblewrap program, if it is installed."""
     found = []
     if bubblewrap is not None:
-        wrapped = command.bubblewrap(bubblewrap, python)
+        wrapped = bubblewrap_command(bubblewrap, python)
         found.append(IsolationMode("bubblewrap", wrapped, namespaces=True, landlock=False, seccomp=True))
-    plain = command.plain(python)
+    plain = plain_command(python)
     found.append(IsolationMode("landlock", plain, namespaces=False, landlock=True, seccomp=True))
     if unsandboxed:
         found.append(IsolationMode("none", plain, namespaces=False, landlock=False, seccomp=False, isolates=False))
     return found
+
+
+def bubblewrap_command(program: str, python: PythonRuntime) -> Command:
+    """Return the command that starts a zygote in its own namespaces, where it sees only a read-only interpreter."""
+    files = [*python.files, (str(_INSIDE), f"{_MOUNT_POINT}/rollyard/services/sandbox/inside")]
+    before = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    before += ["--unshare-cgroup-try", "--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "jail"]
+    before += ["--die-with-parent", "--new-session", "--clearenv"]
+    for name, value in _environment(python, _MOUNT_POINT).items():
+        before += ["--setenv", name, value]
+    hidden = [f"{folder}/site-packages" for folder in python.paths if Path(folder, "site-packages").is_dir()]
+    after = [word for folder in hidden for word in ("--tmpfs", folder, "--remount-ro", folder)]
+    after += [word for device in _DEVICES for word in ("--dev-bind", device, device)]
+    after += ["--dir", "/tmp", "--proc", "/proc", "--remount-ro", "/", "--chdir", "/"]
+    after += [python.program, *_FLAGS, "-m", _ZYGOTE]
+    entry_arguments = {"root": str(IMPORT_ROOT), "files": files, "before": before, "after": after}
+    base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    return Command([base, "-I", "-S", bubblewrap_entry.__file__, json.dumps(entry_arguments)], {})
+
+
+def plain_command(python: PythonRuntime) -> Command:
+    """Return the command that starts a zygote without namespaces. Its children use Landlock and seccomp instead."""
+    return Command([python.program, *_FLAGS, "-m", _ZYGOTE], _environment(python, str(IMPORT_ROOT)))
+
+
+def tree(python: PythonRuntime) -> tuple[tuple[str, str], ...]:
+    """Return sources and targets of the files that exist for answers under Landlock, if the others can be hidden."""
+    same = (*python.paths, str(_INSIDE), *_DEVICES)
+    return tuple(dict.fromkeys([*((path, path) for path in same), *python.files]))
+
+
+def _environment(python: PythonRuntime, root: str) -> dict[str, str]:
+    """Return the zygote's initial environment, which it clears. PYTHONHASHSEED makes set order reproducible."""
+    return {"PYTHONPATH": root, "PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": python.library_path, "LC_ALL": "C.UTF-8"}
 
 
 CONTROL = Trial(

@@ -46,7 +46,6 @@ class PythonRuntime:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths of its files on the host."""
         return tuple(sorted({source for source, _ in self.files}))
 
 

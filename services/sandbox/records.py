@@ -10,8 +10,6 @@ from rollyard.records.types import Record
 
 
 class Limits(Record):
-    """Resource limits for one answer."""
-
     cpu_s: int = Field(default=5, ge=1)
     """CPU seconds for each process, which do not depend on the host's load."""
     wall_s: float = Field(default=5.0, gt=0)
@@ -33,8 +31,6 @@ MAX_TIMES = 100
 
 
 class Trial(Record):
-    """An answer and the tests that it must pass."""
-
     code: str
     """The untrusted program."""
     names: tuple[str, ...]
@@ -83,8 +79,6 @@ class Layers(Record):
 
 
 class Outcome(Record):
-    """The result of a trial."""
-
     ending: Ending
     tests_passed: int
     tests: int

@@ -7,13 +7,13 @@ import json
 import logging
 import os
 import secrets
+import shutil
 import socket
 import tempfile
 from typing import IO, Any
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json
-from rollyard.services.sandbox.command import find_bubblewrap
 from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.inside.deadline import MAX_EXTENSION
 from rollyard.services.sandbox.isolation_modes import CONTROL, REFUTED, WORKS, IsolationMode, modes
@@ -45,7 +45,7 @@ class Sandbox:
         self._limits = limits
         self._slots = asyncio.Semaphore(slots or len(os.sched_getaffinity(0)))
         self._python = python
-        self._bubblewrap = find_bubblewrap() if bubblewrap == "" else bubblewrap
+        self._bubblewrap = shutil.which("bwrap") if bubblewrap == "" else bubblewrap
         self._allow_unsandboxed = allow_unsandboxed
         self._errors: IO[bytes] | None = None
         self._mode: IsolationMode | None = None

@@ -7,12 +7,11 @@ import json
 import socket
 import struct
 import subprocess
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from rollyard.records.types import Json
-from rollyard.services.sandbox.command import Command
 from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.inside.jail_plan import Plan
 
@@ -21,6 +20,14 @@ _START_S = 20.0
 
 class ZygoteDied(Exception):
     """Raised when the zygote is not running. The message usually includes its last line of output."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command to start, with its environment."""
+
+    arguments: list[str]
+    environment: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -35,8 +42,6 @@ class KernelFeatures:
 
 
 class ZygoteClient:
-    """Controls a running zygote."""
-
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, errors: IO[bytes]) -> None:
         self._process = process
         self._control = control
@@ -67,7 +72,7 @@ class ZygoteClient:
         zygote = cls(process, own_end, errors)
         try:
             async with asyncio.timeout(_START_S):
-                zygote.features = KernelFeatures(**await zygote._greeting())
+                zygote.features = KernelFeatures(**await read_message(own_end))
         except (TimeoutError, ValueError, OSError) as error:
             await zygote.stop()
             raise ZygoteDied(zygote.stderr_tail() or f"no greeting: {error!r}") from error
@@ -75,11 +80,10 @@ class ZygoteClient:
 
     async def send_plan(self, plan: Plan) -> None:
         """Send the plan. Call this once, before the first job. Raises OSError if the zygote has exited."""
-        await asyncio.get_running_loop().sock_sendall(self._control, framed(plan.fields()))
+        await asyncio.get_running_loop().sock_sendall(self._control, framed(asdict(plan)))
 
     @property
     def alive(self) -> bool:
-        """True while the zygote's process is running."""
         return self._process.poll() is None
 
     def jail(self, times: int = 1) -> socket.socket:
@@ -104,17 +108,24 @@ class ZygoteClient:
         await asyncio.to_thread(self._process.wait)
 
     def stderr_tail(self) -> str:
-        """Return the last line of the zygote's standard error."""
         path = Path(f"/proc/self/fd/{self._errors.fileno()}")
         return path.read_bytes()[-1500:].decode(errors="replace").strip().rpartition("\n")[2]
 
-    async def _greeting(self) -> Json:
-        loop = asyncio.get_running_loop()
-        received = b""
-        while len(received) < 4 or len(received) < 4 + struct.unpack("=I", received[:4])[0]:
-            piece = await loop.sock_recv(self._control, 4096)
+
+async def read_message(end: socket.socket) -> Json:
+    """Return the next framed message. Raises OSError if the peer has disconnected, and ValueError if it is not JSON."""
+    loop = asyncio.get_running_loop()
+
+    async def exactly(count: int) -> bytes:
+        pieces = []
+        while count:
+            piece = await loop.sock_recv(end, min(count, 1 << 20))
             if not piece:
-                raise OSError("the zygote exited")
-            received += piece
-        greeting: Json = json.loads(received[4:])
-        return greeting
+                raise OSError("it closed its connection")
+            pieces.append(piece)
+            count -= len(piece)
+        return b"".join(pieces)
+
+    (length,) = struct.unpack("=I", await exactly(4))
+    message: Json = json.loads(await exactly(length))
+    return message

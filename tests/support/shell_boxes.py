@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rollyard.records.errors import OperatorError
-from rollyard.services.sandbox.shell.records import BoxLimits
-from rollyard.services.sandbox.shell.shell_box import ShellBox, plan_for
+from rollyard.services.sandbox.shell_box import BoxLimits, ShellBox, plan_for
 
 _found: list[str] = []
 

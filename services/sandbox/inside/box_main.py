@@ -1,4 +1,7 @@
-"""Entry point of a box's process: new namespaces, then orders from the server until it disconnects."""
+"""Entry point of a box's process: new namespaces, then orders from the server until it disconnects.
+
+This process becomes the box's process 1, which runs commands and writes, reads and removes files.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,78 @@ from typing import Any
 
 from rollyard.services.sandbox.inside import libc, seccomp
 from rollyard.services.sandbox.inside import private_tree as root
-from rollyard.services.sandbox.inside.box_plan import BoxPlan
 from rollyard.services.sandbox.inside.channel import Channel, ChannelClosed
+from rollyard.services.sandbox.inside.jail_plan import BoxPlan
 from rollyard.services.sandbox.inside.privileges import NOBODY
-
-# Executes commands in a box and returns their output. This process is the box's process 1.
 
 _DRAIN_S = 0.2
 """How long output is read after the command has exited, in case that a background process still writes."""
 _NOT_FOUND = 127
+_NAMESPACES = libc.NAMESPACES & ~libc.CLONE_NEWUSER
+
+
+def main() -> None:
+    """Read the plan from standard input, set up the box, report whether that worked, and serve orders."""
+    control = socket.socket(fileno=os.dup(0))  # Python's descriptors are not inherited; 0 would be
+    os.set_inheritable(control.fileno(), False)
+    channel = Channel(control)
+    plan = BoxPlan(**channel.receive())
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    try:
+        _leave_root()
+        libc.enter_user_namespace(0, 0, _NAMESPACES)
+    except OSError as error:
+        channel.send({"refused": f"user namespaces: {error.strerror}"})
+        return
+    libc.die_with_parent(signal.SIGKILL)  # reset by the change of user
+    child = os.fork()
+    if child:
+        control.close()
+        os.waitpid(child, 0)
+        return
+    try:
+        libc.die_with_parent(signal.SIGKILL)
+        missing = root.build(plan)
+        root.start_loopback()
+        socket.sethostname(plan.hostname)
+        libc.drop_capabilities()
+        libc.no_new_privileges()
+        libc.hide_memory()
+        seccomp.install(namespaces=True, shell=True)
+    except OSError as error:
+        channel.send({"refused": str(error)})
+        os._exit(1)
+    channel.send({"ready": missing})
+    _serve(channel, plan)
+
+
+def _leave_root() -> None:
+    """If running as root, become an unprivileged user, so that root in the box has no rights on the host's files."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        libc.show_memory()  # else /proc/self, with the namespace's maps, belongs to root
+
+
+def _serve(channel: Channel, plan: BoxPlan) -> None:
+    actions: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "run": lambda order: run(order, plan),
+        "write": lambda order: write(order["entries"]),
+        "read": lambda order: read(order["path"], order["limit"]),
+        "remove": lambda order: remove(order["path"]),
+        "kill": lambda order: kill_all(),
+    }
+    while True:
+        try:
+            order = channel.receive()
+        except ChannelClosed:
+            os._exit(0)
+        try:
+            answer = {"result": actions[order["do"]](order)}
+        except (OSError, RecursionError, MemoryError) as error:  # of files that the commands created
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        channel.send(answer)
 
 
 def run(order: dict[str, Any], plan: BoxPlan) -> dict[str, Any]:
@@ -56,7 +122,6 @@ def run(order: dict[str, Any], plan: BoxPlan) -> dict[str, Any]:
 
 
 def kill_all() -> None:
-    """Kill every other process of the box."""
     while True:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
@@ -146,9 +211,6 @@ class _Output:
         return f"{start}\n[{self.dropped} bytes omitted]\n{end}" if self.dropped else start + end
 
 
-# Writes, reads and removes files in a box, for the server.
-
-
 def write(entries: list[dict[str, Any]]) -> None:
     """Create the folders, files and links, each with its parents. An existing file is replaced. Raises OSError."""
     for entry in entries:
@@ -192,73 +254,6 @@ def remove(path: str) -> None:
 def _unlink(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # noqa: PTH108
-
-
-_NAMESPACES = libc.NAMESPACES & ~libc.CLONE_NEWUSER
-
-
-def main() -> None:
-    """Read the plan from standard input, set up the box, report whether that worked, and serve orders."""
-    control = socket.socket(fileno=os.dup(0))  # Python's descriptors are not inherited; 0 would be
-    os.set_inheritable(control.fileno(), False)
-    channel = Channel(control)
-    plan = BoxPlan.from_fields(channel.receive())
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    try:
-        _leave_root()
-        libc.enter_user_namespace(0, 0, _NAMESPACES)
-    except OSError as error:
-        channel.send({"refused": f"user namespaces: {error.strerror}"})
-        return
-    libc.die_with_parent(signal.SIGKILL)  # reset by the change of user
-    child = os.fork()
-    if child:
-        control.close()
-        os.waitpid(child, 0)
-        return
-    try:
-        libc.die_with_parent(signal.SIGKILL)
-        missing = root.build(plan)
-        root.start_loopback()
-        socket.sethostname(plan.hostname)
-        libc.drop_capabilities()
-        libc.no_new_privileges()
-        libc.hide_memory()
-        seccomp.install(namespaces=True, shell=True)
-    except OSError as error:
-        channel.send({"refused": str(error)})
-        os._exit(1)
-    channel.send({"ready": missing})
-    _serve(channel, plan)
-
-
-def _leave_root() -> None:
-    """If running as root, become an unprivileged user, so that root in the box has no rights on the host's files."""
-    if os.getuid() == 0:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        libc.show_memory()  # else /proc/self, with the namespace's maps, belongs to root
-
-
-def _serve(channel: Channel, plan: BoxPlan) -> None:
-    actions: dict[str, Callable[[dict[str, Any]], Any]] = {
-        "run": lambda order: run(order, plan),
-        "write": lambda order: write(order["entries"]),
-        "read": lambda order: read(order["path"], order["limit"]),
-        "remove": lambda order: remove(order["path"]),
-        "kill": lambda order: kill_all(),
-    }
-    while True:
-        try:
-            order = channel.receive()
-        except ChannelClosed:
-            os._exit(0)
-        try:
-            answer = {"result": actions[order["do"]](order)}
-        except (OSError, RecursionError, MemoryError) as error:  # of files that the commands created
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        channel.send(answer)
 
 
 if __name__ == "__main__":

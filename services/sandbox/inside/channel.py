@@ -21,8 +21,6 @@ def framed(message: Any) -> bytes:
 
 
 class Channel:
-    """Sends and receives messages over a stream socket."""
-
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 

@@ -1,9 +1,9 @@
-"""Plan: the restrictions that a jail applies. The server sends them to the zygote once, at startup."""
+"""What jails and shell boxes show and allow. The server sends a plan once, as JSON, so its tuples arrive as lists."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Plan:
     landlock: bool
     """Whether Landlock restricts access to files, the network and signals."""
     seccomp: bool
-    readable: tuple[str, ...]
+    readable: Sequence[str]
     """Paths that stay readable under Landlock: the interpreter's files."""
     cpu_s: int
     wall_s: float
@@ -25,21 +25,28 @@ class Plan:
     open_files: int
     tmp_size: int
     output: int
-    tree: tuple[tuple[str, str], ...] = ()
+    tree: Sequence[tuple[str, str]] = ()
     """Sources and targets of the only files that exist for an answer under Landlock; empty: the host's file tree."""
     rules: int = -1
     """The zygote's file descriptor for the Landlock ruleset that allows `readable`."""
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields as a dict that can be sent in a message."""
-        return asdict(self)
 
     def with_time_scaled_by(self, times: int) -> Plan:
         """Return a plan with the CPU time and the deadline multiplied by `times`."""
         return replace(self, cpu_s=times * self.cpu_s, wall_s=times * self.wall_s)
 
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Plan:
-        """Rebuild a plan from the result of `fields`."""
-        tree = tuple((source, target) for source, target in fields["tree"])
-        return cls(**{**fields, "readable": tuple(fields["readable"]), "tree": tree})
+
+@dataclass(frozen=True)
+class BoxPlan:
+    """What a shell box shows and allows. Sizes are in bytes."""
+
+    visible: Sequence[str]
+    """Files and folders of the host that are visible read-only under their own paths, in addition to SYSTEM_PATHS."""
+    folders: Sequence[str]
+    """Writable folders to create."""
+    storage: int
+    """Size of everything that the box can write."""
+    memory: int
+    """Address space of each process."""
+    processes: int
+    open_files: int
+    hostname: str = "box"

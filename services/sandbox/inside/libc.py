@@ -23,7 +23,6 @@ def _libc() -> ctypes.CDLL:
 
 
 def syscall(number: int, *arguments: object) -> int:
-    """Run system call `number` and return its result."""
     return checked(_libc().syscall(ctypes.c_long(number), *arguments), f"system call {number}")
 
 
@@ -36,7 +35,6 @@ def checked(result: int, what: str) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Enter the new namespaces that `flags` specifies."""
     checked(_libc().unshare(flags), "unshare")
 
 
@@ -53,13 +51,11 @@ def enter_user_namespace(user: int, group: int, flags: int = 0) -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """Mount a file system, or bind-mount a file or folder."""
     found = _libc().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
     checked(found, f"mount {target}")
 
 
 def prctl(option: int, *arguments: int) -> None:
-    """Call prctl for this process."""
     words = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
     checked(_libc().prctl(option, *words), f"prctl {option}")
 

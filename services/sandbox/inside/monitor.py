@@ -20,35 +20,6 @@ from rollyard.services.sandbox.inside.deadline import DeadlineClock
 from rollyard.services.sandbox.inside.jail_plan import Plan
 from rollyard.services.sandbox.inside.test_runner import run_tests
 
-# Reads the output of a jail from a pipe.
-
-
-class PipeReader:
-    """Keeps the first `limit` bytes from a pipe and discards the rest."""
-
-    def __init__(self, descriptor: int, limit: int) -> None:
-        self.descriptor = descriptor
-        self.data = b""
-        self.cut = False
-        self.open = True
-        self._limit = limit
-        os.set_blocking(descriptor, False)
-
-    def read(self) -> None:
-        """Read the available data without blocking."""
-        for _ in range(16):  # bounded, so that endless output does not delay the deadline
-            try:
-                piece = os.read(self.descriptor, 1 << 16)
-            except BlockingIOError:
-                return
-            if not piece:
-                self.open = False
-                return
-            room = self._limit - len(self.data)
-            self.data += piece[:room]
-            self.cut |= len(piece) > room
-
-
 _REPORT_BYTES = 64 * 1024
 _REPORT_GRACE_S = 1.0
 
@@ -137,7 +108,6 @@ def _wait(clock: DeadlineClock, job: int, report: PipeReader, output: PipeReader
 
 
 def _run_tests(plan: Plan, job: int, report: int, output: int, to_close: tuple[int, ...]) -> None:
-    """Run the tests in the child process. Never returns."""
     try:
         for descriptor in to_close:
             os.close(descriptor)
@@ -152,6 +122,27 @@ def _run_tests(plan: Plan, job: int, report: int, output: int, to_close: tuple[i
         os._exit(0)
 
 
-def prepare() -> None:
-    """Make this process die with the zygote. Call this in the forked process before `watch`."""
-    libc.die_with_parent(signal.SIGKILL)
+class PipeReader:
+    """Keeps the first `limit` bytes from a pipe and discards the rest."""
+
+    def __init__(self, descriptor: int, limit: int) -> None:
+        self.descriptor = descriptor
+        self.data = b""
+        self.cut = False
+        self.open = True
+        self._limit = limit
+        os.set_blocking(descriptor, False)
+
+    def read(self) -> None:
+        """Read the available data without blocking."""
+        for _ in range(16):  # bounded, so that endless output does not delay the deadline
+            try:
+                piece = os.read(self.descriptor, 1 << 16)
+            except BlockingIOError:
+                return
+            if not piece:
+                self.open = False
+                return
+            room = self._limit - len(self.data)
+            self.data += piece[:room]
+            self.cut |= len(piece) > room

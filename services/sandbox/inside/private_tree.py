@@ -1,5 +1,7 @@
 """Hides the host's files from a process: a private mount namespace in which only some files exist, read-only.
 
+`build` makes the file system of a shell box in memory, with the host's programs; `enter` that of an answer.
+
 Landlock refuses to open other files, but not to look whether they exist, how large they are and when they changed.
 """
 
@@ -14,9 +16,7 @@ import struct
 from collections.abc import Iterable
 
 from rollyard.services.sandbox.inside import libc
-from rollyard.services.sandbox.inside.box_plan import BoxPlan
-
-# Builds the file system of a box: an empty one in memory, with the host's programs read-only.
+from rollyard.services.sandbox.inside.jail_plan import BoxPlan
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = (

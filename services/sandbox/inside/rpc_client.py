@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollyard.services.sandbox.inside.channel import Channel, ChannelClosed
-from rollyard.services.sandbox.inside.exceptions import describe_exception, to_exception
-from rollyard.services.sandbox.inside.value_codec import decode, encode
+from rollyard.services.sandbox.inside.value_codec import decode, describe_exception, encode, to_exception
 
 
 class AnswerProcessExited(BaseException):
@@ -21,8 +20,6 @@ class AnswerProcessExited(BaseException):
 
 
 class AnswerClient:
-    """Sends requests to the answer's process."""
-
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._remote_objects: dict[int, RemoteObject] = {}

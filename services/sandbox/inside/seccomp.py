@@ -180,7 +180,6 @@ def _by_arguments(
 
 
 def _refuse_any_of(*requests: int) -> list[Instruction]:
-    """Refuse the call if its second argument is one of `requests`."""
     return [line for request in requests for line in _refuse_if(1, _EQUAL, request)]
 
 

@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 from rollyard.services.sandbox.inside import jail, libc
 from rollyard.services.sandbox.inside.answer_process import AnswerProcess
 from rollyard.services.sandbox.inside.channel import Channel, ChannelClosed
-from rollyard.services.sandbox.inside.exceptions import ForeignException
 from rollyard.services.sandbox.inside.jail_plan import Plan
 from rollyard.services.sandbox.inside.rpc_client import AnswerClient, AnswerProcessExited
+from rollyard.services.sandbox.inside.value_codec import ForeignException
 
 _FILE = "<tests>"
 _FIRST_FREE = 3
@@ -64,8 +64,6 @@ def run_tests(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
 
 
 class _AnswerExit:
-    """Waits for or kills the answer's process."""
-
     def __init__(self, process: int) -> None:
         self._process = process
         self._ended = False
@@ -77,7 +75,6 @@ class _AnswerExit:
             os.waitpid(self._process, 0)
 
     def describe(self) -> str:
-        """Return a phrase that describes how the process exited."""
         for _ in range(20):  # the socket closes shortly before the process can be waited for
             pid, status, _ = os.wait4(self._process, os.WNOHANG)
             if pid:
@@ -126,7 +123,6 @@ def _failed(passed: int, state: str, reason: str, passed_over: str = "") -> dict
 
 
 def _explain(error: BaseException, answer_exit: _AnswerExit, line: str) -> tuple[str, str]:
-    """Return why the tests ended: a state, and a readable reason."""
     where = f" at: {line}" if line else " outside the tests"
     if isinstance(error, AnswerProcessExited):
         describe = answer_exit.describe()

@@ -20,7 +20,7 @@ from os import environ
 from rollyard.services.sandbox.inside import landlock, libc, private_tree, privileges, seccomp
 from rollyard.services.sandbox.inside.channel import Channel
 from rollyard.services.sandbox.inside.jail_plan import Plan
-from rollyard.services.sandbox.inside.monitor import prepare, watch
+from rollyard.services.sandbox.inside.monitor import watch
 
 _MIN_RULES_DESCRIPTOR = 16
 """Lowest descriptor for the Landlock rules, above those that an answer's process uses."""
@@ -31,10 +31,7 @@ _PRELOADED = (
 
 
 def main() -> None:
-    """Fork jails until the server disconnects.
-
-    Before that, send the kernel's features and receive the plan.
-    """
+    """Fork jails until the server disconnects. Before that, send the kernel's features and receive the plan."""
     control = socket.socket(fileno=0)
     libc.die_with_parent(signal.SIGKILL)
     stdlib = os.path.dirname(os.__file__)  # noqa: PTH120 (pathlib is not loaded)
@@ -44,7 +41,7 @@ def main() -> None:
         "private_tree": _is_supported(lambda: private_tree.enter([(stdlib, stdlib)])),
     }
     Channel(control).send(features)
-    plan = Plan.from_fields(Channel(control).receive())
+    plan = Plan(**Channel(control).receive())
     if plan.tree:
         private_tree.enter(plan.tree)
     if plan.landlock:
@@ -69,7 +66,7 @@ def main() -> None:
         for job in received:
             if os.fork() == 0:
                 try:
-                    prepare()
+                    libc.die_with_parent(signal.SIGKILL)
                     os.dup2(devnull, control.fileno())
                     watch(plan.with_time_scaled_by(message[0]), job)
                 except BaseException:

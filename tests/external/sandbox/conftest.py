@@ -9,7 +9,7 @@ import pytest
 from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.resources_servers.python_answers.sandboxes import sandbox
-from tests.unit.services.sandbox.sandbox_start import start_in_mode_or_skip
+from tests.unit.services.sandbox.trials import start_in_mode_or_skip
 
 __all__ = ["sandbox"]
 

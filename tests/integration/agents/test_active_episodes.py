@@ -97,13 +97,6 @@ async def test_the_oldest_come_first_and_a_limit_does_not_change_the_total_or_th
         await asyncio.gather(*playing, return_exceptions=True)
 
 
-@pytest.mark.parametrize("query", ["?limit=-1", "?limit=many"])
-async def test_an_invalid_limit_is_rejected(query: str) -> None:
-    async with stack() as wired_stack:
-        answer = await wired_stack.transport.send("GET", f"http://agent:1/episodes{query}", b"", {}, 5.0)
-    assert answer.status == 400 and b"limit" in answer.body
-
-
 async def test_a_failed_episode_is_no_longer_listed() -> None:
     async with stack() as wired_stack:
         with pytest.raises(Failure):

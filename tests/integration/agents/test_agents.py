@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 import pytest
-from fastapi import FastAPI, Request, Response
 
 from rollyard.agents.base import Agent, AgentSettings
 from rollyard.agents.episode import Episode
@@ -16,9 +15,8 @@ from rollyard.agents.simple_agent.app import DEFAULT_MAX_STEPS, SimpleAgent
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import FinishReason, Json
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
+from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
-from rollyard.services.server.app import Context, Server
-from rollyard.services.server.settings import ServerSettings
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "level": 3}
@@ -124,20 +122,6 @@ async def test_a_model_that_never_stops_calling_tools_ends_the_episode_without_a
     assert (rollout["finish_reason"], rollout["timings"]["model_calls"]) == ("max_steps", DEFAULT_MAX_STEPS)
 
 
-@pytest.mark.parametrize("kind", [GameAgent, SimpleAgent])
-async def test_both_agents_stop_when_the_model_calls_no_tool(kind: Any) -> None:
-    async with counting(Script([[says("no")]]), kind) as stack:
-        rollout = await stack.run(ROW)
-    assert (rollout["finish_reason"], rollout["reward"], rollout["success"]) == ("answered", 0.0, False)
-
-
-async def test_output_cut_off_at_the_token_limit_has_its_own_finish_reason() -> None:
-    script = Script([[says("I was about to")]], status="incomplete", incomplete={"reason": "max_output_tokens"})
-    async with counting(script) as stack:
-        rollout = await stack.run(ROW)
-    assert (rollout["finish_reason"], rollout["truncated"]) == ("length", True)
-
-
 @pytest.mark.parametrize(
     ("kind", "status", "reason", "ending"),
     [
@@ -157,34 +141,6 @@ async def test_tool_calls_of_a_turn_that_was_cut_off_are_not_run(
     assert [item["type"] for item in rollout["response"]["output"]] == ["function_call"]
 
 
-BAD_CALLS: list[tuple[Json, str]] = [
-    (calls("add", {"amount": "many"}), "amount"),
-    (calls("add", "{not json"), "Invalid"),
-    (calls("add", {"amuont": 1}), "amuont"),
-    (calls("fly", {}), "'fly'. Tools: add, cheer, explode."),
-    (calls("verify", {}), "no tool 'verify'"),
-    (calls("close", {}), "no tool 'close'"),
-    (calls("../close", {}), "no tool"),
-    (calls("", {}), "no tool"),
-]
-
-
-async def test_a_bad_tool_call_returns_an_error_message_to_the_model() -> None:
-    script = Script([turn for call, _ in BAD_CALLS for turn in ([call], [says("I see")])])
-    async with counting(script) as stack:
-        for call, error in BAD_CALLS:
-            rollout = await stack.run(ROW)
-            answer = orjson.loads(rollout["response"]["output"][1]["output"])
-            assert error in answer["error"], call
-            assert rollout["reward"] == 0.0
-
-
-async def failure_of(stack: InProcessServers, row: Json) -> Failure:
-    with pytest.raises(Failure) as raised:
-        await stack.run(row)
-    return raised.value
-
-
 async def test_a_string_that_a_tool_returns_reaches_the_model_unquoted() -> None:
     async with counting(Script([[calls("cheer", {})], [says("thanks")]])) as stack:
         rollout = await stack.run(ROW)
@@ -192,36 +148,12 @@ async def test_a_string_that_a_tool_returns_reaches_the_model_unquoted() -> None
     assert rollout["finish_reason"] == "answered"
 
 
-async def test_a_bug_in_the_environment_is_a_failure_that_names_the_environment() -> None:
-    async with counting(Script([[calls("explode", {})]])) as stack:
-        failure = await failure_of(stack, ROW)
-    assert (failure.kind, failure.problem.server) == (FailureKind.SERVER_ERROR, "environment")
-    assert "RuntimeError" in failure.problem.detail
-    assert not failure.terminal
-
-
-async def test_a_row_that_the_environment_rejects_is_a_terminal_failure() -> None:
-    async with counting(Script([[says("hm")]])) as stack:
-        failure = await failure_of(stack, {**ROW, "level": 13})
-    assert (failure.kind, failure.terminal, failure.problem.status) == (FailureKind.BAD_TASK, True, 422)
-
-
 async def test_a_reward_that_is_not_finite_is_a_failure() -> None:
     async with counting(Script([[says("hm")]])) as stack:
-        failure = await failure_of(stack, {**ROW, "nan": True})
-    assert (failure.kind, failure.terminal, failure.problem.server) == (
-        FailureKind.MALFORMED_ANSWER,
-        False,
-        "environment",
-    )
-    assert "/verify returned reward nan" in failure.problem.detail
-
-
-@pytest.mark.parametrize("row", [{}, {"responses_create_params": {}}, {"responses_create_params": []}])
-async def test_a_row_without_a_request_is_rejected(row: Json) -> None:
-    async with counting(Script([[says("hm")]])) as stack:
-        failure = await failure_of(stack, row)
-    assert failure.kind is FailureKind.BAD_TASK
+        with pytest.raises(Failure, match="reward nan") as raised:
+            await stack.run({**ROW, "nan": True})
+    named = (raised.value.kind, raised.value.terminal, raised.value.problem.server)
+    assert named == (FailureKind.MALFORMED_ANSWER, False, "environment")
 
 
 @pytest.mark.parametrize("turn", [[says("bye")], [calls("explode", {})], [calls("add", {"amount": 9})]])
@@ -244,41 +176,6 @@ async def test_responses_plays_in_the_session_of_the_caller() -> None:
         assert stack.servers["environment"].sessions == 1
         await stack.post("environment", "/close", {}, cookie)
         assert stack.servers["environment"].sessions == 0
-
-
-async def test_a_foreign_environment_that_echoes_the_row_and_has_no_close_is_played() -> None:
-    """NeMo Gym's environments keep their session in a cookie, echo the request in /verify and have no /close."""
-
-    class Foreign(Server):
-        def __init__(self, context: Context) -> None:
-            super().__init__(ServerSettings(), context)
-            self.seen: list[str] = []
-            app: FastAPI = self.app
-
-            @app.post("/seed_session")
-            async def seed_session(response: Response) -> Json:
-                response.set_cookie("session", "opaque")
-                return {}
-
-            @app.post("/roll")
-            async def roll(request: Request) -> Json:
-                self.seen.append(request.cookies["session"])
-                return {"value": 4}
-
-            @app.post("/verify")
-            async def verify(request: Request) -> Json:
-                self.seen.append(request.cookies["session"])
-                return {**(await request.json()), "reward": 1.0, "extra": "kept"}
-
-    script = Script([[calls("roll", {})], [says("4")]])
-    async with in_process_servers({"environment": Foreign, "model": script.model, "agent": agent(GameAgent)}) as stack:
-        answer = await stack.post("agent", "/run", ROW)
-        rollout = orjson.loads(answer.body)
-        foreign = stack.servers["environment"]
-        assert isinstance(foreign, Foreign)
-        assert RESPONSE_BYTES_HEADER not in answer.headers  # its response is anywhere in the body
-        assert foreign.seen == ["opaque", "opaque"]
-    assert (rollout["reward"], rollout["extra"], len(rollout["response"]["output"])) == (1.0, "kept", 3)
 
 
 MALFORMED_TRACES: list[Any] = [{"sampling": 1}, {"sampling": {"constrained": 1}}, {"sampling": {"constrained": [[]]}}]
@@ -357,14 +254,55 @@ async def test_calls_of_a_turn_beyond_the_limit_are_answered_in_words_and_not_ru
     assert len(script.requests) == 2
 
 
-async def test_a_turn_of_thousands_of_calls_runs_64_of_them() -> None:
-    script = Script([[calls("add", {"amount": 1}, f"call-{number}") for number in range(5000)], [says("enough")]])
-    async with counting(script, SimpleAgent) as stack:
-        rollout = await stack.run({**ROW, "level": 10_000})
-    assert (rollout["reward"], rollout["finish_reason"]) == (64.0, "answered")
-
-
 async def test_the_limit_of_calls_starts_anew_with_every_turn() -> None:
     turns = [[calls("add", {}, f"{turn}-{number}") for number in range(2)] for turn in range(3)]
     async with counting(Script([*turns, [says("done")]]), SimpleAgent, max_tool_calls_per_turn=2) as stack:
         assert (await stack.run({**ROW, "level": 100}))["reward"] == 6.0
+
+
+async def test_an_unknown_create_parameter_reaches_the_model_and_the_rollout() -> None:
+    later: Json = {"field_of_a_later_api": {"x": [1, None]}, "safety_identifier": "s"}
+    row = {**ROW, "responses_create_params": {**ROW["responses_create_params"], **later}}
+    script = Script([[says("done")]])
+    async with counting(script, SimpleAgent) as stack:
+        rollout = await stack.run(row)
+    assert {key: script.requests[0].get(key) for key in later} == later
+    assert {key: rollout["responses_create_params"].get(key) for key in later} == later
+
+
+async def foreign_run(stack: InProcessServers, row: Any) -> HttpResponse:
+    return await stack.transport.send("POST", "http://agent:1/run", orjson.dumps(row), {}, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "turn", "kind", "terminal"),
+    [
+        (ROW, calls("explode", {}), "server_error", False),
+        ({**ROW, "level": 13}, says("hm"), "bad_task", True),
+        ({"level": 3}, says("hm"), "bad_task", True),
+    ],
+)
+async def test_a_failed_rollout_is_a_row_without_a_reward(row: Json, turn: Json, kind: str, terminal: bool) -> None:
+    row = {**row, "_ng_task_index": 4, "reward": 1.0}
+    async with counting(Script([[turn]]), GameAgent, failures_as_rows=True) as stack:
+        answer = await foreign_run(stack, row)
+        assert stack.servers["environment"].sessions == 0
+    found = orjson.loads(answer.body)
+    assert (answer.status, found["_ng_failure_class"], found["_ng_failure_terminal"]) == (200, kind, terminal)
+    assert found["_ng_failure"]["server"] and "reward" not in found and found["_ng_task_index"] == 4
+
+
+async def test_a_body_that_is_not_a_row_is_still_an_error() -> None:
+    async with counting(Script([[says("hm")]]), GameAgent, failures_as_rows=True) as stack:
+        assert (await foreign_run(stack, [1])).status == 400
+
+
+async def test_a_finished_rollout_has_no_failure_class() -> None:
+    async with counting(Script([[says("hm")]]), GameAgent, failures_as_rows=True) as stack:
+        found = orjson.loads((await foreign_run(stack, ROW)).body)
+    assert found["reward"] == 0.0 and "_ng_failure_class" not in found
+
+
+async def test_without_the_setting_a_failed_rollout_keeps_its_status() -> None:
+    async with counting(Script([[calls("explode", {})]])) as stack:
+        assert (await foreign_run(stack, ROW)).status == 500

@@ -121,18 +121,6 @@ async def test_every_agent_calls_the_episodes_own_endpoint_with_its_key_and_mode
     assert not any(name.startswith("x-rollyard") for name in headers)
 
 
-async def test_every_turn_of_the_episode_goes_to_its_endpoint() -> None:
-    proxy = Proxy([completion({"content": None, "tool_calls": [TOOL_CALL]}), completion({"content": "4"})])
-    async with stack(proxy, Environment()) as servers:
-        rollout = await servers.run({**ROW, **POLICY})
-    assert [item["type"] for item in rollout["response"]["output"]] == [
-        "function_call",
-        "function_call_output",
-        "message",
-    ]
-    assert [message["role"] for message in proxy.requests[1][2]["messages"]] == ["user", "assistant", "tool"]
-
-
 async def test_a_call_of_the_agents_responses_may_name_its_endpoint_too() -> None:
     proxy, environment = Proxy([completion({"content": "hi"})]), Environment()
     async with stack(proxy, environment) as servers:
@@ -263,15 +251,6 @@ async def test_a_run_without_a_token_refuses_the_field() -> None:
     failure = await refused(POLICY, keys=KEYS)
     assert failure.kind is FailureKind.FORBIDDEN
     assert "run token" in failure.problem.detail
-
-
-async def test_a_caller_without_the_run_token_is_refused() -> None:
-    proxy, environment = Proxy([completion({"content": "hi"})]), Environment()
-    async with stack(proxy, environment) as servers:
-        answer = await servers.transport.send(
-            "POST", "http://agent:1/run", orjson.dumps({**ROW, **POLICY}), {"content-type": "application/json"}, 5.0
-        )
-    assert (answer.status, proxy.requests, environment.received) == (401, [], [])
 
 
 async def test_a_model_server_calls_only_endpoints_that_an_agent_of_its_run_has_signed() -> None:

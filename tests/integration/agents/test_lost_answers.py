@@ -13,7 +13,6 @@ from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
-from rollyard.services.http.session import Session
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.waiting import until
 
@@ -52,6 +51,11 @@ def reset_counters() -> None:
     Slow.go = asyncio.Event()
 
 
+def playing(script: Script, **settings: Any) -> Any:
+    servers = {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent, **settings)}
+    return in_process_servers(servers)
+
+
 def lose_response(stack: InProcessServers, path: str, kind: FailureKind) -> list[str]:
     """From now on the environment handles the next request to `path`, but its response is lost."""
     send, lost = stack.transport.send, list[str]()
@@ -79,9 +83,7 @@ def lose_response(stack: InProcessServers, path: str, kind: FailureKind) -> list
 )
 async def test_a_lost_response_leaks_no_session(path: str, kind: FailureKind) -> None:
     script = Script([[calls("echo", {"value": 1})], [calls("echo", "{")], [says("done")]])
-    async with in_process_servers(
-        {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}
-    ) as stack:
+    async with playing(script) as stack:
         if path == "/close":
             lose_response(stack, "/verify", kind)
         lost = lose_response(stack, path, kind)
@@ -93,9 +95,7 @@ async def test_a_lost_response_leaks_no_session(path: str, kind: FailureKind) ->
 
 async def test_an_agent_cancelled_while_it_seeds_closes_the_session_by_its_name() -> None:
     script = Script([[says("done")]])
-    async with in_process_servers(
-        {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}
-    ) as stack:
+    async with playing(script) as stack:
         running = asyncio.create_task(stack.run({**ROW, "slow": True}))
         await until(lambda: Slow.seeding == 1)
         running.cancel()
@@ -104,24 +104,10 @@ async def test_an_agent_cancelled_while_it_seeds_closes_the_session_by_its_name(
 
 async def test_a_seed_that_exceeds_the_agents_timeout_leaks_no_session() -> None:
     script = Script([[says("done")]])
-    settings = {"tool_timeout_s": 0.05}
-    async with in_process_servers(
-        {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent, **settings)}
-    ) as stack:
+    async with playing(script, tool_timeout_s=0.05) as stack:
         with pytest.raises(Failure, match="timeout"):
             await stack.run({**ROW, "slow": True})
         await until(lambda: stack.servers["environment"].sessions == 0 and Slow.closed == 1)
-
-
-async def test_a_session_that_no_request_reached_has_nothing_to_close() -> None:
-    async with in_process_servers({"environment": environment(Slow)}) as stack:
-        session = Session(stack.client, "nowhere")
-        with pytest.raises(Failure):
-            await session.post("/seed_session", b"{}", 0.1)
-        assert not session.may_be_open
-        refused = Session(stack.client, "environment")
-        assert (await refused.send("/verify", b"{}", 5.0)).status == 410
-        assert not refused.may_be_open
 
 
 MALFORMED_CALLS = [
@@ -148,9 +134,7 @@ MALFORMED_CALLS = [
 
 async def test_a_malformed_tool_call_never_fails_the_rollout() -> None:
     script = Script([turn for call in MALFORMED_CALLS for turn in ([call], [says("I see")])])
-    async with in_process_servers(
-        {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}
-    ) as stack:
+    async with playing(script) as stack:
         for call in MALFORMED_CALLS:
             rollout = await stack.run(ROW)
             output = rollout["response"]["output"][1]["output"]
@@ -162,9 +146,7 @@ async def test_a_call_without_a_usable_id_gets_one() -> None:
     ids: list[Any] = [None, "", 7, {"a": 1}]
     call = calls("echo", {"value": 1})
     script = Script([turn for call_id in ids for turn in ([{**call, "call_id": call_id}], [says("I see")])])
-    async with in_process_servers(
-        {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}
-    ) as stack:
+    async with playing(script) as stack:
         for number in range(len(ids)):
             rollout = await stack.run(ROW)
             made, answer = rollout["response"]["output"][:2]

@@ -71,15 +71,6 @@ async def test_the_client_reads_an_episode_as_a_stream() -> None:
     assert not any("stream" in request for request in script.requests)
 
 
-async def test_the_final_response_of_the_clients_stream_is_the_whole_episode() -> None:
-    async with (
-        playing(Script(TURNS).model) as (client, _, _),
-        client.responses.stream(model="any", input="Play.") as stream,
-    ):
-        final = await stream.get_final_response()
-    assert [item.type for item in final.output] == KINDS
-
-
 async def test_a_dataset_row_that_requests_a_stream_is_still_played() -> None:
     script = Script(TURNS)
     async with playing(script.model) as (_, stack, _):

@@ -6,14 +6,11 @@ from typing import Any, ClassVar
 
 import orjson
 import pytest
-from fastapi import FastAPI, Request, Response
 
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, ToolResult, Verdict, Verification, tool
-from rollyard.services.server.app import Context, Server
-from rollyard.services.server.settings import ServerSettings
 from tests.support.in_process import Script, agent, calls, environment, in_process_servers, says
 
 
@@ -65,14 +62,6 @@ async def test_the_tools_of_a_row_are_used_unchanged_even_if_the_list_is_empty(t
     assert rollout["responses_create_params"]["tools"] == tools
 
 
-async def test_seed_session_adds_nothing_for_a_row_with_input_and_tools() -> None:
-    async with in_process_servers({"environment": environment(Plain)}) as stack:
-        answer = await stack.post(
-            "environment", "/seed_session", {"responses_create_params": {"input": "", "tools": []}}
-        )
-    assert answer.body == b"{}"
-
-
 @pytest.mark.parametrize("params", [{}, {"responses_create_params": {"temperature": 0}}])
 async def test_a_row_may_consist_of_a_question_only(params: Json) -> None:
     rollout, request = await played(Prompted, {"question": "2 + {2}?", **params})
@@ -80,11 +69,6 @@ async def test_a_row_may_consist_of_a_question_only(params: Json) -> None:
     assert request["input"] == [SYSTEM, {"role": "user", "content": prompt}]
     assert rollout["responses_create_params"]["input"] == request["input"]
     assert rollout["question"] == "2 + {2}?"
-
-
-async def test_the_input_of_a_row_follows_the_system_prompt() -> None:
-    _, request = await played(Prompted, {"responses_create_params": {"input": "Mine."}})
-    assert request["input"] == [SYSTEM, {"role": "user", "content": "Mine."}]
 
 
 @pytest.mark.parametrize(
@@ -135,11 +119,6 @@ async def test_a_system_prompt_alone_is_not_enough_to_ask_the_model() -> None:
     await refusal(Stern, {"question": "2?"})
 
 
-@pytest.mark.parametrize("params", [[], {"input": 3}])
-async def test_a_row_with_a_malformed_request_is_a_bad_task(params: Any) -> None:
-    assert "responses_create_params" in str(await refusal(Plain, {"responses_create_params": params}))
-
-
 async def test_a_tool_result_with_done_ends_the_episode() -> None:
     script = Script([[calls("guess", {"number": 1})], [says("never")]])
     servers = {"environment": environment(Plain), "model": script.model, "agent": agent(GameAgent)}
@@ -165,32 +144,6 @@ PICTURE = {"type": "input_image", "image_url": "data:,"}
 )
 def test_a_tool_result_serializes_done_beside_its_output(result: ToolResult, answer: Any) -> None:
     assert result.json == answer
-
-
-def foreign_environment(context: Context) -> Server:
-    """An environment of another framework: no /tools, and no additions in /seed_session."""
-    server = Server(ServerSettings(), context)
-    app: FastAPI = server.app
-
-    @app.post("/seed_session")
-    async def seed(request: Request) -> Response:
-        return Response(b"{}", media_type="application/json")
-
-    @app.post("/verify")
-    async def verify(request: Request) -> Json:
-        return {**await request.json(), "reward": 1.0}
-
-    return server
-
-
-async def test_a_foreign_environment_offers_no_tools_and_plays_rows_unchanged() -> None:
-    script = Script([[says("done")]])
-    row = {"responses_create_params": {"input": "Play."}}
-    servers = {"environment": foreign_environment, "model": script.model, "agent": agent(GameAgent)}
-    async with in_process_servers(servers) as stack:
-        rollout = await stack.run(row)
-    assert rollout["responses_create_params"] == row["responses_create_params"]
-    assert "tools" not in script.requests[0]
 
 
 async def test_a_rollout_has_success_and_reward_components_only_if_the_environment_returns_them() -> None:

@@ -11,6 +11,7 @@ from rollyard.records.rewards import is_measured, with_verdict
 from rollyard.records.types import Json, Verdict
 from rollyard.resources_servers.environment import Environment, EnvironmentSettings, Verification
 from rollyard.services.http.request import RawRequest
+from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from tests.support.in_process import Script, agent, environment, in_process_servers, says
@@ -37,7 +38,9 @@ async def test_a_row_that_is_a_finished_rollout_is_recorded_as_what_happened_now
     row = {"responses_create_params": {"input": "Hi"}, "_ng_task_index": 3, "agent_ref": {"name": "agent"}, **STALE}
     make = {"environment": Echoing, "model": Script([[says("Hello.")]]).model, "agent": agent(SimpleAgent)}
     async with in_process_servers(make) as stack:
-        rollout = await stack.run(row)
+        answer = await stack.post("agent", "/run", row)
+    rollout = orjson.loads(answer.body)
+    assert RESPONSE_BYTES_HEADER not in answer.headers  # an echoed response is anywhere in the body
     assert (rollout["finish_reason"], rollout["truncated"]) == ("answered", False)
     assert rollout["timings"]["total_s"] > 0
     assert (rollout["_ng_task_index"], rollout["agent_ref"]) == (3, {"name": "agent"})

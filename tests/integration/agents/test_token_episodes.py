@@ -124,12 +124,6 @@ async def test_a_rollout_names_the_sampling_constraints_of_its_turns() -> None:
     assert row["token_trail"]["constrained"] == ["min_tokens", "top_p"]
 
 
-async def test_a_single_turn_has_a_token_history_without_later_turns() -> None:
-    async with stack(TokenEngine([TEXT_TURN])) as wired_stack:
-        row = await wired_stack.run(ROW)
-    assert row["token_trail"] == {"turns": 0, "breaks": 0, "segments": 1}
-
-
 async def test_agents_send_back_only_the_tokens_of_the_last_turn() -> None:
     """Resending the tokens of every turn would make the requests grow quadratically."""
     requests: list[Json] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -152,25 +153,32 @@ async def test_each_ending_has_its_own_finish_reason(
     assert rollout["timings"]["model_calls"] == len(script.requests)
 
 
-async def test_a_full_context_ends_the_episode_and_its_steps_still_count() -> None:
-    script = messages("5")
+def changed(script: Script, change: Callable[[Json], Json]) -> Any:
+    """The script's model server, which answers with `change(answer)`."""
 
     def model(context: Context) -> Any:
         server: Any = script.model(context)
         respond = server.responses
 
         async def responses(request: Json, call: Any) -> Json:
-            if script.requests:
-                raise Failure(FailureKind.CONTEXT_OVERFLOW, "too long")
-            answer: Json = await respond(request, call)
-            return answer
+            return change(await respond(request, call))
 
         server.responses = responses
         return server
 
-    async with in_process_servers(
-        {"environment": environment(Guess), "model": model, "agent": agent(TurnAgent)}
-    ) as stack:
+    Guess.seen.clear()
+    return in_process_servers({"environment": environment(Guess), "model": model, "agent": agent(TurnAgent)})
+
+
+async def test_a_full_context_ends_the_episode_and_its_steps_still_count() -> None:
+    script = messages("5")
+
+    def overflow(answer: Json) -> Json:
+        if len(script.requests) > 1:
+            raise Failure(FailureKind.CONTEXT_OVERFLOW, "too long")
+        return answer
+
+    async with changed(script, overflow) as stack:
         rollout = await stack.run(ROW)
         assert closed(stack)
     assert (rollout["finish_reason"], rollout["step_rewards"]) == ("context_overflow", [-0.1])
@@ -194,22 +202,7 @@ async def test_a_message_without_the_tag_costs_a_turn_and_returns_an_error_messa
 
 
 async def test_an_unreadable_tool_call_ends_the_episode_with_that_finish_reason() -> None:
-    script = messages("hmm")
-
-    def model(context: Context) -> Any:
-        server: Any = script.model(context)
-        respond = server.responses
-
-        async def responses(request: Json, call: Any) -> Json:
-            return {**await respond(request, call), "finish_reason": "unreadable_call"}
-
-        server.responses = responses
-        return server
-
-    Guess.seen.clear()
-    async with in_process_servers(
-        {"environment": environment(Guess), "model": model, "agent": agent(TurnAgent)}
-    ) as stack:
+    async with changed(messages("hmm"), lambda answer: {**answer, "finish_reason": "unreadable_call"}) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["finish_reason"], rollout["reward"], Guess.seen) == ("unreadable_call", 0.0, [])
 

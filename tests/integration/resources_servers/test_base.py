@@ -77,14 +77,6 @@ async def test_an_invalid_tool_call_returns_a_message_for_the_model() -> None:
     assert orjson.loads(answer.body) == {"error": "an empty note says nothing: give it a text"}
 
 
-async def test_any_other_exception_of_a_tool_is_a_failure_of_the_environment() -> None:
-    async with in_process_servers({"environment": environment(Notes)}) as stack:
-        answer = await stack.post("environment", "/look_up", {"text": "b"}, await session(stack))
-    problem = orjson.loads(answer.body)
-    assert (answer.status, problem["type"]) == (500, f"urn:rollyard:{FailureKind.SERVER_ERROR}")
-    assert "ValueError: 'b' is not in list" in problem["detail"]
-
-
 @pytest.mark.parametrize("name", ["close", "verify", "reset", "seed_session", "Close"])
 def test_a_tool_may_not_use_a_reserved_name(name: str) -> None:
     async def method(self: Any) -> str:

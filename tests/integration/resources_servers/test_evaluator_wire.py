@@ -107,12 +107,6 @@ async def test_without_a_served_dataset_the_message_names_the_setting() -> None:
     assert all("served_dataset" in orjson.loads(answer.body)["detail"] for answer in answers)
 
 
-async def test_a_row_with_an_idx_among_other_fields_is_a_row() -> None:
-    async with in_process_servers({"environment": environment(Gsm8k, equality="numbers")}) as stack:
-        answer = await send(stack, "POST", "/seed_session", {"idx": 0, "question": "1+1?", "expected_answer": "2"})
-    assert answer.status == 200 and answer.cookies
-
-
 async def test_a_text_is_rejected_if_the_verdict_depends_on_what_was_played() -> None:
     async with in_process_servers({"environment": environment(GrlSokoban)}) as stack:
         answer = await send(stack, "POST", "/verify", {"response": "Up", "expected": "", "metadata": {}})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import orjson
@@ -210,10 +209,3 @@ async def test_what_is_no_finished_response_is_never_scored(response: Any) -> No
         assert (await post(stack, cookie, "/verify", {}))[0] == 400
         cookie = await open_session(stack, "/reset")
         assert (await post(stack, cookie, "/step", {"response": response}))[0] == 400
-
-
-async def test_calls_of_one_session_still_wait_for_one_another() -> None:
-    async with in_process_servers({"environment": environment(Both)}) as stack:
-        cookie = await open_session(stack, "/seed_session")
-        answers = await asyncio.gather(*(post(stack, cookie, "/step", {"amount": number}) for number in range(5)))
-    assert [body["stepped"] for _, body in answers] == list(range(5))

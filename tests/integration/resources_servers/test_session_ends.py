@@ -14,10 +14,9 @@ from rollyard.records.errors import Failure
 from rollyard.records.run_types import Directory
 from rollyard.records.types import Json
 from rollyard.resources_servers import sessions
-from rollyard.resources_servers import sessions as session_cleanup
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.resources_servers.resources_server import OrphanedSessions
-from rollyard.services.http.client import SESSION_HEADER
+from rollyard.services.http.client import OWNER_HEADER, SESSION_HEADER
 from rollyard.services.http.transport import HttpResponse
 from tests.support.in_process import InProcessServers, environment, in_process_servers
 from tests.support.waiting import until
@@ -75,7 +74,7 @@ class Room(Environment[EnvironmentSettings]):
 def reset_room(monkeypatch: pytest.MonkeyPatch) -> None:
     Room.made, Room.closed, Room.hold = 0, [], asyncio.Event()
     monkeypatch.setattr(sessions, "CLOSE_WAIT_S", 0.1)
-    monkeypatch.setattr(session_cleanup, "CLOSE_S", 0.2)
+    monkeypatch.setattr(sessions, "CLOSE_S", 0.2)
 
 
 async def seed(stack: InProcessServers, row: Json, headers: dict[str, str] | None = None) -> HttpResponse:
@@ -151,14 +150,6 @@ async def test_a_session_whose_set_up_fails_does_not_stay_open(path: str, row: J
         assert (open_now(stack), len(Room.closed)) == (0, closed)
 
 
-async def test_a_seed_whose_caller_is_cancelled_closes_its_session() -> None:
-    async with in_process_servers({"environment": environment(Room)}) as stack:
-        seeding = asyncio.create_task(seed(stack, {"seed": "slow"}))
-        await until(lambda: open_now(stack) == 1)
-        seeding.cancel()
-        await until(lambda: Room.closed == [None] and not open_now(stack))
-
-
 async def test_a_session_can_be_closed_by_the_name_that_its_agent_chose() -> None:
     async with in_process_servers({"environment": environment(Room)}) as stack:
         await seed(stack, {}, NAME)
@@ -218,28 +209,31 @@ async def test_only_sessions_of_an_exited_agent_are_closed() -> None:
         looks += 1
         return Directory(run_id="test", servers={}, instances=present, families={}, settings={})
 
-    def opened(owner: str) -> Room:
-        return held.open(lambda: Room({"name": owner}, EnvironmentSettings()), owner=owner).episode
-
-    held: sessions.Sessions[Room] = sessions.Sessions("secret", idle_s=60.0, limit=10)
-    for owner in ("agent#1", "agent#2", "of another run#1", ""):
-        opened(owner)
+    held = sessions.Sessions("secret", idle_s=60.0, limit=10)
+    for owner in ("agent#1", "agent#2", ""):
+        held.open(lambda owner=owner: Room({"name": owner}, EnvironmentSettings()), owner=owner)  # type: ignore[misc]
     watching = asyncio.create_task(OrphanedSessions(held, directory, 0.04).watch())
     await until(lambda: looks >= 8)
-    assert len(held) == 4
+    assert len(held) == 3
     present.remove("agent#1")
-    await until(lambda: len(held) == 3)
+    await until(lambda: len(held) == 2)
     assert Room.closed == ["agent#1"]
-    present.clear()
-    present.append("agent#2")
     seen = looks
     await until(lambda: looks >= seen + 8)
     watching.cancel()
-    assert len(held) == 3
+    assert len(held) == 2
+
+
+async def test_sessions_of_an_agent_that_exited_before_it_was_ever_listed_are_closed() -> None:
+    async with in_process_servers({"environment": environment(Room, orphan_s=0.04)}) as stack:
+        await seed(stack, {"name": "of a client"})
+        await seed(stack, {"name": "of an agent"}, {OWNER_HEADER: "agent#1"})
+        await until(lambda: open_now(stack) == 1)
+        assert Room.closed == ["of an agent"]
 
 
 async def test_a_session_that_is_closed_before_its_set_up_begins_leaves_no_coroutine_behind() -> None:
-    held: sessions.Sessions[Room] = sessions.Sessions("secret", idle_s=60.0, limit=10)
+    held = sessions.Sessions("secret", idle_s=60.0, limit=10)
     session = held.open(lambda: Room({"name": "closed early"}, EnvironmentSettings()))
     begun = []
 

@@ -87,23 +87,17 @@ async def test_two_servers_of_one_class_in_one_process_do_not_share_their_values
     assert Pooled.shared is None
 
 
-async def test_the_lifespan_ends_when_the_server_stops_even_in_another_task() -> None:
-    Pooled.pools.clear()
-    async with in_process_servers({"environment": environment(Pooled)}) as stack:
-        assert Pooled.pools[0].open
-        await asyncio.create_task(stack.servers["environment"].stop())
-        assert not Pooled.pools[0].open
-
-
 def _context(stack: InProcessServers) -> Context:
     return Context("environment", KEYS, stack.client)
 
 
-async def test_a_check_enters_and_exits_the_lifespan() -> None:
+async def test_a_check_and_a_stop_in_another_task_exit_the_lifespan() -> None:
     Pooled.pools.clear()
-    async with in_process_servers({}) as stack:
+    async with in_process_servers({"other": environment(Pooled)}) as stack:
+        assert Pooled.pools[0].open
+        await asyncio.create_task(stack.servers["other"].stop())
         await environment(Pooled)(_context(stack)).check()
-    assert [pool.open for pool in Pooled.pools] == [False]
+    assert [pool.open for pool in Pooled.pools] == [False, False]
 
 
 @pytest.mark.parametrize(

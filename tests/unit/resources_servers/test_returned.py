@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,12 @@ from rollyard.testing import calls, play
 
 
 class Slip(Environment[Any]):
-    """Returns what a test wrote into its row."""
+    """Makes no mistake."""
 
     user_template = "Hello."
 
-    async def seed(self) -> Any:
-        return self.task.get("seed")
-
     async def verify(self, response: Verification) -> Any:
-        return self.task.get("verify", Verdict(reward=1.0))
+        return Verdict(reward=1.0)
 
 
 class TurnSlip(Slip):
@@ -38,42 +36,57 @@ class TurnSlip(Slip):
         return "start", {}
 
     async def turn(self, text: str) -> Any:
-        return self.task["turn"]
+        return Turn("over", terminated=True)
 
 
-@pytest.mark.parametrize("returned", ["look", {"role": "user", "content": "look"}, ["look"]])
-def test_an_observation_that_is_not_a_list_of_items_is_a_failure(returned: Any) -> None:
-    with pytest.raises(Failure, match="seed returned"):
-        asyncio.run(play(Slip, {"seed": returned}, ["Hi."]))
+def returning(method: str, value: Any) -> type[Slip]:
+    """An environment, turn-based if the method is, whose method returns the result of `value()`."""
+
+    async def returns(self: Any, *arguments: Any) -> Any:
+        return value()
+
+    return type("Returning", (TurnSlip if method in ("reset", "turn") else Slip,), {method: returns})
 
 
-@pytest.mark.parametrize("returned", [None, 1.0, {"reward": 1.0}])
-def test_a_verdict_of_another_type_is_a_failure_that_says_so(returned: Any) -> None:
-    with pytest.raises(Failure, match=f"verify returned {re.escape(repr(returned)[:9])}"):
-        asyncio.run(play(Slip, {"verify": returned}, ["Hi."]))
+ODD: Any = {1, 2}
 
 
-def test_a_turn_of_another_type_is_a_failure_that_says_so() -> None:
-    with pytest.raises(Failure, match=r"turn returned .*over"):
-        asyncio.run(play(TurnSlip, {"turn": ["over", 1.0]}, ["Hi."]))
+def same(value: Any) -> Any:
+    return value
 
 
-def test_a_verdict_cannot_replace_the_recorded_response() -> None:
-    class Replacing(Slip):
-        async def verify(self, response: Verification) -> Verdict:
-            return Verdict(reward=1.0, response=response.text)
+NOT_RESETS: list[Any] = ["start", ("start",), (7, {}), ("start", []), None]
+MISTAKES: list[tuple[str, Any, str]] = [
+    *(("seed", partial(same, made), "seed returned") for made in ("look", {"role": "user"}, ["look"])),
+    *(("verify", partial(same, made), f"verify returned {str(made)[:9]}") for made in (None, 1.0, {"reward": 1.0})),
+    *(("reset", partial(same, made), "reset returned") for made in NOT_RESETS),
+    ("turn", lambda: ["over", 1.0], "turn returned ['over'"),
+    ("turn", lambda: Turn("over", terminated=1), "terminated=1 (int)"),  # type: ignore[arg-type]
+    ("turn", lambda: Turn("over", truncated="yes"), "truncated='yes' (str)"),  # type: ignore[arg-type]
+    ("turn", lambda: Turn("over", reward=True), "reward=True (bool)"),
+    ("turn", lambda: Turn("over", reward="1.0"), "reward='1.0' (str)"),  # type: ignore[arg-type]
+    ("turn", lambda: Turn("over", reward=float("nan")), "reward=nan (float)"),
+    ("turn", lambda: Turn(7), "observation=7 (int)"),  # type: ignore[arg-type]
+    ("turn", lambda: Turn("over", info=[1]), "info=[1] (list)"),  # type: ignore[arg-type]
+    ("turn", lambda: Turn("over", info={"seen": ODD}), "info={'seen': {1, 2}}"),
+    ("verify", lambda: Verdict(reward=1.0, reward_components={"length": float("nan")}), "reward_components.length"),
+    ("verify", lambda: Verdict(reward=True), "reward True"),
+    ("verify", lambda: Verdict(reward="1.0"), "reward '1.0'"),
+    *(
+        ("verify", lambda name=name: Verdict(reward=1.0, **{name: "mine"}), f"field {name},")
+        for name in ("response", "finish_reason", "truncated", "timings", "token_trail", "agent_ref", "_ng_mine")
+    ),
+    *(
+        ("verify", lambda value=value: Verdict(reward=0.0, brief=1, detail=value), "Verdict with detail=")
+        for value in (ODD, np.float64(1), object(), np.bool_(True))
+    ),
+]
 
-    with pytest.raises(Failure, match="field response"):
-        asyncio.run(play(Replacing, {}, ["Hi."]))
 
-
-def test_a_part_of_the_reward_must_be_finite() -> None:
-    class Infinite(Slip):
-        async def verify(self, response: Verification) -> Verdict:
-            return Verdict(reward=1.0, reward_components={"length": float("nan")})
-
-    with pytest.raises(Failure, match=r"reward_components\.length"):
-        asyncio.run(play(Infinite, {}, ["Hi."]))
+@pytest.mark.parametrize(("method", "value", "words"), MISTAKES)
+def test_a_wrong_return_value_is_a_failure_that_names_it(method: str, value: Any, words: str) -> None:
+    with pytest.raises(Failure, match=re.escape(words)):
+        asyncio.run(play(returning(method, value), {}, ["Hi."]))
 
 
 def test_a_template_may_name_a_field_in_any_language() -> None:
@@ -82,37 +95,6 @@ def test_a_template_may_name_a_field_in_any_language() -> None:
 
     rollout = asyncio.run(play(Named, {"größe": "3"}, ["Hi."]))
     assert rollout.requests[0]["input"][0]["content"] == "3?"
-
-
-@pytest.mark.parametrize(
-    ("turn", "words"),
-    [
-        (Turn("over", terminated=1), "terminated=1 (int)"),  # type: ignore[arg-type]
-        (Turn("over", truncated="yes"), "truncated='yes' (str)"),  # type: ignore[arg-type]
-        (Turn("over", reward=True), "reward=True (bool)"),
-        (Turn("over", reward="1.0"), "reward='1.0' (str)"),  # type: ignore[arg-type]
-        (Turn("over", reward=float("nan")), "reward=nan (float)"),
-        (Turn(7), "observation=7 (int)"),  # type: ignore[arg-type]
-        (Turn("over", info=[1]), "info=[1] (list)"),  # type: ignore[arg-type]
-    ],
-)
-def test_a_member_of_a_turn_is_named_with_the_type_found_and_expected(turn: Turn, words: str) -> None:
-    class Slipping(TurnSlip):
-        async def turn(self, text: str) -> Turn:
-            return turn
-
-    with pytest.raises(Failure, match=f"turn .*{re.escape(words)}"):
-        asyncio.run(play(Slipping, {}, ["Hi."]))
-
-
-@pytest.mark.parametrize("returned", ["start", ("start",), (7, {}), ("start", []), None])
-def test_what_reset_returns_must_be_an_observation_and_a_dictionary(returned: Any) -> None:
-    class Reset(TurnSlip):
-        async def reset(self) -> Any:
-            return returned
-
-    with pytest.raises(Failure, match="reset returned"):
-        asyncio.run(play(Reset, {}, ["Hi."]))
 
 
 def test_done_of_a_tool_result_must_be_a_truth_value() -> None:
@@ -125,40 +107,14 @@ def test_done_of_a_tool_result_must_be_a_truth_value() -> None:
         asyncio.run(play(Done, {}, [calls("end"), "Hi."]))
 
 
-@pytest.mark.parametrize("reward", [True, "1.0"])
-def test_a_reward_that_is_not_a_number_is_refused_rather_than_converted(reward: Any) -> None:
-    class Slipping(Slip):
-        async def verify(self, response: Verification) -> Verdict:
-            return Verdict(reward=reward)
-
-    with pytest.raises(Failure, match=f"reward {reward!r}"):
-        asyncio.run(play(Slipping, {}, ["Hi."]))
-
-
 def test_an_integer_and_a_numpy_scalar_are_numbers() -> None:
     assert [Verdict(reward=value).reward for value in (1, np.int64(1), np.float32(1))] == [1.0, 1.0, 1.0]
 
 
 def test_a_standard_field_that_is_none_is_not_on_the_row() -> None:
-    class Undefined(Slip):
-        async def verify(self, response: Verification) -> Verdict:
-            return Verdict(reward=1.0, success=None, reward_components=None)
-
-    rollout = asyncio.run(play(Undefined, {}, ["Hi."]))
+    undefined = returning("verify", lambda: Verdict(reward=1.0, success=None, reward_components=None))
+    rollout = asyncio.run(play(undefined, {}, ["Hi."]))
     assert not {"success", "reward_components"} & rollout.row.keys()
-
-
-OWNED = ["finish_reason", "truncated", "timings", "token_trail", "agent_ref", "_ng_task_index", "_ng_mine"]
-
-
-@pytest.mark.parametrize("name", OWNED)
-def test_a_verdict_cannot_replace_what_the_agent_or_the_collector_records(name: str) -> None:
-    class Replacing(Slip):
-        async def verify(self, response: Verification) -> Verdict:
-            return Verdict(reward=1.0, **{name: "mine"})
-
-    with pytest.raises(Failure, match=f"field {name},"):
-        asyncio.run(play(Replacing, {}, ["Hi."]))
 
 
 @pytest.mark.parametrize("name", ["finish_reason", "agent_ref", "response"])
@@ -170,9 +126,6 @@ def test_a_class_of_verdicts_with_such_a_field_cannot_be_defined(name: str) -> N
 @pytest.mark.parametrize("name", ["step_rewards", "total_reward", "info"])
 def test_only_a_turn_based_verdict_cannot_replace_the_record_of_the_steps(name: str) -> None:
     class Steps(TurnSlip):
-        async def turn(self, text: str) -> Turn:
-            return Turn("over", terminated=True)
-
         async def verify(self, response: Verification) -> Verdict:
             return Verdict(reward=1.0, **{name: "mine"})
 
@@ -199,16 +152,6 @@ def test_a_value_that_was_parsed_from_the_answer_never_fails_the_verdict(parsed:
     rollout = asyncio.run(play(Parsing, {}, [parsed]))
     assert rollout.reward == 0.0
     assert rollout["parsed"] == stored if stored is not None else "nested deeper" in str(rollout["parsed"])
-
-
-@pytest.mark.parametrize("value", [{1, 2}, np.float64(1), object(), np.bool_(True)])
-def test_a_field_that_is_not_json_is_named(value: Any) -> None:
-    class Reporting(Slip):
-        async def verify(self, response: Verification) -> Verdict:
-            return Verdict(reward=0.0, brief=1, detail=value)
-
-    with pytest.raises(Failure, match=r"Verdict with detail=.*JSON"):
-        asyncio.run(play(Reporting, {}, ["Hi."]))
 
 
 async def _ended() -> None:
@@ -263,15 +206,6 @@ def test_what_a_turn_parsed_from_the_message_never_fails_the_rollout(message: st
 
     rollout = asyncio.run(play(Parsing, {}, [message]))
     assert (rollout.reward, rollout.finish_reason) == (1.0, "done")
-
-
-def test_a_value_of_a_turn_that_is_not_json_is_named() -> None:
-    class Sets(TurnSlip):
-        async def turn(self, text: str) -> Turn:
-            return Turn("over", info={"seen": {1}})
-
-    with pytest.raises(Failure, match=r"turn .*info=.*JSON"):
-        asyncio.run(play(Sets, {}, ["Hi."]))
 
 
 def test_an_exception_that_quotes_the_model_is_a_bounded_failure_that_can_be_sent(

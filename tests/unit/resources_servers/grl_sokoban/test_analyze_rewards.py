@@ -53,17 +53,17 @@ def test_the_documented_analysis_command_of_the_grl_sokoban_evaluation_works(tmp
         assert f"| {count} | {group.reward.mean():.4f} | {len(group)} |" in report
 
 
-def test_without_an_output_the_analysis_goes_to_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(tmp_path / "rollouts.jsonl", [{"reward": 1.0, "response": {"output": []}}])
-    assert main(["--rollouts-path", str(path)]) == 0
-    assert "- **Total Rollouts**: 1 (1 measured)" in capsys.readouterr().out
-
-
 def test_an_analysis_without_rollouts_has_exit_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rollouts.jsonl"
     path.touch()
     assert main(["--rollouts-path", str(path)]) == 1
     report = capsys.readouterr()
     assert str(path) in report.out + report.err
+
+
+def test_without_an_output_the_analysis_goes_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "rollouts.jsonl", [{"reward": 1.0, "response": {"output": []}}])
+    assert main(["--rollouts-path", str(path)]) == 0
+    assert "- **Total Rollouts**: 1 (1 measured)" in capsys.readouterr().out

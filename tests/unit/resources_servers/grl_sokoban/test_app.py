@@ -8,14 +8,12 @@ from typing import Any
 
 import orjson
 import pytest
-from pydantic import ValidationError
 
 from rollyard.records.types import Json
-from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, SokobanSettings, read_move
+from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, read_move
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec
 from rollyard.resources_servers.grl_sokoban.task import prepared
 from tests.support.in_process import InProcessServers, environment, in_process_servers
-from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.grl_sokoban.reference import trajectories
 
 ROW: Json = {"seed": 84810, "dim_room": [5, 5], "num_boxes": 1}
@@ -44,12 +42,6 @@ async def get_verdict(stack: InProcessServers, cookie: dict[str, str], row: Json
     answer = await stack.post("environment", "/verify", body, cookie)
     result: Json = orjson.loads(answer.body)
     return result
-
-
-async def test_an_empty_list_of_actions_returns_the_board_without_moving() -> None:
-    async with in_process_server() as stack:
-        result = await step(stack, await start_session(stack, ROW), [])
-    assert result == {"observation": BOARD, "reward": 0.0, "total_reward": 0.0, "done": False, "steps": 0}
 
 
 @pytest.mark.parametrize("actions", [["Left", "Up"], ["left", "UP"], [3, 1], ["3", "1"], [" left ", 1]])
@@ -124,12 +116,6 @@ async def test_a_box_pushed_into_a_corner_is_a_deadlock_in_the_verdict() -> None
     assert after["success"] is False
 
 
-async def test_an_episode_without_moves_has_reward_zero() -> None:
-    async with in_process_server() as stack:
-        verdict = await get_verdict(stack, await start_session(stack, ROW))
-    assert (verdict["reward"], verdict["success"], verdict["moves"]) == (0.0, False, 0)
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -168,19 +154,6 @@ async def test_a_boolean_or_a_string_in_a_row_is_not_a_number(name: str, invalid
     assert name in problem["detail"]
 
 
-def test_a_boolean_in_a_config_is_not_a_number() -> None:
-    for name in ("max_rows", "max_boxes", "max_search_depth", "solver_states", "tile_px", "max_steps"):
-        with pytest.raises(ValidationError, match=rf"{name}\n.*true"):
-            SokobanSettings.model_validate({"entrypoint": "app.py", name: True})
-
-
-async def test_room_limits_are_settings() -> None:
-    async with in_process_server(max_rows=6, max_boxes=1) as stack:
-        refused = [await stack.post("environment", "/seed_session", {"seed": 1, "dim_room": [7, 6]})]
-        refused += [await stack.post("environment", "/seed_session", {"seed": 1, "num_boxes": 2})]
-    assert [answer.status for answer in refused] == [422, 422]
-
-
 async def test_the_turn_based_form_returns_gymnasiums_five_values() -> None:
     async with in_process_server() as stack:
         answer = await stack.post("environment", "/reset", ROW)
@@ -194,15 +167,6 @@ async def test_the_turn_based_form_returns_gymnasiums_five_values() -> None:
     assert set(turn) == {"observation", "reward", "terminated", "truncated", "info"}
     assert turn["observation"] == "#####\n#O__#\n#_X_#\n#P__#\n#####"
     assert (turn["reward"], turn["terminated"], turn["truncated"]) == (-0.1, False, False)
-
-
-async def test_a_message_without_a_move_gets_a_hint_and_costs_nothing() -> None:
-    async with in_process_server() as stack:
-        cookie = await start_session(stack, ROW, "/reset")
-        body = {"response": {"output": [{"type": "message", "content": "hmm"}]}}
-        turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
-        assert "No move found" in turn["observation"]
-        assert (turn["reward"], turn["terminated"]) == (0.0, False)
 
 
 async def test_a_finished_turn_based_episode_leaves_no_session_behind() -> None:
@@ -240,9 +204,10 @@ async def test_equal_rows_give_equal_rooms_and_their_sessions_do_not_share_state
     assert boards == [BOARD] * 7
 
 
-async def test_the_tool_describes_itself_for_a_dataset() -> None:
+async def test_a_message_without_a_move_gets_a_hint_and_costs_nothing() -> None:
     async with in_process_server() as stack:
-        answer = await stack.transport.send("GET", "http://environment:1/tools", b"", {}, deadline_s())
-    (schema,) = orjson.loads(answer.body)
-    assert (schema["name"], schema["type"]) == ("step", "function")
-    assert schema["parameters"]["required"] == ["actions"]
+        cookie = await start_session(stack, ROW, "/reset")
+        body = {"response": {"output": [{"type": "message", "content": "hmm"}]}}
+        turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
+        assert "No move found" in turn["observation"]
+        assert (turn["reward"], turn["terminated"]) == (0.0, False)

@@ -103,13 +103,6 @@ def test_an_endpoint_is_used_instead_of_vllm(tmp_path: Path) -> None:
     assert not any(key.startswith("vllm.") for key in found)
 
 
-def test_gpus_and_memory_reach_vllm(tmp_path: Path) -> None:
-    environ = {"MODEL_NAME": "m", "TENSOR_PARALLEL_SIZE": "4", "GPU_MEMORY_UTILIZATION": "0.7"}
-    found = settings(environ, tmp_path)
-    assert (found["vllm.tensor_parallel_size"], found["vllm.gpu_memory_utilization"]) == (4, 0.7)
-    assert found["start_ray"] is True and found["max_attempts"] == 1
-
-
 def test_a_number_that_is_none_is_named_with_its_variable(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"TENSOR_PARALLEL_SIZE.*'two'"):
         settings({"MODEL_NAME": "m", "TENSOR_PARALLEL_SIZE": "two"}, tmp_path)
@@ -133,12 +126,6 @@ def test_samples_have_different_outcomes_whatever_the_order_of_the_file(tmp_path
     assert [orjson.loads(line)["_ng_task_index"] for line in written[0].splitlines()] == [0, 1, 2, 3, 4]
 
 
-def test_samples_of_a_few_equal_rollouts_are_all_of_them(tmp_path: Path) -> None:
-    source = write(tmp_path / "rollouts.jsonl", [row(0, repeat, 0.0) for repeat in range(3)])
-    sample_rollouts.main(["--rollouts", str(source), "--count", "5", "--output", str(tmp_path / "samples.jsonl")])
-    assert (tmp_path / "samples.jsonl").read_bytes().count(b"\n") == 3
-
-
 def lines(name: str) -> list[Json]:
     return [orjson.loads(line) for line in (FOLDER / "data" / "qwen3_4b_eval" / name).read_bytes().splitlines()]
 
@@ -146,11 +133,6 @@ def lines(name: str) -> list[Json]:
 def test_the_committed_input_is_the_start_of_the_500_rows() -> None:
     everything = lines("test_examples.jsonl")
     assert len(everything) == 500 and everything[:200] == lines("test_examples_200.jsonl")
-
-
-def test_the_committed_samples_have_five_outcomes() -> None:
-    samples = lines("sample_rollouts.jsonl")
-    assert len({(sample["success"], sample["reward"], sample["finish_reason"]) for sample in samples}) == 5
 
 
 def test_without_a_gpu_the_cache_script_says_so_and_succeeds(tmp_path: Path) -> None:

@@ -74,24 +74,6 @@ async def test_an_impossible_undo_returns_an_error_and_undoes_nothing(moves: Any
         assert (await step(stack, cookie, []))["steps"] == 1
 
 
-async def test_undone_moves_count_as_steps_up_to_the_limit() -> None:
-    async with in_process_server(undo=True) as stack:
-        cookie = await start_session(stack, {**ROW, "max_steps": 3})
-        await step(stack, cookie, ["Left", "Right"])
-        result = await undo(stack, cookie, 2)
-        assert (result["steps"], result["done"]) == (3, True)
-        after = await undo(stack, cookie, 1)
-    assert (after["steps"], after["reward"], after["observation"]) == (3, 0.0, result["observation"])
-
-
-async def test_a_lost_room_is_flagged_and_the_episode_continues() -> None:
-    async with in_process_server(deadlock="flag") as stack:
-        cookie = await start_session(stack, ROW)
-        assert (await step(stack, cookie, ["Up"]))["deadlocked"] is False
-        result = await step(stack, cookie, CORNER[1:])
-    assert (result["deadlocked"], result["done"]) == (True, False)
-
-
 async def test_a_lost_room_ends_the_agents_episode_without_a_penalty() -> None:
     script = Script([[calls("step", {"actions": [*CORNER, "Down", "Down"]})], [says("never asked")]])
     servers = {"environment": environment(GrlSokoban, deadlock="end"), "model": script.model, "agent": agent(GameAgent)}
@@ -102,15 +84,6 @@ async def test_a_lost_room_ends_the_agents_episode_without_a_penalty() -> None:
     assert rollout["reward"] == pytest.approx(-0.4)
 
 
-async def test_a_lost_room_terminates_the_turn_based_form() -> None:
-    async with in_process_server(deadlock="end") as stack:
-        cookie = await start_session(stack, ROW, "/reset")
-        for move in CORNER:
-            body = {"response": {"output": [{"type": "message", "content": move}]}}
-            turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
-    assert (turn["terminated"], turn["truncated"], turn["info"]["deadlocked"]) == (True, False, True)
-
-
 async def test_the_turn_based_form_shows_coordinates_and_refuses_unsupported_settings() -> None:
     async with in_process_server(observations=["coordinates"]) as stack:
         answer = orjson.loads((await stack.post("environment", "/reset", ROW)).body)
@@ -119,23 +92,6 @@ async def test_the_turn_based_form_shows_coordinates_and_refuses_unsupported_set
         async with in_process_server(**settings) as stack:
             answer = await stack.post("environment", "/reset", ROW)
             assert (answer.status, stack.servers["environment"].sessions) == (422, 0)
-
-
-async def test_an_image_is_a_content_part_after_the_text() -> None:
-    async with in_process_server(observations=["image"]) as stack:
-        answer = await stack.post("environment", "/step", {"actions": ["Left"]}, await start_session(stack, ROW))
-    text, image = orjson.loads(answer.body)
-    assert orjson.loads(text["text"])["observation"] == "The board is in the image."
-    assert image["type"] == "input_image" and image["image_url"].startswith("data:image/png;base64,")
-
-
-async def test_an_idle_episode_gets_less_than_one_with_moves() -> None:
-    async with in_process_server(charge_unplayed=True, max_steps=10) as stack:
-        idle = await get_verdict(stack, await start_session(stack, ROW))
-        cookie = await start_session(stack, ROW)
-        await step(stack, cookie, CORNER)
-        tried = await get_verdict(stack, cookie)
-    assert (idle["reward"], tried["reward"]) == (pytest.approx(-1.1), pytest.approx(-1.0))
 
 
 async def test_the_verdict_reports_the_shaping_reward() -> None:
@@ -217,6 +173,7 @@ async def test_without_a_levels_folder_no_level_file_is_read() -> None:
         ({"max_steps": 0}, "max_steps"),
         ({"max_steps": 5000}, "max_steps"),
         ({"max_rows": 2}, "max_rows"),
+        *(({name: True}, name) for name in ("max_boxes", "max_search_depth", "solver_states", "tile_px", "max_steps")),
         ({"max_boxes": 0}, "max_boxes"),
         ({"solver_states": -1}, "solver_states"),
         ({"levels_folder": "no/such/folder"}, "the folder does not exist"),
@@ -250,3 +207,30 @@ async def test_an_episode_without_a_move_pays_less_than_ten_failed_moves(turn: J
             return float((await stack.run({**ROW, "responses_create_params": {"input": "Play."}}))["reward"])
 
     assert await reward(turn) < await reward(calls("step", {"actions": ["Up"]}))
+
+
+async def test_a_lost_room_terminates_the_turn_based_form() -> None:
+    async with in_process_server(deadlock="end") as stack:
+        cookie = await start_session(stack, ROW, "/reset")
+        for move in CORNER:
+            body = {"response": {"output": [{"type": "message", "content": move}]}}
+            turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
+    assert (turn["terminated"], turn["truncated"], turn["info"]["deadlocked"]) == (True, False, True)
+
+
+async def test_undone_moves_count_as_steps_up_to_the_limit() -> None:
+    async with in_process_server(undo=True) as stack:
+        cookie = await start_session(stack, {**ROW, "max_steps": 3})
+        await step(stack, cookie, ["Left", "Right"])
+        result = await undo(stack, cookie, 2)
+        assert (result["steps"], result["done"]) == (3, True)
+        after = await undo(stack, cookie, 1)
+    assert (after["steps"], after["reward"], after["observation"]) == (3, 0.0, result["observation"])
+
+
+async def test_a_lost_room_is_flagged_and_the_episode_continues() -> None:
+    async with in_process_server(deadlock="flag") as stack:
+        cookie = await start_session(stack, ROW)
+        assert (await step(stack, cookie, ["Up"]))["deadlocked"] is False
+        result = await step(stack, cookie, CORNER[1:])
+    assert (result["deadlocked"], result["done"]) == (True, False)

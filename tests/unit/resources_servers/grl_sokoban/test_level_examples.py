@@ -16,18 +16,18 @@ from rollyard.resources_servers.grl_sokoban import generate_level_examples, gene
 from rollyard.resources_servers.grl_sokoban.game import Room, canonical_board
 from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled, tuples
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, generate
-from rollyard.resources_servers.grl_sokoban.row_selection import (
-    BANDS,
+from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
+from rollyard.resources_servers.grl_sokoban.symmetry import distinct
+from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
+from rollyard.resources_servers.grl_sokoban.task_rows import (
+    PromptBuilder,
     RowSelection,
     Split,
     puzzle_of_board,
     puzzles_of,
     split_of,
+    write,
 )
-from rollyard.resources_servers.grl_sokoban.row_writer import PromptBuilder, write
-from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
-from rollyard.resources_servers.grl_sokoban.symmetry import distinct
-from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
 from rollyard.services.server.settings import parse_settings
 from tests.support.stacks import read_rows
 
@@ -38,16 +38,6 @@ BOXOBAN = DATA / "levels" / "boxoban_hard_20.txt"
 EASY = "######\n#@$. #\n#  ###\n######"
 TWO = "#######\n#.$   #\n#   $ #\n#  @ .#\n#######"
 LOST = "#####\n#$  #\n# @.#\n#####"
-
-
-def rooms(count: int) -> list[Room]:
-    found_rooms = []
-    for spec in islice(tuples(9), count):
-        try:
-            found_rooms.append(generate(spec))
-        except InfeasibleRoom:
-            continue
-    return found_rooms
 
 
 def write_levels(path: Path, *levels: str) -> Path:
@@ -161,13 +151,6 @@ def test_contradictory_options_are_refused(tmp_path: Path, arguments: list[str])
         generate_test_examples.main([*arguments, "--output", str(tmp_path / "rows.jsonl")])
 
 
-def test_a_difficulty_is_a_range_of_optimal_moves() -> None:
-    for band, low, high in zip(BANDS, (1, 5, 10), (4, 9, 10**6), strict=True):
-        rows = list(labelled(3, 8, RowSelection(bands=(band,))))
-        assert len(rows) == 8
-        assert all(low <= row["optimal_moves"] <= high and row["difficulty"] == band for row in rows)
-
-
 def test_the_images_of_a_puzzle_have_the_same_label_and_different_boards() -> None:
     plain = list(labelled(3, 4))
     images = list(labelled(3, 1000, RowSelection(symmetries=True)))
@@ -178,11 +161,6 @@ def test_the_images_of_a_puzzle_have_the_same_label_and_different_boards() -> No
         assert {canonical_board(board) for board in boards} == {canonical_board(board_of(row))}
         assert {image["optimal_moves"] for image in own_images} == {row["optimal_moves"]}
     assert [image["level_id"] for image in images] == list(range(1, 1001))
-
-
-def test_all_images_of_a_room_are_on_the_same_side_of_the_split() -> None:
-    for room in rooms(40):
-        assert len({split_of(image, 0.5) for _, image in distinct(room)}) == 1
 
 
 def test_irrelevant_walls_and_pockets_do_not_affect_the_split() -> None:
@@ -222,13 +200,6 @@ def test_an_apart_from_file_without_puzzles_is_rejected(tmp_path: Path, content:
         level_rows(tmp_path, "--input", str(BOXOBAN), "--apart-from", str(held_out))
 
 
-def test_a_larger_test_share_keeps_all_previous_test_rooms() -> None:
-    found_rooms = rooms(150)
-    shares = [{room.board() for room in found_rooms if split_of(room, share) == "test"} for share in (0, 0.1, 0.3, 1)]
-    assert shares[0] < shares[1] < shares[2] < shares[3] == {room.board() for room in found_rooms}
-    assert 0.2 < len(shares[2]) / len(shares[3]) < 0.4
-
-
 @pytest.mark.parametrize(
     ("builder", "phrases", "tools"),
     [
@@ -248,3 +219,25 @@ def test_a_row_describes_the_servers_observations_and_tools(
     assert all(phrase in prompt for phrase in phrases)
     assert ("grid of symbols" in prompt) == ("text" in builder.observations)
     assert [tool["name"] for tool in params["tools"]] == tools
+
+
+def rooms(count: int) -> list[Room]:
+    found_rooms = []
+    for spec in islice(tuples(9), count):
+        try:
+            found_rooms.append(generate(spec))
+        except InfeasibleRoom:
+            continue
+    return found_rooms
+
+
+def test_all_images_of_a_room_are_on_the_same_side_of_the_split() -> None:
+    for room in rooms(40):
+        assert len({split_of(image, 0.5) for _, image in distinct(room)}) == 1
+
+
+def test_a_larger_test_share_keeps_all_previous_test_rooms() -> None:
+    found_rooms = rooms(150)
+    shares = [{room.board() for room in found_rooms if split_of(room, share) == "test"} for share in (0, 0.1, 0.3, 1)]
+    assert shares[0] < shares[1] < shares[2] < shares[3] == {room.board() for room in found_rooms}
+    assert 0.2 < len(shares[2]) / len(shares[3]) < 0.4

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 
 import orjson
 import pytest
 from PIL import Image
 
-from rollyard.resources_servers.grl_sokoban import observation
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, generate
 from rollyard.resources_servers.grl_sokoban.observation import View, board_in, coordinates, png
 from rollyard.responses_api_models.conversion import to_items
@@ -19,33 +17,6 @@ BOARDS = [
     *(generate(RoomSpec(seed, (6, 8), 2)).board() for seed in (5, 6, 7)),
     "######\n#S_√X#\n#_#O_#\n######",
 ]
-
-
-def from_coordinates(text: str) -> str:
-    """Parse the board from its description."""
-    rows, cols = (int(number) + 1 for number in re.findall(r"to \((\d+), (\d+)\)", text)[0])
-    listed = {
-        name: {(int(row), int(col)) for row, col in re.findall(r"\((\d+), (\d+)\)", cells)}
-        for name, cells in re.findall(r"^([\w ]+): (.*)$", text, re.MULTILINE)
-    }
-
-    def symbol(cell: tuple[int, int]) -> str:
-        if cell in listed["Walls inside"] or cell[0] in (0, rows - 1) or cell[1] in (0, cols - 1):
-            return "#"
-        target = cell in listed["Targets"]
-        if cell in listed["Player"]:
-            return "S" if target else "P"
-        if cell in listed["Boxes"]:
-            assert target == (cell in listed["Boxes on targets"])
-            return "√" if target else "X"
-        return "O" if target else "_"
-
-    return "\n".join("".join(symbol((row, col)) for col in range(cols)) for row in range(rows))
-
-
-@pytest.mark.parametrize("board", BOARDS)
-def test_the_coordinates_contain_the_complete_board(board: str) -> None:
-    assert from_coordinates(coordinates(board)) == board
 
 
 @pytest.mark.parametrize("board", BOARDS)
@@ -79,19 +50,3 @@ def test_a_result_with_an_image_has_content_parts_that_chat_engines_accept() -> 
     assert decoded.size == (8 * 16, 6 * 16)
     chat = [{"role": "tool", "tool_call_id": "c", "content": [{"type": "image_url", "image_url": image["image_url"]}]}]
     assert to_items(chat)[0]["output"] == [image]
-
-
-def test_no_image_is_drawn_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[str] = []
-
-    def draw(board: str, tile_px: int) -> str:
-        drawn.append(board)
-        return "data:,"
-
-    monkeypatch.setattr(observation, "data_url", draw)
-    assert View(("text", "coordinates"), 32).answer(BOARDS[0], {}) == {
-        "observation": f"{BOARDS[0]}\n\n{coordinates(BOARDS[0])}"
-    }
-    assert drawn == []
-    View(("image",), 32).answer(BOARDS[0], {})
-    assert drawn == [BOARDS[0]]

@@ -28,35 +28,6 @@ def solves(room: Room, path: tuple[int, ...]) -> bool:
     return [game.step(action).done for action in path].index(True) == len(path) - 1 and game.success
 
 
-def brute_force(room: Room) -> tuple[int, int] | None:
-    """The fewest moves and the fewest pushes, by trying every move of the game."""
-    fewest: list[int] = []
-    for pushes_only in (False, True):
-        layers: dict[int, list[Room]] = {0: [room]}
-        seen: set[bytes] = set()
-        cost = 0
-        found = None
-        while found is None and any(layers.values()):
-            while not layers.get(cost):
-                cost += 1
-            position = layers[cost].pop()
-            if position.state in seen:
-                continue
-            seen.add(position.state)
-            if Game(position).success:
-                found = cost
-            for action in (1, 2, 3, 4):
-                game = Game(position)
-                game.step(action)
-                after = game.position()
-                pushed = any((old == 4) != (new == 4) for old, new in zip(position.state, after.state, strict=True))
-                layers.setdefault(cost + (pushed if pushes_only else 1), []).append(after)
-        if found is None:
-            return None
-        fewest.append(found)
-    return fewest[0], fewest[1]
-
-
 def test_the_recorded_optimal_episodes_have_the_optimal_length() -> None:
     optimal = [row for row in trajectories() if row["kind"] == "optimal_then_3_random"]
     assert len(optimal) == 50
@@ -86,28 +57,6 @@ def test_the_optima_of_small_published_levels_match_their_labels(name: str, most
             assert solves(room, solution.path), board
             solved += 1
     assert solved >= at_least
-
-
-def test_solutions_and_deadlocks_agree_with_brute_force_from_random_positions() -> None:
-    rng = Random(7)
-    lost = 0
-    for room in generated_rooms(25):
-        game = Game(room)
-        for _ in range(rng.randrange(12)):
-            if not game.done:
-                game.step(rng.randint(1, 4))
-        position = game.position()
-        optimum = brute_force(position)
-        lost += optimum is None
-        assert is_deadlocked(position) == (optimum is None), position.board()
-        if optimum is None:
-            with pytest.raises(UnsolvableRoom):
-                solve(position)
-        else:
-            solution = solve(position)
-            assert solution is not None
-            assert (solution.moves, solution.pushes) == optimum, position.board()
-    assert lost > 1
 
 
 def test_every_generated_room_is_solved_by_the_returned_path() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
-from tests.unit.services.sandbox.sandbox_start import start_or_skip
+from tests.unit.services.sandbox.trials import start_or_skip
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 
 from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
-from tests.unit.services.sandbox.sandbox_start import start_in_mode_or_skip, start_or_skip
+from tests.unit.services.sandbox.trials import start_in_mode_or_skip, start_or_skip
 
 LIMITS = Limits(cpu_s=1, wall_s=3, memory_mb=256, processes=8)
 

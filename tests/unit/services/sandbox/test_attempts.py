@@ -9,7 +9,7 @@ from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.services.sandbox.bombs import BOMBS
 from tests.unit.services.sandbox.cheats import CHEATS, PROCESS_CHEATS
 from tests.unit.services.sandbox.escapes import ESCAPES
-from tests.unit.services.sandbox.processes import descendants, wait_until_gone
+from tests.unit.services.sandbox.trials import descendants, wait_until_gone
 
 TESTS = ("assert double(21) == 42  # kept from answers", "assert not double(0)", "assert double([1]) == [1, 1]")
 CORRECT = "def double(x): return 2 * x"

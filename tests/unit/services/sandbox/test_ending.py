@@ -11,7 +11,7 @@ import pytest
 
 from rollyard.records.search_path import INSTALLED
 from tests.support.waiting import eventually
-from tests.unit.services.sandbox.processes import descendants, wait_until_gone
+from tests.unit.services.sandbox.trials import descendants, wait_until_gone
 
 SERVER = """
 import asyncio, os, sys

@@ -10,12 +10,11 @@ import orjson
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.services.sandbox import command
+from rollyard.services.sandbox import isolation_modes
 from rollyard.services.sandbox.isolation_modes import IsolationMode
 from rollyard.services.sandbox.records import Ending, Limits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
-from tests.unit.services.sandbox.sandbox_start import start_or_skip
-from tests.unit.services.sandbox.trials import run_trial
+from tests.unit.services.sandbox.trials import run_trial, start_or_skip
 
 
 async def test_a_missing_import_fails_as_in_python(sandbox: Sandbox) -> None:
@@ -39,11 +38,6 @@ async def test_a_failing_statement_is_not_skipped_if_the_function_stays_undefine
     assert outcome.ending is Ending.RAISED and outcome.reason.startswith("NameError") and "'missing'" in outcome.reason
 
 
-async def test_future_imports_apply_to_every_statement_in_forgiving_mode(sandbox: Sandbox) -> None:
-    code = "from __future__ import annotations\ndef f(x: Missing = 1) -> Missing: return x"
-    assert (await sandbox.run(Trial(code=code, names=("f",), tests=("assert f() == 1",), forgiving=True))).passed
-
-
 async def test_tests_can_expect_an_exception_of_the_answer(sandbox: Sandbox) -> None:
     test = "try:\n    f()\n    assert False\nexcept ZeroDivisionError as error:\n    assert 'division' in str(error)"
     assert (await run_trial(sandbox, "def f(): return 1 / 0", test)).passed
@@ -65,10 +59,6 @@ async def test_exit_and_dunder_builtins_work_as_in_a_script(sandbox: Sandbox) ->
 async def test_an_answer_can_write_to_devnull(any_sandbox: Sandbox) -> None:
     code = "import os\ndef f():\n    with open(os.devnull, 'w') as nowhere: return print('x', file=nowhere)"
     assert (await run_trial(any_sandbox, code)).passed
-
-
-async def test_code_under_a_main_guard_does_not_run(sandbox: Sandbox) -> None:
-    assert (await run_trial(sandbox, "def f(): pass\nif __name__ == '__main__':\n    f(input())")).passed
 
 
 @pytest.mark.parametrize(
@@ -97,9 +87,6 @@ async def test_the_outcome_states_how_the_answer_ended(
 @pytest.mark.parametrize("tests", [("assert (",), ("assert f()", "assert )")])
 async def test_tests_with_a_syntax_error_are_not_the_answers_fault(tests: tuple[str, ...], sandbox: Sandbox) -> None:
     assert (await run_trial(sandbox, "def f(): return 1", *tests)).ending is Ending.BAD_TESTS
-
-
-async def test_a_prelude_that_raises_is_not_the_answers_fault(sandbox: Sandbox) -> None:
     assert (await run_trial(sandbox, "def f(): return 1", prelude="1 / 0")).ending is Ending.BAD_TESTS
 
 
@@ -107,11 +94,6 @@ async def test_an_error_message_with_a_lone_surrogate_can_be_serialized(sandbox:
     outcome = await run_trial(sandbox, "def f():\n    raise KeyError('\\ud800')")
     assert outcome.ending is Ending.RAISED
     assert "KeyError" in orjson.loads(orjson.dumps(outcome.model_dump()))["reason"]
-
-
-async def test_passed_tests_are_counted_up_to_the_first_failure(sandbox: Sandbox) -> None:
-    outcome = await run_trial(sandbox, "def f(x): return x", "assert f(1) == 1", "assert f(2) == 3", "assert f(3) == 3")
-    assert (outcome.tests_passed, outcome.tests) == (1, 3)
 
 
 async def test_output_is_truncated_at_its_limit(sandbox: Sandbox) -> None:
@@ -176,10 +158,6 @@ def f():
         thread.join()
     return 1"""
     assert await _reasons_side_by_side(code) == {""}
-
-
-def test_an_answer_that_sleeps_has_5_seconds_as_in_the_original() -> None:
-    assert Limits().wall_s == 5
 
 
 async def test_a_trial_with_more_time_may_use_more_cpu(sandbox: Sandbox) -> None:
@@ -248,7 +226,7 @@ async def test_without_bubblewrap_an_answer_cannot_watch_or_enter_a_folder_of_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hides: bool
 ) -> None:
     if not hides:
-        monkeypatch.setattr(command, "tree", lambda python: ())
+        monkeypatch.setattr(isolation_modes, "tree", lambda python: ())
     sandbox = Sandbox(Limits(cpu_s=1, wall_s=3), bubblewrap=None)
     await start_or_skip(sandbox)
     hides = hides and any("mount namespace" in layer for layer in sandbox.layers.in_force)

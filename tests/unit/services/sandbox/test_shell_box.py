@@ -11,8 +11,16 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.services.sandbox.shell.records import BoxEntry, BoxLimits, CommandResult
-from rollyard.services.sandbox.shell.shell_box import BoxDied, BoxRefused, ShellBox, is_visible, plan_for
+from rollyard.services.sandbox.shell_box import (
+    BoxDied,
+    BoxEntry,
+    BoxLimits,
+    BoxRefused,
+    CommandResult,
+    ShellBox,
+    is_visible,
+    plan_for,
+)
 from tests.support.waiting import deadline_s, until
 
 ENV = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/root", "LC_ALL": "C.UTF-8"}

@@ -24,19 +24,16 @@ async def test_values_pass_unchanged_in_both_directions(sandbox: Sandbox) -> Non
 
 async def test_values_of_the_standard_library_pass_unchanged(sandbox: Sandbox) -> None:
     prelude = """
+from array import array
 from collections import Counter, OrderedDict, deque
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 values = [Counter("aab"), OrderedDict(a=1), deque([1]), date(2020, 2, 29), datetime(2020, 1, 1, 2), time(3),
-          timedelta(1, 2, 3), Decimal("1.10"), Fraction(1, 3)]
+          timedelta(1, 2, 3), Decimal("1.10"), Fraction(1, 3), array("d", [1, 2]), slice(1, None)]
 """
     check = "assert f(values) == values and [type(x) for x in f(values)] == [type(x) for x in values]"
     assert (await run_trial(sandbox, "def f(x): return x", check, prelude=prelude)).passed
-
-
-async def test_a_generator_arrives_as_an_iterator(sandbox: Sandbox) -> None:
-    assert (await run_trial(sandbox, "def f():\n    yield from (1, 2)", "assert list(f()) == [1, 2]")).passed
 
 
 async def test_tests_can_create_change_and_pass_back_objects_of_the_answer(sandbox: Sandbox) -> None:
@@ -84,11 +81,6 @@ async def test_views_of_a_dictionary_stay_views(sandbox: Sandbox) -> None:
     assert (await run_trial(sandbox, code, *tests, names=("f", "k", "i", "v"))).passed
 
 
-async def test_arrays_and_slices_pass_unchanged(sandbox: Sandbox) -> None:
-    test = "from array import array\nfor x in (array('d', [1, 2]), slice(1, None)): assert f(x) == x"
-    assert (await run_trial(sandbox, "def f(x): return x", test)).passed
-
-
 @pytest.mark.parametrize(
     "test", ["assert all(map(f, [1, 2]))", "for got in map(f, [1, 2]): assert got", "list(map(f, [1]))"]
 )
@@ -103,16 +95,8 @@ async def test_functions_of_the_tests_can_be_passed_to_the_answer(sandbox: Sandb
 
 
 async def test_a_function_of_the_tests_can_call_a_function_of_the_answer(sandbox: Sandbox) -> None:
-    code = "def f(apply, x): return apply(lambda y: apply(abs, y) + 1, x)"
-    test = "assert f(lambda g, x: g(x) * 10, -2) == 210"
+    code = (
+        "def f(apply, x):\n    try: return apply(lambda y: apply(abs, y) + 1, x)\n    except KeyError: return 'caught'"
+    )
+    test = "assert f(lambda g, x: g(x) * 10, -2) == 210 and f(lambda g, x: {}[x], 1) == 'caught'"
     assert (await run_trial(sandbox, code, test)).passed
-
-
-async def test_an_exception_of_a_test_function_reaches_the_answer(sandbox: Sandbox) -> None:
-    code = "def f(g):\n    try: g()\n    except KeyError: return 'caught'"
-    assert (await run_trial(sandbox, code, "assert f(lambda: {}['a']) == 'caught'")).passed
-
-
-async def test_an_answer_cannot_change_a_value_of_the_tests(sandbox: Sandbox) -> None:
-    test = "held = [2, 1]\nassert f(held) == [] and held == [2, 1]"
-    assert (await run_trial(sandbox, "def f(x): x.clear(); return x", test)).passed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollyard.agents.base import AgentSettings
-from rollyard.agents.policy_allowlist import AllowedUrl, parsed_url
+from rollyard.agents.episode_policy import AllowedUrl, parsed_url
 from rollyard.records.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 

@@ -1,25 +1,42 @@
-"""ShellBox: starts a box and sends it commands."""
+"""Shell box: a small Linux machine in which untrusted commands run one after another and keep their files.
+
+    box = await ShellBox.start(BoxPlan(...))
+    result = await box.run(("bash", "-c", "make test"), cwd="/app", timeout_s=60)
+    await box.close()
+
+Each box is a process of its own in new user, process, mount, network, IPC, host name and cgroup namespaces, without
+capabilities and behind a seccomp filter. It sees the host's programs (/usr, /bin, /lib) read-only, a few files of /etc,
+and an empty file system in memory, which disappears with it. Its network has only the loopback interface. If the server
+runs as root, the box runs as the user nobody; inside, that user is called root.
+
+It does not protect against vulnerabilities in the kernel or the CPU (use a virtual machine). It limits the memory of
+each process, the number of processes and the size of all files, but not the total CPU time or memory of a box. What is
+readable for everyone under /usr, or in folders that the operator adds, is readable in the box: keep secrets elsewhere.
+
+It needs user namespaces. Landlock, which `Sandbox` uses without them, cannot give a box its own /app.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import contextlib
-import json
 import os
 import socket
-import struct
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from dataclasses import asdict
+from typing import Any, Literal, Self
+
+from pydantic import Field
 
 from rollyard.records.errors import OperatorError, RollyardError
 from rollyard.records.search_path import IMPORT_ROOT
-from rollyard.records.types import Json
-from rollyard.services.sandbox.inside.box_plan import BoxPlan
+from rollyard.records.types import Json, Record
 from rollyard.services.sandbox.inside.channel import framed
-from rollyard.services.sandbox.shell.records import BoxEntry, BoxLimits, CommandResult
+from rollyard.services.sandbox.inside.jail_plan import BoxPlan
+from rollyard.services.sandbox.zygote_link import read_message
 
 _MODULE = "rollyard.services.sandbox.inside.box_main"
 _FLAGS = ("-S", "-s", "-P", "-B", "-u", "-W", "ignore")
@@ -29,6 +46,39 @@ _ANSWER_S = 30.0
 _CHUNK = 8 << 20
 """Files are sent in messages of about this size; the channel's limit is 32 MiB, and base64 adds a third."""
 MIB = 1 << 20
+
+
+class BoxLimits(Record):
+    storage_mb: int = Field(default=512, ge=1)
+    """Size of all files that the box writes; they are kept in memory."""
+    memory_mb: int = Field(default=4096, ge=64)
+    """Address space of each process."""
+    processes: int = Field(default=256, ge=4)
+    """Maximum number of simultaneous processes and threads."""
+    open_files: int = Field(default=1024, ge=16)
+    """Maximum number of open files of each process."""
+    output_kb: int = Field(default=64, ge=1)
+    """Maximum size of a command's output; of a longer one, the start and the end are kept."""
+
+
+class CommandResult(Record):
+    exit_code: int
+    """Negative: the number of the signal that ended it. -1 if its time was over."""
+    output: str
+    """Standard output and error, in the order in which they were written."""
+    timed_out: bool = False
+    output_dropped: int = 0
+    """Number of bytes in the middle of the output that were dropped."""
+
+
+class BoxEntry(Record):
+    path: str
+    kind: Literal["file", "folder", "link"]
+    data: bytes = b""
+    mode: int | None = None
+    """Permissions; None: the default."""
+    target: str = ""
+    """Where a link leads."""
 
 
 class BoxDied(RollyardError):
@@ -88,7 +138,7 @@ class ShellBox:
             box = cls(process, own, output_limit)
             try:
                 async with asyncio.timeout(_START_S):
-                    answer = await box._exchange(plan.fields())
+                    answer = await box._exchange(asdict(plan))
             except (BoxDied, TimeoutError) as error:
                 await box.close()
                 errors.seek(0)
@@ -166,22 +216,9 @@ class ShellBox:
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_sendall(self._end, framed(message))
-            (length,) = struct.unpack("=I", await self._exactly(4))
-            answer: Json = json.loads(await self._exactly(length))
+            return await read_message(self._end)
         except (OSError, ValueError) as error:
             raise BoxDied(f"the box has ended: {error}") from error
-        return answer
-
-    async def _exactly(self, count: int) -> bytes:
-        loop = asyncio.get_running_loop()
-        pieces = []
-        while count:
-            piece = await loop.sock_recv(self._end, min(count, 1 << 20))
-            if not piece:
-                raise OSError("it closed its connection")
-            pieces.append(piece)
-            count -= len(piece)
-        return b"".join(pieces)
 
 
 def is_visible(path: str, visible: Sequence[str]) -> bool:
