@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from rollyard.training.token_pairs import TokenPairs
 from rollyard.training.transfer_publisher import TransferMethod, WeightSender
-from rollyard.training.update import Update
+from rollyard.training.update import TokenPairs, Update
 
 Save = Callable[[Path], None]
 """Writes a model folder, as `from_pretrained` reads it."""

@@ -22,10 +22,9 @@ from rollyard.records.rollout_keys import Key, key_of
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json, Record
 from rollyard.records.unfinished_episode import PARTIAL_MEMBER
-from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.groups import GroupMember, member_of_failure, member_of_row
+from rollyard.training.groups import EndingRules, GroupMember, Treatment, member_of_failure, member_of_row
 from rollyard.training.run_paths import updates_of
-from rollyard.training.sequences.training_sequence import SequenceError, SequenceRules, TrainingSequence
+from rollyard.training.training_sequence import SequenceError, SequenceRules, TrainingSequence
 
 _RECORD = re.compile(r"step_(\d{6,})_tasks\.json")
 _OUTPUT = re.compile(r"step_(\d{6,})\.jsonl")

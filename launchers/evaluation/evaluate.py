@@ -32,9 +32,18 @@ from rollyard.launchers.evaluation.eval_state import (
     locked,
     new_state,
 )
-from rollyard.launchers.evaluation.identity import check_identity, check_weights, update_manifest, write_identity
 from rollyard.launchers.evaluation.model_source import KEY_VARIABLE
-from rollyard.launchers.evaluation.plan import EvalPlan, check, collect_command, report_command, run_command
+from rollyard.launchers.evaluation.plan import (
+    EvalPlan,
+    check,
+    check_identity,
+    check_weights,
+    collect_command,
+    report_command,
+    run_command,
+    update_manifest,
+    write_identity,
+)
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError, RunError
 from rollyard.records.jsonl import replace
 from rollyard.records.rollout_file import read_status

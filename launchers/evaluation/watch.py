@@ -33,7 +33,7 @@ from rollyard.launchers.evaluation.eval_state import (
     read_state,
 )
 from rollyard.launchers.evaluation.headline import Headline, formatted, headline
-from rollyard.launchers.evaluation.identity import ENGINE
+from rollyard.launchers.evaluation.plan import ENGINE
 from rollyard.records.errors import OperatorError, RollyardError, RunError
 from rollyard.records.json_values import differences
 from rollyard.records.jsonl import replace
@@ -92,7 +92,7 @@ class EvalWatch:
         config = self._config.model_copy(update={"model": f"vllm/{folder.resolve()}", "output_dir": output})
         try:
             self._evaluate(config)
-            found = headline(EvalFolder(output).rollouts.output, pass_threshold=config.pass_threshold)
+            found = headline(EvalFolder(output).rollouts.output)
             if not found.is_complete:
                 raise RunError(f"{found.coverage} rollouts are measured")
         except (OperatorError, RunError) as error:  # the config was checked before the watch began

@@ -16,12 +16,12 @@ from rollyard.launchers.slurm.launch import (
     Combination,
     Launch,
     LaunchFolder,
+    LaunchOptions,
     PlannedJob,
     Submissions,
     launches,
     read_progress,
 )
-from rollyard.launchers.slurm.launch_arguments import LaunchOptions
 from rollyard.launchers.slurm.launch_planner import LaunchPlanner, Planned, shares
 from rollyard.launchers.slurm.scheduler import Scheduler, SubmissionPreview
 from rollyard.launchers.slurm.sweep import Setting, dump_yaml, shown_value

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollyard.launchers.slurm.chain import Attempt
 from rollyard.launchers.slurm.client import SlurmClient
 from rollyard.launchers.slurm.job import JobSpec, JobState, SubmittedJob
-from rollyard.launchers.slurm.launch_arguments import read_arguments
+from rollyard.launchers.slurm.launch import read_arguments
 from rollyard.launchers.slurm.launch_planner import LaunchPlanner, Planned
 from rollyard.launchers.slurm.launcher import Launcher
-from rollyard.launchers.slurm.scheduler import Scheduler
+from rollyard.launchers.slurm.scheduler import Attempt, Scheduler
 from rollyard.records.errors import OperatorError, RunError
 
 CONFIG = """\

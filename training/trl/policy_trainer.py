@@ -16,12 +16,12 @@ from trl import GRPOConfig
 
 from rollyard.records.errors import OperatorError
 from rollyard.training.policy_trainer import Save, TrainerHooks
-from rollyard.training.token_pairs import TokenPairs
 from rollyard.training.train_config import LoraSettings, TrainConfig
 from rollyard.training.transfer_publisher import TransferMethod, WeightSender
 from rollyard.training.trl.rollout_trainer import RolloutTrainer
 from rollyard.training.trl.save_policy import gather_policy, write_errors
 from rollyard.training.trl.weight_senders import IpcSender, NcclSender, model_tensors
+from rollyard.training.update import TokenPairs
 
 
 class TrlPolicyTrainer:

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Sequence
 
 from rollyard.launchers.sagemaker.container.job import Job
-from rollyard.launchers.sagemaker.container.job_environment import (
+from rollyard.launchers.sagemaker.container.programs import StopSignal
+from rollyard.launchers.sagemaker.job_parameters import (
     JobEnvironment,
+    JobParameters,
     read_environment,
     root_of,
     write_failure,
 )
-from rollyard.launchers.sagemaker.container.programs import StopSignal
-from rollyard.launchers.sagemaker.job_parameters import JobParameters
 from rollyard.records.errors import OperatorError
 from rollyard.records.script import EXIT_FAILED, exit_status
 

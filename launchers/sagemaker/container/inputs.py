@@ -24,8 +24,7 @@ import orjson
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from rollyard.launchers.sagemaker.container.job_environment import JobEnvironment
-from rollyard.launchers.sagemaker.job_parameters import JobParameters
+from rollyard.launchers.sagemaker.job_parameters import JobEnvironment, JobParameters
 from rollyard.launchers.sagemaker.source_bundle import unpack
 from rollyard.records import s3
 from rollyard.records.errors import OperatorError, RunError

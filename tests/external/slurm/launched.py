@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rollyard.launchers.slurm.chain import Attempt, ChainEvent, ChainRecord
 from rollyard.launchers.slurm.client import QueuedJob, SlurmClient
 from rollyard.launchers.slurm.job import JobSpec, JobState, SubmittedJob, log_file, read_submission
-from rollyard.launchers.slurm.scheduler import Scheduler, jobs_of
+from rollyard.launchers.slurm.scheduler import Attempt, ChainEvent, ChainRecord, Scheduler, jobs_of
 from rollyard.records.search_path import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.processes import parent_of

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from rollyard.launchers.slurm.chain import DONE
 from rollyard.launchers.slurm.job import JobState
+from rollyard.launchers.slurm.scheduler import DONE
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.launched import Launched, Launcher
 from tests.support.processes import alive, parent_of

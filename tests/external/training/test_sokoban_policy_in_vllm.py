@@ -18,7 +18,7 @@ from examples.sokoban_policy.traces import Encoder
 from examples.sokoban_policy.unseen_rooms import EVALUATION_SEED, distinct_rooms
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
-from rollyard.training.sequences.training_sequence import SequenceRules, training_sequences
+from rollyard.training.training_sequence import SequenceRules, training_sequences
 from tests.external.vllm.engine import IN_ONE_WORKER
 from tests.support.stacks import collect, load_config, processes, read_rows
 

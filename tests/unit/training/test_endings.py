@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rollyard.records.errors import FailureKind
 from rollyard.records.types import FinishReason
-from rollyard.training.endings import DEFAULTS, EndingRules, Treatment
+from rollyard.training.groups import DEFAULTS, EndingRules, Treatment
 
 RULES = EndingRules()
 

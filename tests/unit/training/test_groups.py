@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.records.types import Json
-from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.groups import GroupMember, groups_of, member_of_failure, member_of_row
-from rollyard.training.sequences.training_sequence import SequenceError, SequenceRules
+from rollyard.training.groups import EndingRules, GroupMember, Treatment, groups_of, member_of_failure, member_of_row
+from rollyard.training.training_sequence import SequenceError, SequenceRules
 from tests.unit.training.recorded_turns import row, turn
 
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.training.metrics.metrics_log import MetricsLog, MetricsSink, RetriedSink
+from rollyard.training.metrics_log import MetricsLog, MetricsSink, RetriedSink
 
 
 class Recorder:

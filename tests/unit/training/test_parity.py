@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import Failure, FailureKind, RunError
-from rollyard.training.parity import Parity, ParityProbe, probe_sequences
 from rollyard.training.train_config import WeightSettings
-from rollyard.training.weight_publisher import EngineLogProbs, PolicyClient, ScoredSequence
+from rollyard.training.weight_publisher import (
+    EngineLogProbs,
+    Parity,
+    ParityProbe,
+    PolicyClient,
+    ScoredSequence,
+    probe_sequences,
+)
 from tests.support.weight_engine import TOKEN, TrainerClient, WeightEngine, engine_url, log_prob, trainer_server
 
 NEW = "/weights/new"

@@ -10,8 +10,8 @@ import yaml
 
 from rollyard.records.errors import OperatorError
 from rollyard.services.config.overrides import parse_overrides
-from rollyard.training.server_configs import ServerConfigs, server_configs
 from rollyard.training.train_config import TrainConfig
+from rollyard.training.training_stack import ServerConfigs, server_configs
 
 OWN = {
     "policy_model": {

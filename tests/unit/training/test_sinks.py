@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.training.metrics.sinks import PrintSink, RichSink, logger_names, sinks_of
+from rollyard.training.metrics_log import PrintSink, RichSink, logger_names, sinks_of
 
 METRICS = {
     "train/reward": 0.4123,

@@ -8,18 +8,19 @@ import orjson
 
 from rollyard.analysis.viewer.token_pairs import read_pairs, token_place
 from rollyard.records.types import Json
-from rollyard.training.endings import EndingRules
-from rollyard.training.groups import groups_of, member_of_row
-from rollyard.training.sequences.training_sequence import SequenceRules
-from rollyard.training.token_pairs import (
+from rollyard.training.groups import EndingRules, groups_of, member_of_row
+from rollyard.training.training_sequence import SequenceRules
+from rollyard.training.update import (
     LOG_RATIO_EDGES,
+    Batch,
     TokenPair,
     TokenPairs,
+    Update,
     chosen_tokens,
     largest_of,
+    update_of,
     write_pairs,
 )
-from rollyard.training.update import Batch, Update, update_of
 from tests.unit.training.recorded_turns import row, turn
 
 

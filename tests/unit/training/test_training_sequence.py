@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.records.types import Json
-from rollyard.training.sequences.training_sequence import (
+from rollyard.training.training_sequence import (
     SequenceError,
     SequenceRules,
     TrainingSequence,

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from rollyard.launchers.evaluation.checkpoints import LocalSource
-from rollyard.launchers.evaluation.lm_eval_process import Evaluator, Harness, Model
+from rollyard.launchers.evaluation.lm_eval import Evaluator, Harness, Model
 from rollyard.launchers.evaluation.lm_eval_results import MAX_ATTEMPTS, Benchmark, ResultsStore
 from rollyard.records import process_group
 from rollyard.records.errors import OperatorError, RunError

@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.cli.lm_eval import LmEvalOptions
 from rollyard.cli.options import read_options
-from rollyard.launchers.evaluation.lm_eval_config import BenchmarkConfig
+from rollyard.launchers.evaluation.lm_eval import BenchmarkConfig
 from rollyard.records.errors import OperatorError
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.launchers.evaluation.nemo_rl_config import is_nemo_rl, load_tree, parse
-from rollyard.launchers.evaluation.nemo_rl_run import prepare_rows, to_eval_config
+from rollyard.launchers.evaluation.nemo_rl import is_nemo_rl, load_tree, parse, prepare_rows, to_eval_config
 from rollyard.records.errors import OperatorError
 
 DATA = Path(__file__).resolve().parents[5] / "shared" / "data"

@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.launchers.evaluation.nemo_rl_config import NemoRlConfig, parse
-from rollyard.launchers.evaluation.nemo_rl_run import save, summary
+from rollyard.launchers.evaluation.nemo_rl import NemoRlConfig, parse, save, summary
 from rollyard.records.errors import RunError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.launchers.evaluation.nemo_rl_run import NemoRlRun, read_nemo_rl
+from rollyard.launchers.evaluation.nemo_rl import NemoRlRun, read_nemo_rl
 from rollyard.records.errors import OperatorError
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.settings_file import dump_settings

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from rollyard.launchers.sagemaker.container.__main__ import main
-from rollyard.launchers.sagemaker.container.host_link import HeadLink, connect, read_status
-from rollyard.launchers.sagemaker.container.job_environment import read_environment
 from rollyard.launchers.sagemaker.container.programs import Program
+from rollyard.launchers.sagemaker.container.ray_cluster import HeadLink, connect, read_status
+from rollyard.launchers.sagemaker.job_parameters import read_environment
 from rollyard.records.errors import OperatorError, RunError
 from tests.support.commands import command_environ
 from tests.support.waiting import deadline_s, eventually

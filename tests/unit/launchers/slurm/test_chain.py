@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from rollyard.launchers.slurm import job_runner
-from rollyard.launchers.slurm.chain import (
+from rollyard.launchers.slurm.client import QueuedJob, SlurmError, SlurmTimeoutError, Standing
+from rollyard.launchers.slurm.job import ChainJob, JobSpec, JobState
+from rollyard.launchers.slurm.job_runner import JobRunner, RunningJob, WorkEnd
+from rollyard.launchers.slurm.scheduler import (
     CHAIN_FILE,
     DONE,
     Attempt,
@@ -22,10 +25,6 @@ from rollyard.launchers.slurm.chain import (
     end_of,
     read_marker,
 )
-from rollyard.launchers.slurm.client import QueuedJob, SlurmError, SlurmTimeoutError, Standing
-from rollyard.launchers.slurm.job import ChainJob, JobSpec, JobState
-from rollyard.launchers.slurm.job_runner import JobRunner, RunningJob
-from rollyard.launchers.slurm.job_work import WorkEnd
 
 
 def chain_spec(**settings: Any) -> JobSpec:

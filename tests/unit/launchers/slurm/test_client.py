@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.launchers.slurm.chain import ChainEventKind, ChainRecord, attempts_of
 from rollyard.launchers.slurm.client import (
     SlurmClient,
     SlurmError,
@@ -31,8 +30,8 @@ from rollyard.launchers.slurm.job import (
     write_submission,
 )
 from rollyard.launchers.slurm.job_runner import settle
-from rollyard.launchers.slurm.ray_nodes import cpus_per_node
-from rollyard.launchers.slurm.scheduler import Scheduler, submit_once
+from rollyard.launchers.slurm.nodes import cpus_per_node
+from rollyard.launchers.slurm.scheduler import ChainEventKind, ChainRecord, Scheduler, attempts_of, submit_once
 from rollyard.records.errors import OperatorError, RunError
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rollyard.launchers.evaluation.nemo_rl_config import load_tree
-from rollyard.launchers.slurm.eval_tree import as_yaml, merge, read_config, validate
+from rollyard.launchers.evaluation.nemo_rl import load_tree
+from rollyard.launchers.slurm.launch_planner import as_yaml, merge, read_config, validate
 from rollyard.launchers.slurm.sweep import Setting
 from rollyard.records.errors import OperatorError
 from tests.support.launches import CONFIG

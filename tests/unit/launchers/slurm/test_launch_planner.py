@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollyard.launchers.slurm.launch_arguments import read_arguments
+from rollyard.launchers.slurm.launch import read_arguments
 from rollyard.launchers.slurm.launch_planner import ModelChoice, Planned, choose_model
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json

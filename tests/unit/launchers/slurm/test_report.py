@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.launchers.slurm.chain import Attempt
 from rollyard.launchers.slurm.job import JobState
 from rollyard.launchers.slurm.launch import Launch, find_launch
 from rollyard.launchers.slurm.report import NOT_SUBMITTED, launch_status, sweep_table, write_table
+from rollyard.launchers.slurm.scheduler import Attempt
 from rollyard.records.rollout_keys import Shard
 from rollyard.records.rollout_paths import RolloutPaths
 from tests.support.launches import MODEL, LaunchSite

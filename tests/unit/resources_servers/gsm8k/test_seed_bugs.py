@@ -16,8 +16,7 @@ from rollyard.resources_servers.gsm8k.rollout_log import reduce_rollouts
 from rollyard.resources_servers.gsm8k.train import train_settings, training_parser
 from rollyard.services.http.transport import HttpResponse
 from rollyard.training.checkpoints import Checkpoints
-from rollyard.training.endings import Treatment
-from rollyard.training.groups import groups_of
+from rollyard.training.groups import Treatment, groups_of
 from rollyard.training.step_metrics import step_metrics
 from rollyard.training.task_order import TaskOrder
 from rollyard.training.train_config import TrainConfig
