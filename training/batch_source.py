@@ -157,15 +157,11 @@ _NOT_SETTINGS = ("micro_token_budget", "gradient_checkpointing", "accelerate_con
 
 @dataclass(frozen=True, slots=True)
 class PlayedStep:
-    """A batch, and the position in the data after it."""
-
     batch: Batch
     position: OrderPosition
 
 
 class StepPlayer:
-    """Plays steps one after the other."""
-
     def __init__(
         self,
         stack: TrainingStack,

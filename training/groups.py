@@ -52,12 +52,10 @@ class GroupMember:
 
     @property
     def counts(self) -> bool:
-        """True if the reward counts in the group's mean and standard deviation."""
         return self.treatment is not Treatment.LEFT_OUT
 
     @property
     def has_loss(self) -> bool:
-        """True if at least one token has a loss."""
         return self.treatment is Treatment.PLAYED and any(sequence.loss_tokens for sequence in self.sequences)
 
 

@@ -73,7 +73,6 @@ class MetricsLog:
             replace(self._path, kept)
 
     def close(self, failed: bool = False) -> None:
-        """Close the sinks."""
         for sink in self._sinks:
             try:
                 sink.close(failed=failed)
@@ -107,8 +106,6 @@ _MAX_PAUSE = 64
 
 
 class MetricsSink(Protocol):
-    """Gets the metrics of each step."""
-
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log metrics. A step may come twice: with its training metrics, and later with those of its evaluation."""
         ...

@@ -16,17 +16,13 @@ Save = Callable[[Path], None]
 class TrainerHooks(Protocol):
     """What the trainer calls. `started` and `updated` are called in every process, `next_update` in the main one."""
 
-    def started(self) -> None:
-        """Called once model and optimizer are loaded, before the first update."""
-        ...
+    def started(self) -> None: ...
 
     def next_update(self, step: int) -> Update | None:
         """Return the sequences of the update with this number; None to end training."""
         ...
 
-    def updated(self) -> None:
-        """Called after each update."""
-        ...
+    def updated(self) -> None: ...
 
 
 class PolicyTrainer(Protocol):
@@ -40,14 +36,10 @@ class PolicyTrainer(Protocol):
         ...
 
     @property
-    def step(self) -> int:
-        """Number of updates so far."""
-        ...
+    def step(self) -> int: ...
 
     @property
-    def metrics(self) -> Mapping[str, float]:
-        """Figures of the latest update."""
-        ...
+    def metrics(self) -> Mapping[str, float]: ...
 
     @property
     def token_pairs(self) -> TokenPairs | None:

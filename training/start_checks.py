@@ -173,8 +173,6 @@ async def _check_servers(config: TrainConfig, run_config: RunConfig, environ: Ma
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """A checked training run."""
-
     config: TrainConfig
     here: Path
     """The working directory, in which the servers run."""
@@ -198,8 +196,6 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 @dataclass(frozen=True, slots=True)
 class InitialModel:
-    """A model in a folder, or on the Hugging Face hub."""
-
     name: str
     """The folder or the hub name, as given."""
     folder: Path | None

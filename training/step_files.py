@@ -60,8 +60,6 @@ def _numbers(folder: Path, name: re.Pattern[str]) -> list[int]:
 
 
 class StepFiles:
-    """The files of one step."""
-
     def __init__(self, output: Path) -> None:
         self.paths = RolloutPaths(output)
         self._record = self.paths.sidecar("tasks.json")
@@ -121,8 +119,6 @@ class OtherWeights(RunError):
 
 @dataclass(frozen=True, slots=True)
 class MemberRules:
-    """The settings by which rollouts become group members."""
-
     sequences: SequenceRules
     endings: EndingRules
     policy_servers: frozenset[str]

@@ -125,7 +125,6 @@ class StepRunner:
             self._try_to_evaluate(step)
 
     def close(self) -> None:
-        """Stop what still plays."""
         if self._parts.close is not None:
             self._calls.clean_up(self._parts.close)
 
@@ -226,8 +225,6 @@ and `max` in nats, or nothing if it is not due."""
 
 @dataclass(frozen=True, slots=True)
 class StackParts:
-    """The parts of a training run that call the stack."""
-
     source: BatchSource
     publisher: Publisher
     evaluate: Evaluate | None = None
@@ -273,7 +270,6 @@ class Schedule:
         return self.evaluates(step) or (self.is_last(step) and self.evaluates_last(step))
 
     def evaluated(self, step: int) -> None:
-        """Note that an evaluation is complete."""
         self._evaluated.add(step)
 
 

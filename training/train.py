@@ -207,7 +207,6 @@ class TrainingLoop:
 
     @property
     def step(self) -> int:
-        """Number of updates so far."""
         return self._trainer.step
 
     @property

@@ -59,12 +59,10 @@ class TrainingSequence:
 
     @property
     def length(self) -> int:
-        """Number of tokens, prompt and completion together."""
         return len(self.prompt_ids) + len(self.completion_ids)
 
     @property
     def loss_tokens(self) -> int:
-        """Number of tokens with a loss."""
         return sum(self.loss_mask)
 
     @property
@@ -158,8 +156,6 @@ def _versions(sampling: Json, count: int, name: str) -> list[str | None]:
 
 @dataclass(slots=True)
 class _Growing:
-    """A sequence while turns are appended to it."""
-
     prompt: list[int]
     temperature: float
     is_masked: bool = True
@@ -222,40 +218,4 @@ def trl_rollouts(sequences: Sequence[TrainingSequence]) -> dict[str, list[Any]]:
         "completion_ids": [sequence.completion_ids for sequence in sequences],
         "logprobs": [sequence.log_probs for sequence in sequences],
         "env_mask": [sequence.loss_mask for sequence in sequences],
-    }
-
-
-def training_traces(sequences: Sequence[TrainingSequence]) -> list[Json]:
-    """Return OpenEnv's TrainingTrace (version 1) of each sequence; `node_id` is the sequence's index."""
-    return [
-        {
-            "node_id": str(index),
-            "prompt_token_ids": sequence.prompt_ids,
-            "completion_token_ids": sequence.completion_ids,
-            "per_token_logps": sequence.log_probs,
-            "loss_mask": sequence.loss_mask,
-        }
-        for index, sequence in enumerate(sequences)
-    ]
-
-
-def rollout_sample_fields(
-    sequence: TrainingSequence, advantage: float, version: int, group: int, metrics: dict[str, float]
-) -> Json:
-    """Return the fields of a `RolloutSample` of TRL's AsyncGRPOTrainer (1.16). Its lists cover prompt and completion.
-
-    `version`: number of the oldest policy version in the sequence, counted by the trainer. `metrics`: values that the
-    trainer logs, such as the reward. The texts stay empty: TRL only prints them.
-    """
-    prompt = len(sequence.prompt_ids)
-    return {
-        "prompt": [],
-        "completion": [],
-        "input_ids": sequence.prompt_ids + sequence.completion_ids,
-        "completion_mask": [0] * prompt + sequence.loss_mask,
-        "old_log_probs": [0.0] * prompt + sequence.loss_log_probs,
-        "advantage": advantage,
-        "model_version": version,
-        "group_id": group,
-        "metrics": metrics,
     }

@@ -228,8 +228,6 @@ _HEADER = "# Written by ng_train: the policy's model server. The run's config_pa
 
 @dataclass(frozen=True)
 class ServerConfigs:
-    """What `ng_run` is started with."""
-
     policy: Json | None
     """The model server of the policy; None if the user's configs define it."""
     paths: tuple[str, ...]

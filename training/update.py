@@ -56,7 +56,6 @@ class Update:
 
     @property
     def loss_tokens(self) -> int:
-        """Number of tokens with a loss."""
         return sum(sequence.loss_tokens for sequence in self.sequences)
 
 
@@ -162,12 +161,10 @@ def chosen_tokens(update: Update, count: int = SAMPLED) -> dict[int, list[int]]:
 
 
 def largest_of(pairs: Iterable[TokenPair], count: int = LARGEST) -> tuple[TokenPair, ...]:
-    """Return the pairs with the largest absolute difference."""
     return tuple(sorted(pairs, key=lambda pair: -abs(pair.trainer - pair.engine))[:count])
 
 
 def write_pairs(path: Path, pairs: TokenPairs, batch: Batch, update: Update) -> None:
-    """Write the file of a step. Raises RunError."""
     members = {
         id(sequence): (member.task_index, member.repeat)
         for group in batch.groups

@@ -33,8 +33,6 @@ REFUSALS = (FailureKind.BAD_REQUEST, FailureKind.UNAUTHORIZED, FailureKind.FORBI
 
 @dataclass(frozen=True, slots=True)
 class PublishedWeights:
-    """A version that all engines have loaded."""
-
     version: str
     folder: Path | None
     """None if the weights were sent without files."""

@@ -46,8 +46,6 @@ class EvalRecord(Record):
 
 @dataclass(frozen=True)
 class FoundEval:
-    """An evaluation, running or not."""
-
     folder: EvalFolder
     id: str | None = None
     """Its id, if it was found by its record."""
@@ -104,7 +102,6 @@ def find_eval(here: Path, name: str | None) -> FoundEval:
 
 
 def _around(here: Path) -> FoundEval | None:
-    """The evaluation whose folder contains `here`."""
     return next((found for base in (here, *here.parents) if (found := _in_folder(base)) is not None), None)
 
 
@@ -133,7 +130,6 @@ def _read_own(path: Path) -> bytes:
 
 
 def _take(path: Path) -> bytes:
-    """Return the contents of a file of this user, and remove it."""
     content = _read_own(path)
     path.unlink()
     return content
@@ -165,12 +161,10 @@ class ControlRequests:
         self._changed.set()
 
     def stop(self) -> None:
-        """End the evaluation after the episodes in flight."""
         self.ending = self.ending or "stopped"
         self._changed.set()
 
     async def changed(self) -> None:
-        """Wait for the next request."""
         await self._changed.wait()
         self._changed.clear()
 

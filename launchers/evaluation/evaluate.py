@@ -41,7 +41,6 @@ from rollyard.launchers.evaluation.plan import (
     collect_command,
     report_command,
     run_command,
-    update_manifest,
     write_identity,
 )
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError, RunError
@@ -75,7 +74,7 @@ T = TypeVar("T")
 
 
 class EvaluationEnding(Exception):
-    """The user has asked the evaluation to end."""
+    pass
 
 
 class _TooManyFailures(RunError):
@@ -87,8 +86,6 @@ class _PermanentFailure(RunError):
 
 
 class EvalResult(Record):
-    """How an evaluation ended."""
-
     id: str
     state: Phase
     folder: Path
@@ -142,8 +139,6 @@ async def evaluate(
             # Not from the status file, which is older than the last rollouts if the collector was killed.
             tracker.update(expected=plan.expected, measured=plan.existing())
             write_identity(folder, plan.identity)
-            if plan.served and plan.run_config is not None:
-                update_manifest(folder, plan.run_config.identity())
             _write_config(plan, original)
             on_start(plan, tracker.state)
             variables = {**environ, MARK: state.id}
@@ -268,8 +263,6 @@ class _Evaluation:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One attempt to finish an evaluation."""
-
     plan: EvalPlan
     environ: Mapping[str, str]
     requests: ControlRequests
@@ -324,7 +317,6 @@ class _Attempt:
 
 
 async def start_ray(plan: EvalPlan, environ: Mapping[str, str], stages: RunningStages) -> str:
-    """Start the head of a new cluster and return its address, HOST:PORT."""
     port, dashboard = _free_ports(2)
     folder = tempfile.mkdtemp(prefix="ng-ray-")  # short, because Ray's sockets are in it
     command = [
@@ -502,7 +494,6 @@ class _Collection:
 
 
 async def write_report(plan: EvalPlan, environ: Mapping[str, str]) -> str:
-    """Write the report and return its summary. Raises RunError if it cannot be written."""
     command = report_command(plan)
     process = await Program.start(
         "ng_reward_profile", command, plan.folder.report_log, environ, plan.here, title(command)
@@ -565,6 +556,5 @@ class RunningStages:
             await asyncio.gather(task, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Stop all stages, the last one first."""
         for stage in reversed(self._stages):
             await stage.stop(1.0 if self.requests.now else STOP_S)

@@ -31,8 +31,6 @@ from rollyard.services.config.overrides import format_value
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Runs lm_eval and stores its scores."""
-
     harness: Harness
     results_store: ResultsStore
     benchmarks: Sequence[Benchmark]
@@ -140,7 +138,6 @@ class Model:
         return ["--model", "local-chat-completions", "--model_args", model_args, "--apply_chat_template"]
 
     def measured(self) -> dict[str, str]:
-        """Return the settings of the model that affect its scores."""
         settings = {key: str(value) for key, value in self._arguments().items() if key not in _ACCESS_ARGUMENTS}
         settings.pop("pretrained", None)
         return {**settings, "model": self.origin or self.name}
@@ -155,8 +152,6 @@ class Model:
 
 @dataclass(frozen=True)
 class Harness:
-    """Runs lm_eval with these settings."""
-
     command: Sequence[str] = ("lm_eval",)
     """The command to run. Use a path if lm_eval is installed in a different virtual environment."""
     seed: int = 42

@@ -31,8 +31,6 @@ _RUNS_CODE = ("mbpp", "humaneval")
 
 
 class Benchmark(Record):
-    """An lm_eval task."""
-
     task: str
     num_fewshot: int | None = None
     """Number of few-shot examples; None for the task's default."""
@@ -65,8 +63,6 @@ USUAL = ("gsm8k:0", "gsm8k:4", "gsm8k:8", "hendrycks_math:4", "ifeval", "mbpp:3"
 
 
 class Baseline(Record):
-    """A reference score to compare results with."""
-
     task: str
     num_fewshot: int
     metric: str
@@ -124,7 +120,6 @@ class Score(Record):
 
     @property
     def difference(self) -> float | None:
-        """The difference from the baseline; None if there is no baseline."""
         return None if self.baseline is None else self.value - self.baseline
 
 
@@ -185,7 +180,6 @@ def _metrics(found: dict[str, Any]) -> Iterable[tuple[str, float, float | None]]
 
 
 def as_csv(scores: Sequence[Score]) -> str:
-    """Return the table as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -232,7 +226,6 @@ def _error(score: Score, factor: int) -> str:
 
 
 def as_json(scores: Sequence[Score]) -> bytes:
-    """Return the table as JSON with all fields."""
     rows = [{**score.model_dump(), "difference": score.difference} for score in scores]
     return orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n"
 
@@ -292,7 +285,6 @@ class ResultsStore:
         self._write_tables()  # a killed command may have written the results without the tables
 
     def close(self) -> None:
-        """Release the lock on the folder."""
         os.close(self._lock)
 
     def is_pending(self, checkpoint: str, benchmark: Benchmark, measured: Mapping[str, str]) -> bool:
@@ -321,7 +313,6 @@ class ResultsStore:
         self._entries = {(entry.checkpoint, entry.title): entry for entry in kept}
 
     def record(self, checkpoint: str, benchmark: Benchmark, scores: list[Score], measured: Mapping[str, str]) -> None:
-        """Store the scores of a successful evaluation."""
         self._keep(Entry(checkpoint=checkpoint, title=benchmark.title, scores=scores, measured=dict(measured)))
 
     def fail(self, checkpoint: str, benchmark: Benchmark, error: str, measured: Mapping[str, str]) -> None:
@@ -346,7 +337,6 @@ class ResultsStore:
         return sorted(found, key=lambda score: (-1 if score.step is None else score.step, score.checkpoint))
 
     def failed(self, titles: Collection[str], checkpoint: str | None = None) -> list[Entry]:
-        """Return the failed entries for these benchmarks, for one checkpoint or for all."""
         return [
             entry
             for entry in self._entries.values()

@@ -98,7 +98,6 @@ def _resolved(tree: DictConfig, key: str) -> Any:
 
 
 def _rows_of(config: NemoRlConfig, output: Path) -> Path:
-    """Return the path of the prepared rows, which may not exist yet."""
     name = Path(config.data.dataset_name)
     return name.resolve() if name.is_file() else output / _ROWS
 
@@ -299,7 +298,6 @@ def _rows(path: Path) -> Iterator[Json]:
 
 
 def _with_prompt(row: Json, template: str) -> Json:
-    """Return the row with the template around the last user message."""
     params = dict(row["responses_create_params"])
     items = [dict(item) for item in params["input"]]
     last = max(number for number, item in enumerate(items) if item.get("role") == "user")
@@ -332,7 +330,6 @@ def _score(config: NemoRlConfig, rollouts: Path) -> tuple[float, int]:
 
 
 def summary(config: NemoRlConfig, rollouts: Path) -> str:
-    """Return the block that NeMo-RL prints at the end."""
     generation, evaluation = config.generation, config.eval
     metric = f"{evaluation.metric.removesuffix('k')}{evaluation.k_value}"
     average, tasks = _score(config, rollouts)
@@ -465,8 +462,6 @@ class ClusterSection(Section):
 
 
 class NemoRlConfig(Section):
-    """The sections that an evaluation reads."""
-
     generation: GenerationSection
     data: DataSection
     eval: EvalSection = EvalSection()

@@ -31,7 +31,7 @@ from rollyard.launchers.evaluation.model_source import (
 from rollyard.records.errors import Failure, OperatorError, RunError, did_you_mean
 from rollyard.records.json_values import differences
 from rollyard.records.jsonl import replace
-from rollyard.records.manifest import Manifest, encode_manifest
+from rollyard.records.manifest import Manifest
 from rollyard.records.rewards import is_masked_line
 from rollyard.records.rollout_file import read_status
 from rollyard.records.rollout_keys import Expected, Shard
@@ -57,8 +57,6 @@ ENDPOINT_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class EvalPlan:
-    """A checked evaluation."""
-
     config: EvalConfig
     folder: EvalFolder
     source: ModelSource
@@ -81,7 +79,6 @@ class EvalPlan:
 
     @property
     def expected(self) -> int:
-        """Number of rollouts that this job collects."""
         return Expected(self.tasks.count, self.config.num_repeats, self.folder.shard).count
 
     @property
@@ -102,7 +99,6 @@ class EvalPlan:
         return finished and _measured(self.folder.rollouts.output) == expected
 
     def existing(self) -> int:
-        """Return the number of measured rollouts in the file that this job writes."""
         return _measured(self.folder.collected.output)
 
 
@@ -160,7 +156,6 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
 
 
 def _config_paths_of(config: EvalConfig, source: ModelSource) -> tuple[str, ...]:
-    """Return the config files of the servers."""
     environments = [f"resources_servers/{name}/configs/{name}.yaml" for name in config.environments]
     return tuple(dict.fromkeys([*source.config_paths, *environments, *config.config_paths]))
 
@@ -261,8 +256,11 @@ def _load(
     # The key itself, because the environment variable is set only for the servers.
     given = [text for text in overrides if not text.startswith("+policy_api_key=")]
     key = Override("+policy_api_key=...", "policy_api_key", source.api_key, adds=True)
-    servers = _server_overrides(config.overrides, source)
-    parsed = [*parse_overrides(given), *([key] if source.kind == "endpoint" else []), *parse_overrides(servers)]
+    parsed = [
+        *parse_overrides(given),
+        *([key] if source.kind == "endpoint" else []),
+        *parse_overrides(config.overrides),
+    ]
     return load(list(paths), parsed, search_roots(here), environ)
 
 
@@ -286,8 +284,6 @@ def _check_manifest(plan: EvalPlan) -> None:
     before = {name: value for name, value in manifest.identity.items() if name in now}
     # The manifest has the settings of the servers that the rows use.
     now["settings"] = {name: value for name, value in now["settings"].items() if name in before.get("settings", {})}
-    if plan.served:
-        before, now = comparable_settings(before), comparable_settings(now)
     if plan.run_config is None:
         before.pop("settings", None)
     changed = list(differences(before, {name: now[name] for name in before}))
@@ -342,11 +338,6 @@ async def _check_servers(config: EvalConfig, run_config: RunConfig, environ: Map
         await preflight.close()
 
 
-_LOCAL = "policy_model.responses_api_models.local_vllm_model."
-_EARLIER = "policy_model.responses_api_models.vllm_model."
-"""How overrides of a served model began when `ng_eval` started vLLM itself."""
-
-
 def run_command(plan: EvalPlan, ray: str | None = None) -> list[str]:
     """Return the `ng_run` that starts the servers, on the Ray cluster at `ray` if there is one."""
     config = plan.config
@@ -358,13 +349,7 @@ def run_command(plan: EvalPlan, ray: str | None = None) -> list[str]:
     if ray is not None:
         command.append(as_override("ray_head_node_address", ray))
     served = {**plan.served, "ray_address": ray} if plan.served and ray is not None else plan.served
-    command += _model_overrides(plan.source, served)
-    return [*command, *_server_overrides(config.overrides, plan.source)]
-
-
-def _server_overrides(given: Sequence[str], source: ModelSource) -> list[str]:
-    """Return the overrides of the servers' settings, also those that an earlier version wrote for a served model."""
-    return [text.replace(_EARLIER, _LOCAL, 1) for text in given] if source.kind == "served" else list(given)
+    return [*command, *_model_overrides(plan.source, served), *config.overrides]
 
 
 def _model_overrides(source: ModelSource, served: Json) -> list[str]:
@@ -384,7 +369,6 @@ def _model_overrides(source: ModelSource, served: Json) -> list[str]:
 
 
 def collect_command(plan: EvalPlan, head_url: str) -> list[str]:
-    """Return the `ng_collect_rollouts` that collects the missing rollouts."""
     config = plan.config
     options: dict[str, Any] = {
         "output_jsonl_fpath": str(plan.folder.rollouts.output),
@@ -406,7 +390,6 @@ def collect_command(plan: EvalPlan, head_url: str) -> list[str]:
 
 
 def report_command(plan: EvalPlan) -> list[str]:
-    """Return the `ng_reward_profile` that writes the report."""
     options: dict[str, Any] = {
         "jsonl_fpath": [str(plan.folder.rollouts.output)],
         "output_dir": str(plan.folder.root),
@@ -420,11 +403,6 @@ def report_command(plan: EvalPlan) -> list[str]:
 
 ENGINE = ("dtype", "max_model_len", "tool_call_parser", "trust_remote_code", "args")
 """Settings of vLLM that change what the model answers."""
-_SERVED = (
-    *("implementation", "entrypoint", "model", "dtype", "max_model_len", "tool_call_parser", "extra_flags"),
-    *("logprobs_mode", "return_token_id_information", "uses_reasoning_parser"),
-)
-"""Settings of a served model's server in the manifest that follow from those of vLLM, or are always the same."""
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 _TRAINER_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "training_args", "trainer_state")
 """Beginnings of the names of files that trainers save next to the weights, often after them."""
@@ -477,31 +455,6 @@ def check_identity(folder: EvalFolder, identity: Json) -> None:
 
 def write_identity(folder: EvalFolder, identity: Json) -> None:
     replace(folder.identity, orjson.dumps(identity, option=orjson.OPT_INDENT_2) + b"\n")
-
-
-def comparable_settings(identity: Json) -> Json:
-    """Return a manifest's identity without what `eval_identity.json` holds about a served model."""
-    settings = dict(identity.get("settings") or {})
-    if isinstance(policy := settings.get("policy_model"), dict):
-        settings["policy_model"] = {key: value for key, value in policy.items() if key not in _SERVED}
-    return {**identity, "settings": settings}
-
-
-def update_manifest(folder: EvalFolder, settings: Json) -> None:
-    """Write the settings of a served model's server into the manifest, after `check_identity` has compared the model.
-
-    `ng_eval` once started vLLM itself, so its manifests have those of a vllm_model. `settings`: of all servers.
-    """
-    path = folder.rollouts.manifest
-    try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
-    except (OSError, ValueError):
-        return  # absent, or the collector explains what is wrong with it
-    known = manifest.identity.get("settings") or {}
-    if "policy_model" in known and known["policy_model"] != settings["policy_model"]:
-        known = {**known, "policy_model": settings["policy_model"]}
-        changed = manifest.model_copy(update={"identity": {**manifest.identity, "settings": known}})
-        replace(path, encode_manifest(changed))
 
 
 def fingerprint(folder: Path) -> str:

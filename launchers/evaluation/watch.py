@@ -46,8 +46,6 @@ Evaluate = Callable[[EvalConfig], None]
 
 
 class EvalWatch:
-    """Watches a folder or an S3 prefix for checkpoints."""
-
     def __init__(
         self,
         config: EvalConfig,
@@ -83,7 +81,6 @@ class EvalWatch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no checkpoint's last evaluation has failed."""
         return all(row.headline is not None for row in self.table.rows)
 
     def _run_one(self, name: str, folder: Path) -> None:
@@ -157,11 +154,9 @@ class WatchControl:
                     tracker.update(state=ended, stage="done", address=None, message=message)
 
     def evaluates(self, config: EvalConfig) -> None:
-        """Show the state of this evaluation as that of the watch."""
         self._current = config.output_dir.name, EvalFolder(config.output_dir, Shard.parse(config.shard))
 
     async def _follow(self) -> None:
-        """Keep the watch's state current."""
         while True:
             if self.requests.ending:
                 self.stopped.set()
@@ -222,8 +217,6 @@ _LONGEST_PAUSE_S = 3600.0
 
 
 class EvaluatedCheckpoint(Record):
-    """The state of one checkpoint's evaluation."""
-
     checkpoint: str
     step: int | None
     headline: Headline | None
@@ -272,12 +265,10 @@ class CheckpointTable:
         return row is None or row.may_run(time.time(), pause_s)
 
     def record(self, checkpoint: str, headline: Headline) -> None:
-        """Store the result of a complete evaluation."""
         tries = self._tries(checkpoint) + 1
         self._keep(EvaluatedCheckpoint(checkpoint=checkpoint, step=step_of(checkpoint), headline=headline, tries=tries))
 
     def fail(self, checkpoint: str, error: str) -> None:
-        """Store why an evaluation failed."""
         tries = self._tries(checkpoint) + 1
         row = EvaluatedCheckpoint(
             checkpoint=checkpoint,

@@ -132,8 +132,6 @@ DEFAULT_GPUS = 8
 
 
 class JobEnvironment(Record):
-    """A job as one of its hosts sees it."""
-
     job: str
     hosts: tuple[str, ...] = Field(min_length=1)
     """All hosts; the first is the head."""

@@ -53,12 +53,11 @@ from rollyard.launchers.slurm.scheduler import (
     end_by_rule,
     end_of,
     read_marker,
-    running_time,
     submit_once,
     write_marker,
 )
 from rollyard.records.errors import RollyardError, RunError
-from rollyard.records.terminal import duration, plain_line
+from rollyard.records.terminal import plain_line
 from rollyard.services.runtime.process_setup import die_with_parent
 
 EXIT_ENDED, EXIT_DRAINED = 1, 75
@@ -77,8 +76,6 @@ class RunningJob(NamedTuple):
 
 
 class JobRunner:
-    """Runs one job of a chain."""
-
     def __init__(
         self, folder: Path, job: ChainJob, me: RunningJob, environment: Mapping[str, str], signals: JobSignals
     ) -> None:
@@ -93,7 +90,6 @@ class JobRunner:
         self._successor = Successor(self._client, self._record, job.spec, job.chain, me.job_id, me.position)
 
     def run(self) -> int:
-        """Run the job and return its exit status."""
         if (status := self._over()) is not None:
             return status
         listed = self._listed()
@@ -121,7 +117,7 @@ class JobRunner:
             self._signals,
             self._client,
         )
-        return self._finish(work.run(self._each_time, self._interrupted, self._record))
+        return self._finish(work.run(self._each_time, self._interrupted))
 
     def _each_time(self) -> None:
         self._heartbeat.beat()
@@ -205,7 +201,6 @@ class JobRunner:
 
 
 def print_line(message: str) -> None:
-    """Print a line to the job's log."""
     print(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] rollyard: {message}", flush=True)
 
 
@@ -365,20 +360,15 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
 _MIN_DRAIN_S = 5.0
 _SETTLE_S = 0.2
 _EXIT_DRAINED = 75
-_NEAR_LIMIT = "its time limit is near"
 
 
 class WorkEnd(NamedTuple):
-    """How the command ended."""
-
     state: JobState
     reason: str
     exit_status: int
 
 
 class JobWork:
-    """Runs the command of one job."""
-
     def __init__(
         self,
         folder: Path,
@@ -397,27 +387,29 @@ class JobWork:
         self._signals = signals
         self._client = client
         self._started = time.time()
+        limit = seconds_of(spec.time)
+        # SLURM sends SIGUSR1 only once, and up to a minute early: it may arrive before its handler is installed.
+        self._drain_at = (
+            time.monotonic() + limit - spec.drain_before_s if spec.drain_before_s and limit is not None else None
+        )
         self._told: str | None = None
         """Why the command was told to stop."""
         self._kill_at: float | None = None
         self._ending: JobState | None = None
         """What SLURM is doing with the job."""
 
-    def run(
-        self, each_time: Callable[[], None], interrupted: Callable[[JobState], None], record: ChainRecord
-    ) -> WorkEnd:
+    def run(self, each_time: Callable[[], None], interrupted: Callable[[JobState], None]) -> WorkEnd:
         """Run the command and return how it ended.
 
         `each_time` is called every few seconds, `interrupted` as soon as SLURM ends the job.
         """
-        deadlines = self._deadlines(record)
         try:
             check_runtime(self._spec)
             with contextlib.ExitStack() as stack:
                 ray = self._ray(stack, each_time)
                 command = self._start(ray)
                 try:
-                    self._follow(command, each_time, interrupted, deadlines)
+                    self._follow(command, each_time, interrupted)
                     return self._end(command, interrupted)
                 finally:
                     command.kill()
@@ -426,18 +418,6 @@ class JobWork:
                 interrupted(state)
                 return WorkEnd(state, f"SLURM ended the job: {state}", _EXIT_DRAINED)
             return WorkEnd(JobState.FAILED, str(error), 1)
-
-    def _deadlines(self, record: ChainRecord) -> list[tuple[float, str]]:
-        """Return when to tell the command to stop (in the time of time.monotonic) and why."""
-        now, spec = time.monotonic(), self._spec
-        found = []
-        # SLURM sends SIGUSR1 only once, and up to a minute early: it may arrive before its handler is installed.
-        if spec.drain_before_s and (limit := seconds_of(spec.time)) is not None:
-            found.append((now + limit - spec.drain_before_s, _NEAR_LIMIT))
-        if spec.max_walltime_s is not None:
-            left = max(0.0, spec.max_walltime_s - running_time(attempts_of(record.events())))
-            found.append((now + left, f"the chain has run for max_walltime_s, {duration(spec.max_walltime_s)}"))
-        return found
 
     def _ray(self, stack: contextlib.ExitStack, each_time: Callable[[], None]) -> RayNodes | None:
         if self._spec.nodes == 1:
@@ -477,20 +457,17 @@ class JobWork:
         command: JobCommand,
         each_time: Callable[[], None],
         interrupted: Callable[[JobState], None],
-        deadlines: Sequence[tuple[float, str]],
     ) -> None:
         while command.status() is None:
             now = time.monotonic()
-            times = [now + INTERVAL_S, *(() if self._is_stopping else (at for at, _ in deadlines))]
-            self._signals.wait(min(times if self._kill_at is None else [*times, self._kill_at]) - now)
+            times = [now + INTERVAL_S, None if self._is_stopping else self._drain_at, self._kill_at]
+            self._signals.wait(min(at for at in times if at is not None) - now)
             each_time()
             if not self._is_stopping:
                 if self._signals.terminate:
                     self._terminated(command, interrupted)
-                elif self._signals.drain:
-                    self._tell(command, _NEAR_LIMIT)
-                elif passed := [why for at, why in deadlines if time.monotonic() >= at]:
-                    self._tell(command, passed[0])
+                elif self._signals.drain or (self._drain_at is not None and time.monotonic() >= self._drain_at):
+                    self._tell(command, "its time limit is near")
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill_at = None
                 command.kill()
@@ -589,7 +566,6 @@ class JobCommand:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the command and the rest of its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -625,7 +601,6 @@ class JobSignals:
         signal.signal(signal.SIGCHLD, self._ignore)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a signal arrives, at most `timeout_s`."""
         select.select([self._reader], [], [], max(0.0, timeout_s))
         with contextlib.suppress(BlockingIOError):
             while os.read(self._reader, 512):

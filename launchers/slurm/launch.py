@@ -2,12 +2,11 @@
 
 $LOG/nemo-rl/<jobname>/<launch id>/
     launch.json        the plan
-    submitted.jsonl    which jobs SLURM has accepted
     conversion/        job folder of the conversion
     <combination>/
         eval.yaml      config of the evaluation
         run/           its output: rollouts, report, logs
-        job-1/         job folder: script and logs of SLURM
+        job-1/         job folder: submission, script and logs of SLURM
 """
 
 from __future__ import annotations
@@ -17,20 +16,18 @@ import fcntl
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
 from pydantic import ValidationError
 
 from rollyard.launchers.evaluation.eval_state import EvalFolder
-from rollyard.launchers.slurm.job import JobOptions, JobSpec, SubmittedJob, seconds_of
+from rollyard.launchers.slurm.job import JobOptions, JobSpec, SubmittedJob, read_submission, seconds_of
 from rollyard.launchers.slurm.sweep import Setting, read_overrides
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
-from rollyard.records.jsonl import append, iter_jsonl, replace, skip
+from rollyard.records.jsonl import replace
 from rollyard.records.rollout_file import read_status
 from rollyard.records.script import ScriptParser, not_negative, positive
 from rollyard.records.types import Json, Record
@@ -38,8 +35,6 @@ from rollyard.services.rollouts.shards import shard_progress
 
 
 class Conversion(Record):
-    """A conversion that runs before the evaluations."""
-
     dcp_ckpt_path: Path
     dcp_config: Path
     hf_ckpt_path: Path
@@ -51,8 +46,6 @@ class Conversion(Record):
 
 
 class Combination(Record):
-    """One evaluation of the launch."""
-
     name: str
     """`eval`, or `eval_sweep_3`."""
     folder: Path
@@ -63,12 +56,10 @@ class Combination(Record):
 
     @property
     def config(self) -> Path:
-        """The config that the jobs run."""
         return self.folder / "eval.yaml"
 
     @property
     def run(self) -> Path:
-        """Output folder of the evaluation, shared by the combination's jobs."""
         return self.folder / "run"
 
 
@@ -125,10 +116,6 @@ class LaunchFolder:
     @property
     def launch(self) -> Path:
         return self.root / "launch.json"
-
-    @property
-    def submitted(self) -> Path:
-        return self.root / "submitted.jsonl"
 
     def read(self) -> Launch:
         """Return the launch. Raises OperatorError if the folder contains none."""
@@ -213,46 +200,15 @@ def find_launch(log_root: Path, folder: Path | None, jobname: str | None = None)
     return found[-1]
 
 
-class Submissions:
-    """The submitted jobs of a launch, in memory and in the manifest `submitted.jsonl`.
-
-    A line with `submitting` is written before `sbatch` is called, and a line with `job_id` after it has returned. If
-    the launcher is killed in between, the first line stands alone, and the job is looked up by its unique name.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Read the manifest; an incomplete line is skipped. Raises RunError if a line is not one of a manifest."""
-        self.path = path
-        self.jobs: dict[str, SubmittedJob] = {}
-        """Submitted jobs by name."""
-        self.intents: set[str] = set()
-        """Names of jobs that may have been submitted: their ids are not recorded."""
-        try:
-            for number, found in enumerate(iter_jsonl(path, skip), 1):
-                try:
-                    if "submitting" in found.value:
-                        self.intents.add(found.value["name"])
-                    else:
-                        self._add(SubmittedJob.model_validate_json(found.line))
-                except (ValidationError, KeyError) as error:
-                    raise RunError(f"{path}: line {number} is not a line of a launch's manifest") from error
-        except FileNotFoundError:
-            pass
-
-    def announce(self, name: str) -> None:
-        """Record that the job is about to be submitted."""
-        append(self.path, orjson.dumps({"name": name, "submitting": time.time()}) + b"\n")
-        self.intents.add(name)
-
-    def record(self, name: str, job_id: str, folder: Path) -> None:
-        """Record the id of a submitted job."""
-        job = SubmittedJob(name=name, job_id=job_id, folder=folder, submitted=time.time())
-        append(self.path, job.model_dump_json().encode() + b"\n")
-        self._add(job)
-
-    def _add(self, job: SubmittedJob) -> None:
-        self.jobs[job.name] = job
-        self.intents.discard(job.name)
+def submitted_jobs(launch: Launch) -> dict[str, SubmittedJob]:
+    """Return the jobs that SLURM has, by name. A submission that was interrupted has no id in the job's folder."""
+    found = {}
+    for job in launch.jobs:
+        submission = read_submission(job.spec.folder)
+        if submission is not None and submission.job_id is not None:
+            known = SubmittedJob(name=job.spec.name, job_id=submission.job_id, folder=job.spec.folder)
+            found[job.spec.name] = known
+    return found
 
 
 @dataclass(frozen=True)
@@ -349,13 +305,6 @@ def launch_parser() -> ScriptParser:
         help="failures to retry per job (default: 3)",
     )
     group.add_argument(
-        "--max-walltime",
-        dest="max_walltime_s",
-        type=_time_limit,
-        metavar="T",
-        help="limit for all attempts of a job together",
-    )
-    group.add_argument(
         "--drain-before",
         dest="drain_before_s",
         type=not_negative,
@@ -397,7 +346,6 @@ def read_arguments(arguments: Sequence[str], environ: Mapping[str, str]) -> tupl
         "container": None if runtime == "none" else container,
         "container_runtime": runtime,
         "mounts": tuple(filter(None, given.mounts.split(","))),
-        "max_walltime_s": None if given.max_walltime_s is None else seconds_of(given.max_walltime_s),
         "log_root": launch_root(environ),
     }
     return LaunchOptions(**{name: values[name] for name in LaunchOptions.model_fields}), read_overrides(given.overrides)

@@ -48,8 +48,6 @@ for any) -> folder of the conversion, and whether it exists already. Raises Oper
 
 @dataclass(frozen=True)
 class Planned:
-    """A launch and the files that it consists of."""
-
     launch: Launch
     files: dict[Path, str]
     cached: bool
@@ -59,8 +57,6 @@ class Planned:
 
 @dataclass(frozen=True)
 class LaunchPlanner:
-    """Plans launches for the user's current folder."""
-
     find_conversion: FindConversion
     here: Path
     """The folder to which relative paths refer."""
@@ -255,7 +251,6 @@ class JobPlanner:
     def evaluations(
         self, combination: Combination, resources: Resources, command: Sequence[str], after: Sequence[PlannedJob]
     ) -> list[PlannedJob]:
-        """Return the jobs that share the rows of a combination."""
         return [
             PlannedJob(
                 spec=self._spec(
@@ -292,8 +287,6 @@ class JobPlanner:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The model that the flags choose."""
-
     model: Path | None = None
     """Folder of the checkpoint; None: the config, sweep or overrides choose the model."""
     conversion: Conversion | None = None

@@ -14,10 +14,9 @@ from rollyard.launchers.slurm.job import JobState, SubmittedJob
 from rollyard.launchers.slurm.launch import (
     Combination,
     Launch,
-    LaunchFolder,
     PlannedJob,
-    Submissions,
     read_progress,
+    submitted_jobs,
 )
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.launchers.slurm.sweep import shown_value
@@ -42,8 +41,6 @@ class JobRow(Record):
 
 
 class CombinationRow(Record):
-    """One combination and its jobs."""
-
     name: str
     parameters: Json
     """The swept parameters."""
@@ -90,7 +87,7 @@ class LaunchStatus(Record):
 
 def launch_status(launch: Launch, scheduler: Scheduler) -> LaunchStatus:
     """Ask SLURM and read the files of the launch. Raises RunError if SLURM does not answer."""
-    submitted = Submissions(LaunchFolder(launch.folder).submitted).jobs
+    submitted = submitted_jobs(launch)
     states = scheduler.states(list(submitted.values())) if submitted else {}
 
     def rows(jobs: list[PlannedJob]) -> list[JobRow]:
@@ -200,7 +197,6 @@ class SweepTable(Record):
 
 
 def sweep_table(launch: Launch, pass_threshold: float | None = None) -> SweepTable:
-    """Read the rollouts of all combinations."""
     return SweepTable(launch_id=launch.launch_id, rows=[_row(one, pass_threshold) for one in launch.combinations])
 
 

@@ -40,13 +40,10 @@ from rollyard.launchers.slurm.job import (
 from rollyard.launchers.slurm.nodes import check_container
 from rollyard.records.errors import RunError
 from rollyard.records.jsonl import append, iter_jsonl, replace, skip
-from rollyard.records.terminal import duration
 from rollyard.records.types import Record
 
 
 class SubmissionPreview(Record):
-    """What submitting a job would run and write."""
-
     argv: tuple[str, ...]
     """The command `sbatch` and its arguments."""
     files: dict[Path, str]
@@ -54,13 +51,10 @@ class SubmissionPreview(Record):
 
 
 class Scheduler:
-    """Submits, follows and cancels chains of SLURM jobs."""
-
     def __init__(self, client: SlurmClient) -> None:
         self._client = client
 
     def preview(self, spec: JobSpec) -> SubmissionPreview:
-        """Return what `submit` would run and write. Changes nothing."""
         spec = _checked(spec)
         chain = "<id of the chain>"
         argv = ("sbatch", "--parsable", *sbatch_arguments(spec, chain, 1, _after(spec)))
@@ -254,8 +248,6 @@ CHAIN_FILE = "chain.jsonl"
 
 
 class ChainEventKind(StrEnum):
-    """What happened."""
-
     STARTED = "started"
     """A job started the command, or was about to."""
     QUEUED = "queued"
@@ -285,8 +277,6 @@ class ChainEvent(Record):
 
 
 class ChainRecord:
-    """Reads and appends the events of one chain."""
-
     def __init__(self, folder: Path, chain: str) -> None:
         self._path = folder / CHAIN_FILE
         self._chain = chain
@@ -331,15 +321,8 @@ class Attempt(Record):
     reason: str | None = None
     """Why it ended: the last line of its log, or what SLURM said."""
 
-    @property
-    def running_s(self) -> float:
-        """Running time in seconds; 0 if it has not ended."""
-        return max(0.0, self.ended - self.started) if self.ended is not None else 0.0
-
 
 class ChainEnd(NamedTuple):
-    """How a chain ended."""
-
     state: JobState
     reason: str
 
@@ -358,7 +341,6 @@ def attempts_of(events: Iterable[ChainEvent]) -> list[Attempt]:
 
 
 def end_of(events: Sequence[ChainEvent]) -> ChainEnd | None:
-    """Return how the chain ended; None if it continues."""
     for event in events:
         if event.event == ChainEventKind.CLOSED:
             return ChainEnd(event.state or JobState.UNKNOWN, event.reason or "")
@@ -380,16 +362,9 @@ def end_by_rule(spec: JobSpec, attempts: Sequence[Attempt]) -> ChainEnd | None:
         return ChainEnd(
             last.state, f"{jobs} failed, and max_retries is {spec.max_retries}; the last, {last.job_id}: {why}"
         )
-    if spec.max_walltime_s is not None and running_time(attempts) >= spec.max_walltime_s:
-        return ChainEnd(JobState.TIMEOUT, f"the chain has run for max_walltime_s, {duration(spec.max_walltime_s)}")
     if len(attempts) >= spec.max_jobs:
         return ChainEnd(JobState.FAILED, f"the command was started {len(attempts)} times, which is max_jobs")
     return None
-
-
-def running_time(attempts: Iterable[Attempt]) -> float:
-    """Return the seconds for which the attempts ran together."""
-    return sum(attempt.running_s for attempt in attempts)
 
 
 DONE = "done.json"
@@ -397,8 +372,6 @@ CANCELLED = "cancelled.json"
 
 
 class Marker(Record):
-    """The content of a marker."""
-
     chain: str
     """The chain that it concerns; a marker of an earlier chain in the same folder does not end a new one."""
     job_id: str
@@ -442,7 +415,6 @@ class Heartbeat:
             os.utime(self._path)
 
     def last(self) -> float | None:
-        """Return the Unix time of the last beat; None if there was none."""
         try:
             return self._path.stat().st_mtime
         except OSError:

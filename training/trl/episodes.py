@@ -24,8 +24,6 @@ from rollyard.training.training_stack import TrainingStack
 
 @dataclass(frozen=True, slots=True)
 class PlaySettings:
-    """How rollouts are played and become group members."""
-
     params: Mapping[str, Any] = field(default_factory=dict)
     """Create parameters that override those of the rows."""
     parallel: int = 64

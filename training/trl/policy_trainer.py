@@ -145,7 +145,6 @@ UNLIMITED_STEPS = 10**9
 
 
 def temperature_of(config: TrainConfig) -> float:
-    """Return the temperature at which rollouts are sampled and log-probabilities are computed."""
     return float(config.responses_create_params.get("temperature", 1.0))
 
 
@@ -189,7 +188,6 @@ def grpo_config(config: TrainConfig, folder: Path) -> GRPOConfig:
 
 
 def lora_config(settings: LoraSettings) -> LoraConfig:
-    """Return peft's settings of the adapters."""
     modules = settings.target_modules
     return LoraConfig(
         r=settings.rank,

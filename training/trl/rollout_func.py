@@ -142,8 +142,6 @@ REWARD, ENDING = "rollout_reward", "rollout_ending"
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """How rollouts become rows."""
-
     filler_id: int
     """Token of rows without a loss. TRL cannot represent an empty row."""
     temperature: float

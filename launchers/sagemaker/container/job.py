@@ -38,8 +38,6 @@ _UNSAFE = re.compile(r"[^\w.-]+")
 
 
 class Job:
-    """The work of this host."""
-
     def __init__(
         self,
         environment: JobEnvironment,
@@ -313,7 +311,6 @@ class CheckpointWatcher:
         return f"the evaluation of the last checkpoints failed ({status}): {final.last_line()}" if status else ""
 
     def stop(self) -> None:
-        """End the program immediately."""
         if self._program is not None:
             self._program.terminate()
 

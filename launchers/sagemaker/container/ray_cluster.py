@@ -30,8 +30,6 @@ _NODES = (sys.executable, "-m", "rollyard.launchers.sagemaker.container.ray_clus
 
 @dataclass
 class RayCluster:
-    """Ray's processes on this host."""
-
     head: str
     hosts: int
     num_gpus: int
@@ -61,7 +59,6 @@ class RayCluster:
         self.print_line(f"Ray runs on {self.hosts} hosts at {self.address}")
 
     def join(self, current_host: str) -> None:
-        """Wait for the head's port and join the cluster."""
         self._wait_for_port()
         self._start(f"--address={self.address}", f"--node-ip-address={_ip_of(current_host)}")
 
@@ -128,11 +125,9 @@ class HeadLink:
 
     @property
     def workers(self) -> int:
-        """Number of workers that have connected."""
         return len(self._workers)
 
     def end(self, status: int) -> None:
-        """Send the job's exit status to all workers."""
         with self._lock:
             for worker in self._workers:
                 with contextlib.suppress(OSError):

@@ -125,7 +125,7 @@ class Launcher:
         if path is not None:
             environment["PATH"] = f"{path}:{environment['PATH']}"
         job_id = Scheduler(SlurmClient(environment)).submit(spec)
-        return Launched(self, SubmittedJob(name=spec.name, job_id=job_id, folder=spec.folder, submitted=0))
+        return Launched(self, SubmittedJob(name=spec.name, job_id=job_id, folder=spec.folder))
 
     def submit_slow(self) -> None:
         """Submit the jobs of test_slow_ends.py and test_two_nodes.py."""

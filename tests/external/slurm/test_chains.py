@@ -139,13 +139,6 @@ def test_a_drained_job_continues_in_its_successor_and_does_not_count(launcher: L
     assert job.ends() == [JobState.DRAINED, JobState.COMPLETED]
 
 
-def test_the_chain_ends_at_max_walltime(launcher: Launcher) -> None:
-    job = launcher.submit("time.sleep(600)", max_walltime_s=2.0)
-    assert job.until_over() == JobState.TIMEOUT
-    assert job.ends() == [JobState.DRAINED]
-    assert "max_walltime_s" in str(job.events()[-1].reason)
-
-
 def test_a_chain_whose_jobs_never_finish_ends_at_max_jobs(launcher: Launcher) -> None:
     program = "os.kill(os.getppid(), signal.SIGTERM); time.sleep(600)"
     job = launcher.submit(program, max_jobs=2)

@@ -122,7 +122,7 @@ def test_accounting_knows_a_job_that_squeue_has_forgotten(programs: Programs) ->
     folder = programs.folder / "job"
     folder.mkdir()
     write_submission(folder, Submission(chain="c", name="one", job_id="7", submitted=0))
-    job = SubmittedJob(name="one", job_id="7", folder=folder, submitted=0)
+    job = SubmittedJob(name="one", job_id="7", folder=folder)
     programs.write("squeue", 'case "$*" in *--me*) ;; *) echo "Invalid job id specified" >&2; exit 1 ;; esac')
     assert Scheduler(programs.client).states([job]) == {"7": JobState.OUT_OF_MEMORY}
 
@@ -142,7 +142,7 @@ def test_a_job_killed_at_its_limit_and_forgotten_is_a_timeout(programs: Programs
 
 
 def test_a_job_without_a_record_of_its_folder_is_an_error(programs: Programs) -> None:
-    job = SubmittedJob(name="one", job_id="7", folder=programs.folder, submitted=0)
+    job = SubmittedJob(name="one", job_id="7", folder=programs.folder)
     with pytest.raises(Exception, match=r"job 7\b"):
         Scheduler(programs.client).states([job])
 
@@ -152,7 +152,7 @@ def test_completed_chains_are_reported_while_slurm_is_down(programs: Programs) -
     folder.mkdir()
     write_submission(folder, Submission(chain="c", name="one", job_id="7", submitted=0))
     (folder / "done.json").write_text(json.dumps({"chain": "c", "job_id": "8", "time": 1}))
-    job = SubmittedJob(name="one", job_id="7", folder=folder, submitted=0)
+    job = SubmittedJob(name="one", job_id="7", folder=folder)
     programs.write("squeue", "exit 1")
     assert Scheduler(programs.client).states([job]) == {"7": JobState.COMPLETED}
 
