@@ -108,11 +108,9 @@ _MAX_PAUSE = 64
 class MetricsSink(Protocol):
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log metrics. A step may come twice: with its training metrics, and later with those of its evaluation."""
-        ...
 
     def close(self, *, failed: bool) -> None:
         """End the run; `failed` tells how it ended."""
-        ...
 
 
 class RetriedSink:

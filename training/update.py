@@ -42,7 +42,6 @@ class BatchSource(Protocol):
 
         Raises RunError if too many rollouts fail or the stack cannot be reached.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

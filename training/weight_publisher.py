@@ -47,11 +47,9 @@ class Publisher(Protocol):
 
     async def publish(self, version: str, save: Callable[[Path], None]) -> PublishedWeights:
         """Have every engine use the trainer's current weights as this version. Raises RunError."""
-        ...
 
     async def repair(self) -> PublishedWeights | None:
         """Publish the latest version again if an engine has lost it; None if all have it. Raises RunError."""
-        ...
 
 
 class WeightPublisher:

@@ -93,7 +93,6 @@ class Source(Protocol):
 
     def names(self) -> list[str]:
         """Return the names of all checkpoints, complete or not, by step. Raises RunError if they cannot be listed."""
-        ...
 
     def address(self, name: str) -> str: ...
 
@@ -102,7 +101,6 @@ class Source(Protocol):
 
         Raises OSError or RunError if it cannot be read.
         """
-        ...
 
     def done(self, name: str) -> None: ...
 

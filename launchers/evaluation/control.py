@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 import orjson
-from pydantic import ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from rollyard.launchers.evaluation.eval_state import FINAL, EvalFolder, EvalState, is_alive, read_state
 from rollyard.records.errors import OperatorError, RollyardError, RunError
@@ -35,10 +35,6 @@ Action = Literal["pause", "resume", "stop"]
 
 
 class EvalRecord(Record):
-    """Where an evaluation is. Those of earlier versions hold more."""
-
-    model_config = ConfigDict(extra="ignore")
-
     id: str
     folder: str
     shard: str | None = None

@@ -119,7 +119,7 @@ signal; `stopped`: by `ng_eval stop`. The last five are final.
 FINAL: tuple[Phase, ...] = ("complete", "incomplete", "failed", "interrupted", "stopped")
 
 
-class EvalState(Record, extra="ignore"):  # earlier versions had other fields
+class EvalState(Record):
     """The state of one evaluation. The file is replaced atomically at every change."""
 
     id: str
@@ -223,11 +223,9 @@ class EvalObserver(Protocol):
 
     def show(self, status: CollectionStatus) -> None:
         """Show the progress of the collection; called about once a second while it runs."""
-        ...
 
     def collection_ended(self) -> None:
         """Called when a collection has ended, before the next message."""
-        ...
 
 
 class EvalTracker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import orjson
@@ -11,6 +12,7 @@ import orjson
 from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.script import EXIT_USAGE, own_command
+from rollyard.records.terminal import plain_line
 from rollyard.records.types import Json, Record
 from rollyard.services.config.overrides import as_override
 
@@ -91,3 +93,27 @@ def formatted(estimate: Estimate | None) -> str:
         return "-"
     bounds = "" if estimate.low is None or estimate.high is None else f" [{estimate.low:.3f}, {estimate.high:.3f}]"
     return f"{estimate.mean:.3f}{bounds}"
+
+
+def metric_names(headlines: Iterable[Headline]) -> list[str]:
+    return list(dict.fromkeys(name for one in headlines for name in one.metrics))
+
+
+def metric_columns(metrics: Iterable[str]) -> list[str]:
+    """Return the columns of a CSV file that `metric_numbers` fills."""
+    return [f"{name}{part}" for name in metrics for part in ("", "_low", "_high")]
+
+
+def metric_numbers(headline: Headline, metrics: Iterable[str]) -> list[float | None]:
+    found = [headline.metrics.get(name) for name in metrics]
+    return [number for one in found for number in ((one.mean, one.low, one.high) if one else (None,) * 3)]
+
+
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown, the header first."""
+    header, *rows = lines
+    shown = (
+        "| " + " | ".join(plain_line(cell).replace("|", "\\|") for cell in cells) + " |"
+        for cells in (header, ["---"] * len(header), *rows)
+    )
+    return "\n".join(shown) + "\n"

@@ -7,7 +7,6 @@ as tables beside the reference scores of a Baseline. An evaluation that is kille
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import os
@@ -23,6 +22,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.json_values import number
 from rollyard.records.jsonl import replace
+from rollyard.records.locked_files import InUse, open_locked
 from rollyard.records.scores import share_bounds
 from rollyard.records.types import Record
 
@@ -264,13 +264,10 @@ class ResultsStore:
         self._entries: dict[tuple[str, str], Entry] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / ".lm_eval.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock = open_locked(folder / ".lm_eval.lock")
         except OSError as error:
             raise OperatorError(f"cannot write to output_dir {folder}: {error.strerror or error}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self.close()
+        except InUse as error:
             raise RunError(
                 f"another ng_lm_eval is writing to {folder}: wait for it, or pass a different --output-dir"
             ) from error

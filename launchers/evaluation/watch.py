@@ -12,7 +12,7 @@ import csv
 import io
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from threading import Event
 
@@ -32,7 +32,15 @@ from rollyard.launchers.evaluation.eval_state import (
     new_state,
     read_state,
 )
-from rollyard.launchers.evaluation.headline import Headline, formatted, headline
+from rollyard.launchers.evaluation.headline import (
+    Headline,
+    formatted,
+    headline,
+    markdown_table,
+    metric_columns,
+    metric_names,
+    metric_numbers,
+)
 from rollyard.launchers.evaluation.plan import ENGINE
 from rollyard.records.errors import OperatorError, RollyardError, RunError
 from rollyard.records.json_values import differences
@@ -281,8 +289,13 @@ class CheckpointTable:
         self._keep(row)
 
     def markdown(self) -> str:
-        header, *lines = self._cells()
-        return "\n".join(_line(cells) for cells in (header, ["---"] * len(header), *lines)) + "\n"
+        metrics = self._metrics()
+        cells = [["step", "checkpoint", "rollouts", *metrics]]
+        for row in self.rows:
+            found = [formatted(row.headline.metrics.get(name) if row.headline else None) for name in metrics]
+            state = row.headline.coverage if row.headline else f"failed {row.tries} times: {row.error}"
+            cells.append(["-" if row.step is None else str(row.step), row.checkpoint, state, *found])
+        return markdown_table(cells)
 
     def _tries(self, checkpoint: str) -> int:
         row = self._rows.get(checkpoint)
@@ -297,30 +310,11 @@ class CheckpointTable:
         replace(self.path.with_suffix(".csv"), text.getvalue().encode())
 
     def _metrics(self) -> list[str]:
-        return list(dict.fromkeys(name for row in self.rows if row.headline for name in row.headline.metrics))
+        return metric_names(row.headline for row in self.rows if row.headline)
 
-    def _cells(self) -> list[list[str]]:
+    def _numbers(self) -> Iterator[list[object]]:
         metrics = self._metrics()
-        cells = [["step", "checkpoint", "rollouts", *metrics]]
+        yield ["step", "checkpoint", "measured", "expected", *metric_columns(metrics)]
         for row in self.rows:
-            found = [formatted(row.headline.metrics.get(name) if row.headline else None) for name in metrics]
-            state = row.headline.coverage if row.headline else f"failed {row.tries} times: {row.error}"
-            cells.append(["-" if row.step is None else str(row.step), row.checkpoint, state, *found])
-        return cells
-
-    def _numbers(self) -> list[list[object]]:
-        metrics = self._metrics()
-        header: list[object] = ["step", "checkpoint", "measured", "expected"]
-        lines = [header + [column for name in metrics for column in (name, f"{name}_low", f"{name}_high")]]
-        for row in self.rows:
-            if row.headline is not None:
-                line: list[object] = [row.step, row.checkpoint, row.headline.measured, row.headline.expected]
-                for name in metrics:
-                    found = row.headline.metrics.get(name)
-                    line += [found.mean, found.low, found.high] if found else [None, None, None]
-                lines.append(line)
-        return lines
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+            if (found := row.headline) is not None:
+                yield [row.step, row.checkpoint, found.measured, found.expected, *metric_numbers(found, metrics)]

@@ -42,12 +42,10 @@ from rollyard.launchers.slurm.nodes import (
 from rollyard.launchers.slurm.scheduler import (
     CANCELLED,
     DONE,
-    INTERVAL_S,
     Attempt,
     ChainEnd,
     ChainEventKind,
     ChainRecord,
-    Heartbeat,
     Marker,
     attempts_of,
     end_by_rule,
@@ -86,7 +84,6 @@ class JobRunner:
         self._signals = signals
         self._client = SlurmClient(environment, CLIENT_TIMEOUT_S)
         self._record = ChainRecord(folder, job.chain)
-        self._heartbeat = Heartbeat(folder, me.job_id, me.restart)
         self._successor = Successor(self._client, self._record, job.spec, job.chain, me.job_id, me.position)
 
     def run(self) -> int:
@@ -107,7 +104,6 @@ class JobRunner:
             self._close(end)
             return 0 if end.state == JobState.COMPLETED else EXIT_ENDED
         self._record.append(ChainEventKind.STARTED, self._me.job_id, self._me.restart, node=self._me.node)
-        self._heartbeat.beat()
         work = JobWork(
             self._folder,
             self._job.spec,
@@ -117,11 +113,7 @@ class JobRunner:
             self._signals,
             self._client,
         )
-        return self._finish(work.run(self._each_time, self._interrupted))
-
-    def _each_time(self) -> None:
-        self._heartbeat.beat()
-        self._successor.ensure()
+        return self._finish(work.run(self._successor.ensure, self._interrupted))
 
     def _interrupted(self, state: JobState) -> None:
         """Record the end at once, because SLURM kills this process soon."""
@@ -171,7 +163,6 @@ class JobRunner:
             self._close(ChainEnd(end.state, end.reason))
         else:
             self._successor.ensure(at_once=True)
-        self._heartbeat.remove()
         return end.exit_status
 
     def _mark_done(self) -> None:
@@ -274,7 +265,7 @@ class Successor:
 
 
 _LIMIT_SLACK_S = 120.0
-"""SLURM enforces time limits in steps of half a minute, and the last heartbeat is a little older than the end."""
+"""SLURM enforces time limits in steps of half a minute, and the last line of the log is older than the end."""
 _PASSING = ("COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED")
 """States that hide the final one."""
 _COMPLETE_S = 180.0
@@ -287,8 +278,8 @@ def settle(client: SlurmClient, record: ChainRecord, spec: JobSpec, folder: Path
     for attempt in attempts_of(record.events()):
         if attempt.ended is not None:
             continue
-        heartbeat = Heartbeat(folder, attempt.job_id, attempt.restart)
-        last = heartbeat.last() or attempt.started
+        log = log_file(folder, attempt.job_id)
+        last = max(attempt.started, log.stat().st_mtime if log.exists() else 0.0)
         if attempt.job_id == own_job:
             state, ended, reason = JobState.REQUEUED, last, "SLURM started the job again"
         else:
@@ -307,7 +298,6 @@ def settle(client: SlurmClient, record: ChainRecord, spec: JobSpec, folder: Path
             state=state,
             reason=reason,
         )
-        heartbeat.remove()
     return None
 
 
@@ -460,7 +450,7 @@ class JobWork:
     ) -> None:
         while command.status() is None:
             now = time.monotonic()
-            times = [now + INTERVAL_S, None if self._is_stopping else self._drain_at, self._kill_at]
+            times = [now + _INTERVAL_S, None if self._is_stopping else self._drain_at, self._kill_at]
             self._signals.wait(min(at for at in times if at is not None) - now)
             each_time()
             if not self._is_stopping:
@@ -518,6 +508,8 @@ class JobWork:
         return None if standing is None else standing.being_ended(self._restart, self._started)
 
 
+_INTERVAL_S = 10.0
+"""How often the runner looks whether the successor is queued."""
 _TAIL_BYTES, _TAIL_LINES, _LINE_CHARACTERS = 8192, 3, 300
 
 

@@ -12,7 +12,6 @@ $LOG/nemo-rl/<jobname>/<launch id>/
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import re
 import stat
@@ -28,6 +27,7 @@ from rollyard.launchers.slurm.job import JobOptions, JobSpec, SubmittedJob, read
 from rollyard.launchers.slurm.sweep import Setting, read_overrides
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
 from rollyard.records.jsonl import replace
+from rollyard.records.locked_files import InUse, LocksUnsupported, open_locked
 from rollyard.records.rollout_file import read_status
 from rollyard.records.script import ScriptParser, not_negative, positive
 from rollyard.records.types import Json, Record
@@ -154,17 +154,18 @@ class LaunchFolder:
 
         On a file system without locks, this does nothing: the names of the jobs still prevent duplicates.
         """
-        fd = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        fd = None
         try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise RunError(f"another ng_eval_launcher is submitting {self.root}: wait for it") from error
-            except OSError:
-                pass
+            fd = open_locked(self.root / ".lock")
+        except InUse as error:
+            raise RunError(f"another ng_eval_launcher is submitting {self.root}: wait for it") from error
+        except LocksUnsupported:
+            pass
+        try:
             yield
         finally:
-            os.close(fd)
+            if fd is not None:
+                os.close(fd)
 
 
 def launches(log_root: Path, jobname: str | None = None) -> list[Launch]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
 import time
 from collections.abc import Iterable, Sequence
@@ -392,34 +390,3 @@ def read_marker(path: Path) -> Marker | None:
         return None
     except ValidationError as error:
         raise RunError(f"{path} is not a marker of a job: delete it, or choose another folder") from error
-
-
-INTERVAL_S = 10.0
-"""Of heartbeats."""
-
-
-class Heartbeat:
-    """The file of one start of a job. Errors are ignored, since the file only improves the account of running time."""
-
-    def __init__(self, folder: Path, job_id: str, restart: int) -> None:
-        self._path = folder / f".alive-{job_id}-{restart}"
-        self._next = 0.0
-
-    def beat(self) -> None:
-        """Set the file's time, at most every INTERVAL_S."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + INTERVAL_S
-        with contextlib.suppress(OSError):
-            self._path.touch()
-            os.utime(self._path)
-
-    def last(self) -> float | None:
-        try:
-            return self._path.stat().st_mtime
-        except OSError:
-            return None
-
-    def remove(self) -> None:
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)

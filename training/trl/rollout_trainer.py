@@ -36,7 +36,6 @@ class UpdateSource(Protocol):
 
     def next_update(self, step: int) -> Update | None:
         """Return the sequences of the update with this number, counted from 1; None if training is over."""
-        ...
 
 
 class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed where mypy runs

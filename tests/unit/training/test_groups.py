@@ -72,16 +72,6 @@ def test_a_group_that_teaches_nothing_is_skipped_with_its_reason(members: list[G
     assert (group.skipped, set(group.advantages)) == (reason, {0.0})
 
 
-def test_the_setting_requires_more_members() -> None:
-    [group] = groups_of([played(0.0), played(1.0)], scale="group", min_members=3)
-    assert group.skipped == "too_few_members"
-
-
-def test_groups_keep_the_order_of_their_first_members() -> None:
-    members = [played(0.0, "b"), played(1.0, "a"), played(1.0, "b"), played(0.0, "a")]
-    assert [group.task_key for group in groups_of(members, scale="group")] == ["b", "a"]
-
-
 @settings(max_examples=40)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8))
 def test_advantages_of_a_group_sum_to_0(rewards: list[float]) -> None:

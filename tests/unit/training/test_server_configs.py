@@ -70,11 +70,6 @@ def test_a_model_server_without_weights_is_refused(tmp_path: Path) -> None:
         configs_of(tmp_path, config_paths=[builtin])
 
 
-def test_an_unknown_environment_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"did you mean .*gsm8k"):
-        configs_of(tmp_path, environments=["gsm8"])
-
-
 @pytest.mark.parametrize(
     ("gpus", "expected"),
     [

@@ -116,14 +116,6 @@ def test_an_evaluation_that_always_fails_is_abandoned_but_stays_listed(tmp_path:
     assert len(evaluator.results_store.scores) == 1
 
 
-def test_a_killed_evaluation_is_repeated(tmp_path: Path) -> None:
-    checkpoint(tmp_path / "checkpoints/step_1")
-    partial = tmp_path / "out/raw/step_1/gsm8k_8shot/results_0.json"
-    partial.parent.mkdir(parents=True)
-    partial.write_text('{"results": {')
-    assert len(watch_once(tmp_path).results_store.scores) == 1
-
-
 def test_an_interrupted_evaluation_leaves_no_engine_and_no_record(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoints/step_1")
     (folder / "slow").touch()

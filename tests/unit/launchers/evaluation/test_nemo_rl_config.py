@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.launchers.evaluation.nemo_rl import is_nemo_rl, load_tree, parse, prepare_rows, to_eval_config
+from rollyard.launchers.evaluation.nemo_rl import load_tree, parse, prepare_rows, to_eval_config
 from rollyard.records.errors import OperatorError
 
 DATA = Path(__file__).resolve().parents[5] / "shared" / "data"
@@ -51,12 +51,6 @@ def test_a_file_that_inherits_from_itself_is_refused(tmp_path: Path) -> None:
         load_tree(tmp_path / "a.yaml")
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("")
-    with pytest.raises(OperatorError, match="is empty"):
-        load_tree(tmp_path / "a.yaml")
-
-
 def test_an_empty_section_has_its_defaults() -> None:
     assert parse({**tree(), "cluster": None}, "eval.yaml").cluster.gpus_per_node == 1
 
@@ -85,11 +79,6 @@ def test_keys_without_an_effect_are_listed() -> None:
 def test_a_misspelt_key_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(OperatorError, match="'temperature'"):
         parse(tree(generation={"model_name": "a/b", "temperatur": 0.5}), "eval.yaml")
-
-
-def test_only_a_tree_with_a_generation_section_is_one_of_nemo_rl() -> None:
-    assert is_nemo_rl(tree())
-    assert not is_nemo_rl({"model": "builtin", "environments": ["grl_sokoban"]})
 
 
 def test_the_settings_reach_the_evaluation(tmp_path: Path) -> None:

@@ -77,7 +77,3 @@ def test_the_saved_files_have_the_keys_of_nemo_rl(tmp_path: Path, rollouts: Path
     assert len(samples) == 8
     assert set(samples[0]) == {"prompt", "response", "reward", "message_log", "extra_env_info", "sample_index"}
     assert (samples[0]["prompt"], samples[0]["response"], samples[5]["sample_index"]) == ("question 0", "an answer", 1)
-
-
-def test_nothing_is_saved_without_a_path(tmp_path: Path, rollouts: Path) -> None:
-    assert save(config(tmp_path, save_path=None), rollouts) == []

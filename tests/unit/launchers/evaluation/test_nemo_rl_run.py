@@ -66,10 +66,6 @@ def test_an_unknown_setting_of_vllm_is_refused(file: Path) -> None:
         read(file, "vllm.comand=[/opt/vllm]")
 
 
-def test_results_are_saved_where_the_evaluation_is(file: Path) -> None:
-    assert read(file, "eval.save_path=results/saved").eval_config.output_dir == Path("results/saved")
-
-
 def test_the_stored_config_is_read_back_as_the_same_evaluation(file: Path, tmp_path: Path) -> None:
     servers = ("a.responses_api_agents.b.max_steps=3",)
     found = read_nemo_rl(file, parse_overrides(["generation.top_k=5", "output_dir=results/x"]), servers)

@@ -249,7 +249,7 @@ def test_docker_gets_its_gpus_as_one_value_and_the_project_at_both_paths() -> No
     assert command[command.index("image:tag") + 1 :][:2] == ["python", "-m"] and "$x y" in command
 
 
-@pytest.fixture(params=["with the filter", "without the filter"], autouse=True)
+@pytest.fixture(params=["with the filter", "without the filter"])
 def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "without the filter":
         monkeypatch.delattr(tarfile, "data_filter", raising=False)
@@ -271,6 +271,7 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile
     return member
 
 
+@pytest.mark.usefixtures("python")
 def test_files_folders_and_links_inside_are_unpacked(tmp_path: Path) -> None:
     folder = tmp_path / "code"
     members = entry("a", tarfile.DIRTYPE), entry("a/train.py"), entry("a/link.py", tarfile.SYMTYPE, "train.py")
@@ -278,6 +279,7 @@ def test_files_folders_and_links_inside_are_unpacked(tmp_path: Path) -> None:
     assert [(folder / name).read_text() for name in ("a/train.py", "a/link.py", "hard.py")] == ["text"] * 3
 
 
+@pytest.mark.usefixtures("python")
 @pytest.mark.parametrize(
     "member",
     [

@@ -44,11 +44,6 @@ def test_references_of_the_config_are_resolved_with_the_values_that_override_it(
     assert merged["tokenizer"]["name"] == "$(x) ${y}"
 
 
-def test_the_config_itself_is_not_changed() -> None:
-    merge(TREE, [Setting("generation.temperature", 1)], "test")
-    assert TREE["generation"]["temperature"] == 0.0
-
-
 @pytest.mark.parametrize(
     ("key", "problem"),
     [

@@ -103,12 +103,6 @@ def test_one_small_job_converts_and_the_evaluations_wait_for_it(site: LaunchSite
     assert [job.after for job in others] == [(first.spec.name,)] * 2
 
 
-def test_a_forced_conversion_passes_the_launch_as_its_token(site: LaunchSite) -> None:
-    """B4: every job of a sweep converted again, even while another one was reading."""
-    planned = site.plan(*DCP, "--force-conversion", launch_id="mine")
-    assert planned.launch.jobs[0].spec.command[-2:] == ("--force-token", "mine")
-
-
 def test_a_cached_conversion_needs_no_job(site: LaunchSite) -> None:
     site.checkpoints.is_converted = True
     planned = site.plan(*DCP)
@@ -129,13 +123,6 @@ def test_the_jobs_of_a_combination_share_its_output(site: LaunchSite) -> None:
     assert len({job.spec.command[1] for job in planned.launch.jobs}) == 1
     assert not site.plan(MODEL).launch.jobs[0].spec.command[-1].startswith("shard")
     assert tree(planned)["output_dir"] == str(planned.launch.combinations[0].run)
-
-
-def test_only_several_combinations_are_numbered(site: LaunchSite) -> None:
-    site.write("sweep.yaml", "generation.temperature: [0.6, 0.8]\n")
-    assert [one.name for one in site.plan(MODEL).launch.combinations] == ["eval"]
-    names = [one.name for one in site.plan("--sweep", "sweep.yaml", "--jobname", "mine", MODEL).launch.combinations]
-    assert names == ["mine_sweep_1", "mine_sweep_2"]
 
 
 def test_combinations_do_not_share_a_save_path(site: LaunchSite) -> None:
@@ -165,13 +152,6 @@ def test_the_config_of_the_sweep_is_used_without_a_flag(site: LaunchSite) -> Non
     site.write("mine.yaml", "defaults: examples/configs/eval.yaml\ngeneration: {temperature: 0.3}\n")
     site.write("sweep.yaml", "config_path: mine.yaml\n")
     assert tree(site.plan("--sweep", "sweep.yaml", MODEL))["generation"]["temperature"] == 0.3
-
-
-@pytest.mark.parametrize("words", [["--config", "absent.yaml"], ["--sweep", "absent.yaml"]])
-def test_a_missing_file_is_refused(site: LaunchSite, words: list[str]) -> None:
-    """B8: it was only warned about, and a job was submitted without it."""
-    with pytest.raises(OperatorError, match=r"absent\.yaml"):
-        site.plan(*words, MODEL)
 
 
 def test_the_shipped_config_is_the_default_elsewhere(tmp_path: Path) -> None:

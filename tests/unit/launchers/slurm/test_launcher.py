@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import re
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from rollyard.launchers.slurm.job import JobState, Submission, write_submission
 from rollyard.launchers.slurm.launch import LaunchFolder, find_launch, submitted_jobs
 from rollyard.records.errors import OperatorError, RunError
-from tests.support.launches import MODEL, LaunchSite, MemoryScheduler
+from tests.support.launches import MODEL, LaunchSite
 
 SWEEP = ("--sweep", "sweep.yaml", MODEL)
 
@@ -54,19 +53,6 @@ def test_a_block_is_printed_for_each_job_in_the_original_format(site: LaunchSite
     assert block[2:4] == ["Parameters:", "  generation.temperature: 0.8"]
     assert block[-3].startswith("  ng_eval /") and block[-4] == "Command:"
     assert block[-2:] == ["Submitted batch job 102", "=" * 80]
-
-
-def test_the_folders_of_jobs_exist_before_they_are_submitted(site: LaunchSite) -> None:
-    seen: list[bool] = []
-
-    class Looking(MemoryScheduler):
-        def submit(self, spec):  # type: ignore[no-untyped-def]
-            seen.append(spec.folder.is_dir() and Path(spec.command[1]).is_file())
-            return super().submit(spec)
-
-    site.scheduler = Looking()
-    site.launch(*SWEEP)
-    assert seen == [True] * 3
 
 
 def test_a_folder_that_was_moved_is_refused(site: LaunchSite, tmp_path: Path) -> None:
@@ -127,11 +113,6 @@ def test_a_launch_id_with_other_content_is_refused(site: LaunchSite) -> None:
     site.launch(*SWEEP, "--launch-id", "mine")
     with pytest.raises(OperatorError, match="evaluates something else"):
         site.launch(*SWEEP, "--launch-id", "mine", "generation.top_p=0.5")
-
-
-def test_a_resume_of_nothing_is_refused(site: LaunchSite) -> None:
-    with pytest.raises(OperatorError, match=r"--resume: no launch in "):
-        site.launch(*SWEEP, "--resume")
 
 
 def test_a_folder_that_was_left_without_its_plan_is_no_launch(site: LaunchSite) -> None:
@@ -251,10 +232,3 @@ def test_a_cancel_finds_a_job_whose_id_was_never_recorded(site: LaunchSite) -> N
     assert [state.alive for state in site.scheduler.state.values()] == [False] * 3
     assert site.scheduler.state["101"] is JobState.COMPLETED
     assert site.printed[-1].startswith("Cancelled 2 of 3 ")
-
-
-def test_the_plan_of_a_launch_can_be_read_back(site: LaunchSite) -> None:
-    site.launch(*SWEEP)
-    launch = find_launch(site.log, site.folders[0])
-    assert launch.command_line == SWEEP
-    assert json.loads((site.folders[0] / "launch.json").read_text())["combinations"][1]["name"] == "eval_sweep_2"
