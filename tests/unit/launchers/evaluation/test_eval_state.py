@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from pathlib import Path
 
 import orjson
@@ -11,7 +12,9 @@ import pytest
 
 from rollyard.launchers.evaluation.control import POLL_S, RECORDS, ControlRequests, FoundEval, find_eval
 from rollyard.launchers.evaluation.eval_state import (
+    MARK,
     EvalFolder,
+    end_leftovers,
     is_alive,
     locked,
     new_state,
@@ -133,3 +136,18 @@ async def test_the_request_of_another_user_is_ignored(tmp_path: Path) -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(requests.changed(), 5 * POLL_S)
     assert not requests.ending
+
+
+async def test_only_the_processes_that_an_evaluation_left_are_ended() -> None:
+    marks = ("left-over", "another")
+    left, other = (
+        subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: f"{mark}-{os.getpid()}"}) for mark in marks
+    )
+    try:
+        assert await end_leftovers(f"left-over-{os.getpid()}") == 1
+        assert (left.wait(10), other.poll()) == (-9, None)
+        assert await end_leftovers(f"left-over-{os.getpid()}") == 0
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait()
