@@ -85,6 +85,7 @@ class JobRunner:
         self._client = SlurmClient(environment, CLIENT_TIMEOUT_S)
         self._record = ChainRecord(folder, job.chain)
         self._successor = Successor(self._client, self._record, job.spec, job.chain, me.job_id, me.position)
+        self._alive = alive_file(folder, me.job_id, me.restart)
 
     def run(self) -> int:
         if (status := self._over()) is not None:
@@ -113,7 +114,12 @@ class JobRunner:
             self._signals,
             self._client,
         )
-        return self._finish(work.run(self._successor.ensure, self._interrupted))
+        return self._finish(work.run(self._each_time, self._interrupted))
+
+    def _each_time(self) -> None:
+        with contextlib.suppress(OSError):
+            self._alive.touch()
+        self._successor.ensure()
 
     def _interrupted(self, state: JobState) -> None:
         """Record the end at once, because SLURM kills this process soon."""
@@ -163,6 +169,8 @@ class JobRunner:
             self._close(ChainEnd(end.state, end.reason))
         else:
             self._successor.ensure(at_once=True)
+        with contextlib.suppress(OSError):
+            self._alive.unlink(missing_ok=True)
         return end.exit_status
 
     def _mark_done(self) -> None:
@@ -265,7 +273,7 @@ class Successor:
 
 
 _LIMIT_SLACK_S = 120.0
-"""SLURM enforces time limits in steps of half a minute, and the last line of the log is older than the end."""
+"""SLURM enforces time limits in steps of half a minute, and the time of the alive file is older than the end."""
 _PASSING = ("COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED")
 """States that hide the final one."""
 _COMPLETE_S = 180.0
@@ -278,8 +286,8 @@ def settle(client: SlurmClient, record: ChainRecord, spec: JobSpec, folder: Path
     for attempt in attempts_of(record.events()):
         if attempt.ended is not None:
             continue
-        log = log_file(folder, attempt.job_id)
-        last = max(attempt.started, log.stat().st_mtime if log.exists() else 0.0)
+        alive = alive_file(folder, attempt.job_id, attempt.restart)
+        last = alive.stat().st_mtime if alive.exists() else attempt.started
         if attempt.job_id == own_job:
             state, ended, reason = JobState.REQUEUED, last, "SLURM started the job again"
         else:
@@ -298,7 +306,17 @@ def settle(client: SlurmClient, record: ChainRecord, spec: JobSpec, folder: Path
             state=state,
             reason=reason,
         )
+        with contextlib.suppress(OSError):
+            alive.unlink(missing_ok=True)
     return None
+
+
+def alive_file(folder: Path, job_id: str, restart: int) -> Path:
+    """Return the file whose time shows until when this start of the job ran, if SLURM no longer knows it.
+
+    The log cannot show it: it may be silent for hours, and a restart of the job appends to it.
+    """
+    return folder / f".alive-{job_id}-{restart}"
 
 
 def _when_complete(client: SlurmClient, job_id: str) -> Standing | None:

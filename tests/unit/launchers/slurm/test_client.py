@@ -26,11 +26,10 @@ from rollyard.launchers.slurm.job import (
     Submission,
     SubmittedJob,
     comment,
-    log_file,
     seconds_of,
     write_submission,
 )
-from rollyard.launchers.slurm.job_runner import settle
+from rollyard.launchers.slurm.job_runner import alive_file, settle
 from rollyard.launchers.slurm.nodes import cpus_per_node
 from rollyard.launchers.slurm.scheduler import ChainEventKind, ChainRecord, Scheduler, attempts_of, submit_once
 from rollyard.records.errors import OperatorError
@@ -133,13 +132,13 @@ def test_a_job_killed_at_its_limit_and_forgotten_is_a_timeout(programs: Programs
     programs.write("sacct", "exit 1")
     record, job = ChainRecord(programs.folder, "c"), spec(programs.folder)
     record.append(ChainEventKind.STARTED, "7", at=1000.0)
-    log = log_file(programs.folder, "7")
-    log.parent.mkdir()
-    log.touch()
-    os.utime(log, (4595.0, 4595.0))
+    alive = alive_file(programs.folder, "7", 0)
+    alive.touch()
+    os.utime(alive, (4595.0, 4595.0))
     assert settle(programs.client, record, job, programs.folder, "8") is None
     (attempt,) = attempts_of(record.events())
     assert (attempt.state, attempt.ended) == (JobState.TIMEOUT, 4595.0)
+    assert not alive.exists()
 
 
 def test_a_job_without_a_record_of_its_folder_is_an_error(programs: Programs) -> None:
