@@ -30,7 +30,7 @@ from rollyard.launchers.evaluation.control import Action, ControlRequests, Found
 from rollyard.launchers.evaluation.eval_config import EvalConfig, VllmSettings, load_eval_config
 from rollyard.launchers.evaluation.eval_state import FINAL, EvalFolder, EvalState
 from rollyard.launchers.evaluation.evaluate import EvalResult, EvaluationEnding, evaluate
-from rollyard.launchers.evaluation.nemo_rl_run import NemoRlRun, read_nemo_rl
+from rollyard.launchers.evaluation.nemo_rl import NemoRlRun, read_nemo_rl
 from rollyard.launchers.evaluation.plan import EvalPlan, check
 from rollyard.launchers.evaluation.watch import (
     EvalWatch,

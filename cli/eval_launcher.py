@@ -17,8 +17,9 @@ from rich.text import Text
 from rollyard.cli.console import console
 from rollyard.launchers.conversion.cache import ConversionRequest, conversion_target, is_converted
 from rollyard.launchers.slurm.client import SlurmClient
-from rollyard.launchers.slurm.launch import Launch, find_launch
-from rollyard.launchers.slurm.launch_arguments import (
+from rollyard.launchers.slurm.launch import (
+    Launch,
+    find_launch,
     launch_parser,
     launch_root,
     make_launch_root,

@@ -18,7 +18,7 @@ from pydantic import Field
 from rollyard.cli.find_run import find_run
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.launchers.evaluation.checkpoints import LocalSource, S3Source, Source
-from rollyard.launchers.evaluation.lm_eval_process import Evaluator, Harness, Model, check_task_names
+from rollyard.launchers.evaluation.lm_eval import Evaluator, Harness, Model, check_task_names
 from rollyard.launchers.evaluation.lm_eval_results import (
     MAX_ATTEMPTS,
     QWEN3_1_7B_BASE,

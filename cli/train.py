@@ -31,7 +31,7 @@ from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.http.ray_address import ray_authentication
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import COMMAND_LINE, parse_settings
-from rollyard.training.metrics.sinks import MakeTracker, short_name, value_text
+from rollyard.training.metrics_log import MakeTracker, short_name, value_text
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
 from rollyard.training.ray_trainer import run_on_ray
 from rollyard.training.run_folder import RunFolder, completed_step

@@ -20,7 +20,6 @@ from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import Limits
 from rollyard.training.groups import Group, groups_of
 from rollyard.training.run_paths import TrainingPaths
-from rollyard.training.sequences.training_sequence import SequenceRules
 from rollyard.training.step_files import (
     STALE,
     MemberRules,
@@ -34,6 +33,7 @@ from rollyard.training.step_files import (
 )
 from rollyard.training.task_order import Draw, OrderPosition, Sampling, StepTasks, TaskOrder, rows_at
 from rollyard.training.train_config import TrainConfig
+from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.training_stack import TrainingStack
 from rollyard.training.update import Batch, BatchSource
 
@@ -157,15 +157,11 @@ _NOT_SETTINGS = ("micro_token_budget", "gradient_checkpointing", "accelerate_con
 
 @dataclass(frozen=True, slots=True)
 class PlayedStep:
-    """A batch, and the position in the data after it."""
-
     batch: Batch
     position: OrderPosition
 
 
 class StepPlayer:
-    """Plays steps one after the other."""
-
     def __init__(
         self,
         stack: TrainingStack,

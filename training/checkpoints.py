@@ -27,8 +27,6 @@ _PARTIAL = re.compile(r"\.step_\d{6,}\.partial")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A complete checkpoint."""
-
     folder: Path
     step: int
     """Number of updates before it."""
@@ -39,8 +37,6 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of a run, in `root`."""
-
     def __init__(self, root: Path, *, keep: int, print_line: Callable[[str], None]) -> None:
         """`keep`: how many stay on disk."""
         self._root = root
@@ -111,7 +107,6 @@ class Checkpoints:
                 shutil.rmtree(entry, ignore_errors=True)
 
     def _found(self) -> list[tuple[int, Path]]:
-        """Return all checkpoints by step, damaged ones included."""
         if not self._root.is_dir():
             return []
         named = [(_NAME.fullmatch(entry.name), entry) for entry in self._root.iterdir() if entry.is_dir()]

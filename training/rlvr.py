@@ -103,8 +103,6 @@ class RoleSection(Section):
 
 
 class RlvrConfig(Section):
-    """The keys of the file."""
-
     run: RunSection = RunSection()
     model: ModelSection
     tokenizer: TokenizerSection = TokenizerSection()
@@ -401,6 +399,5 @@ def _schedule(scheduler: Mapping[str, Any]) -> Json:
 
 
 def engine_settings(engine: Json) -> Json:
-    """Return settings of local_vllm_model."""
     found = {name: engine[key] for key, name in _ENGINE.items() if engine.get(key) is not None}
     return found | {f"extra_flags.{name}": engine[name] for name in _FLAGS if engine.get(name) is not None}

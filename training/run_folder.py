@@ -92,7 +92,6 @@ class RunFolder:
         self._write()
 
     def record_end(self, state: str, step: int) -> None:
-        """Record how this start ended."""
         self._record["starts"][-1] |= {"ended": time.time(), "state": state, "step": step}
         if state == "complete":
             self._record["complete"] = {"step": step, "max_steps": self.config.max_steps}
@@ -296,7 +295,6 @@ def write_patches(project: Path, folder: Path) -> None:
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
-    """Return the output of a git command; None if it fails."""
     # Configured diff programs and colours would make patches that git cannot apply.
     command = ["git", "-C", str(folder), "--no-pager", "-c", "color.ui=false", "-c", "core.quotePath=false", *arguments]
     if arguments[0] == "diff":

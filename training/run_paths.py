@@ -12,8 +12,6 @@ from rollyard.records.errors import RunError
 
 @dataclass(frozen=True, slots=True)
 class TrainingPaths:
-    """Paths in the folder of a training run, `output_dir`."""
-
     root: Path
 
     @property
@@ -33,7 +31,6 @@ class TrainingPaths:
 
     @property
     def metrics(self) -> Path:
-        """One JSON line per step."""
         return self.root / "metrics.jsonl"
 
     @property
@@ -53,7 +50,6 @@ class TrainingPaths:
 
     @property
     def logs(self) -> Path:
-        """Folder of the logs of the servers and of vLLM."""
         return self.root / "logs"
 
     def token_pairs(self, step: int) -> Path:
@@ -106,5 +102,4 @@ class VersionNames:
         self._suffix = time.strftime("-r%Y%m%d%H%M%S") if again else ""
 
     def name(self, step: int) -> str:
-        """Return the name of the version after so many updates."""
         return f"{version_of_step(step)}{self._suffix}"

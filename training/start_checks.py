@@ -23,12 +23,11 @@ from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.ray_launcher import check_cluster
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import new_keys
-from rollyard.training.metrics.sinks import logger_names
+from rollyard.training.metrics_log import logger_names
 from rollyard.training.run_folder import check_rows, check_settings, read_settings
 from rollyard.training.run_paths import TrainingPaths
-from rollyard.training.server_configs import server_configs
 from rollyard.training.train_config import TrainConfig
-from rollyard.training.training_stack import agents_of_head
+from rollyard.training.training_stack import agents_of_head, server_configs
 
 _GIB = 1 << 30
 _OPTIMIZER = 3
@@ -174,8 +173,6 @@ async def _check_servers(config: TrainConfig, run_config: RunConfig, environ: Ma
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """A checked training run."""
-
     config: TrainConfig
     here: Path
     """The working directory, in which the servers run."""
@@ -199,8 +196,6 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 @dataclass(frozen=True, slots=True)
 class InitialModel:
-    """A model in a folder, or on the Hugging Face hub."""
-
     name: str
     """The folder or the hub name, as given."""
     folder: Path | None

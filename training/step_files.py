@@ -22,10 +22,9 @@ from rollyard.records.rollout_keys import Key, key_of
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json, Record
 from rollyard.records.unfinished_episode import PARTIAL_MEMBER
-from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.groups import GroupMember, member_of_failure, member_of_row
+from rollyard.training.groups import EndingRules, GroupMember, Treatment, member_of_failure, member_of_row
 from rollyard.training.run_paths import updates_of
-from rollyard.training.sequences.training_sequence import SequenceError, SequenceRules, TrainingSequence
+from rollyard.training.training_sequence import SequenceError, SequenceRules, TrainingSequence
 
 _RECORD = re.compile(r"step_(\d{6,})_tasks\.json")
 _OUTPUT = re.compile(r"step_(\d{6,})\.jsonl")
@@ -61,8 +60,6 @@ def _numbers(folder: Path, name: re.Pattern[str]) -> list[int]:
 
 
 class StepFiles:
-    """The files of one step."""
-
     def __init__(self, output: Path) -> None:
         self.paths = RolloutPaths(output)
         self._record = self.paths.sidecar("tasks.json")
@@ -122,8 +119,6 @@ class OtherWeights(RunError):
 
 @dataclass(frozen=True, slots=True)
 class MemberRules:
-    """The settings by which rollouts become group members."""
-
     sequences: SequenceRules
     endings: EndingRules
     policy_servers: frozenset[str]

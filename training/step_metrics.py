@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollyard.records.errors import RunError
-from rollyard.training.endings import Treatment
-from rollyard.training.groups import GroupMember
+from rollyard.training.groups import GroupMember, Treatment
 from rollyard.training.run_paths import updates_of
 from rollyard.training.update import Batch, Update
 

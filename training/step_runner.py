@@ -9,21 +9,22 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 from anyio.from_thread import BlockingPortal
 
-from rollyard.records.errors import RollyardError
-from rollyard.training.metrics.metrics_log import MetricsLog
-from rollyard.training.parity import probe_sequences
+from rollyard.records.errors import RollyardError, RunError
+from rollyard.records.types import Json
+from rollyard.training.groups import Group
+from rollyard.training.metrics_log import MetricsLog
 from rollyard.training.policy_trainer import Save
 from rollyard.training.run_paths import TrainingPaths
 from rollyard.training.step_metrics import StepTimes, step_metrics
-from rollyard.training.token_pairs import TokenPairs, write_pairs
-from rollyard.training.traces import Traces
 from rollyard.training.train_config import TrainConfig
-from rollyard.training.update import Batch, BatchSource, Update, update_of
-from rollyard.training.weight_publisher import Publisher
+from rollyard.training.update import Batch, BatchSource, TokenPairs, Update, update_of, write_pairs
+from rollyard.training.weight_publisher import Publisher, probe_sequences
 
 
 class StepRunner:
@@ -124,7 +125,6 @@ class StepRunner:
             self._try_to_evaluate(step)
 
     def close(self) -> None:
-        """Stop what still plays."""
         if self._parts.close is not None:
             self._calls.clean_up(self._parts.close)
 
@@ -225,8 +225,6 @@ and `max` in nats, or nothing if it is not due."""
 
 @dataclass(frozen=True, slots=True)
 class StackParts:
-    """The parts of a training run that call the stack."""
-
     source: BatchSource
     publisher: Publisher
     evaluate: Evaluate | None = None
@@ -272,7 +270,6 @@ class Schedule:
         return self.evaluates(step) or (self.is_last(step) and self.evaluates_last(step))
 
     def evaluated(self, step: int) -> None:
-        """Note that an evaluation is complete."""
         self._evaluated.add(step)
 
 
@@ -330,3 +327,82 @@ class StackCalls:
         self.stopped = True
         if self._current is not None:
             self._current.cancel()
+
+
+class Traces:
+    """Appends to `trace.jsonl` and `samples.jsonl`. A killed run leaves the steps after its last checkpoint in them;
+    `start` tells them from their repetition.
+    """
+
+    def __init__(self, folder: Path, start: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._trace = folder / "trace.jsonl"
+        self._samples = folder / "samples.jsonl"
+        self._start = start
+        self._began = time.monotonic()
+        self._append(self._trace, [{"type": "meta", "name": "start", "ts": 0.0, "time": time.time()}])
+
+    @contextmanager
+    def span(self, name: str, step: int) -> Iterator[None]:
+        """Record the duration of the block in seconds, and whether it failed."""
+        began = time.monotonic()
+        failure = None
+        try:
+            yield
+        except BaseException as error:
+            failure = type(error).__name__
+            raise
+        finally:
+            self.record(name, step, began, failure)
+
+    def record(self, name: str, step: int, began: float, failure: str | None = None) -> None:
+        """Record a stage that began at `began`, by the monotonic clock, and ends now."""
+        entry: Json = {"type": "span", "name": name, "step": step, "ts": round(began - self._began, 6)}
+        entry["dur"] = round(time.monotonic() - began, 6)
+        self._append(self._trace, [entry | ({"failed": failure} if failure else {})])
+
+    def trained(self, batch: Batch, update: Update) -> None:
+        """Record what became of each group of a batch once the update is complete, and of each failed rollout."""
+        used = {id(sequence) for sequence in update.sequences}
+        entries = []
+        for group in batch.groups:
+            entries += [_entry_of_group(group, used, batch.step), *_entries_of_failures(group, batch.step)]
+        self._append(self._samples, entries)
+
+    def _append(self, path: Path, entries: list[Json]) -> None:
+        lines = [orjson.dumps({"start": self._start, **entry}) + b"\n" for entry in entries]
+        try:
+            with path.open("ab") as file:
+                file.write(b"".join(lines))
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _entry_of_group(group: Group, used: set[int], step: int) -> Json:
+    entry: Json = {"event": "skipped" if group.skipped else "used", "step": step, "task_key": group.task_key}
+    if group.skipped:
+        entry["reason"] = group.skipped
+    chosen = [sequence for member in group.members for sequence in member.sequences if id(sequence) in used]
+    versions = {version for sequence in chosen for version in sequence.versions if version is not None}
+    return entry | {
+        "members": len(group.members),
+        "rewards": [member.reward for member in group.members if member.counts],
+        "sequences": len(chosen),
+        "loss_tokens": sum(sequence.loss_tokens for sequence in chosen),
+        "versions": sorted(versions),
+    }
+
+
+def _entries_of_failures(group: Group, step: int) -> list[Json]:
+    return [
+        {
+            "event": "failed",
+            "step": step,
+            "task_key": group.task_key,
+            "repeat": member.repeat,
+            "reason": member.ending,
+            "treatment": str(member.treatment),
+        }
+        for member in group.members
+        if not member.sequences
+    ]

@@ -23,19 +23,17 @@ from rollyard.services.datasets.tasks import Tasks
 from rollyard.training.batch_source import StackBatchSource
 from rollyard.training.checkpoints import Checkpoint, Checkpoints
 from rollyard.training.evaluator import Evaluator
-from rollyard.training.metrics.metrics_log import MetricsLog, MetricsSink
-from rollyard.training.metrics.sinks import MakeTracker, sinks_of
-from rollyard.training.parity import ParityProbe
+from rollyard.training.metrics_log import MakeTracker, MetricsLog, MetricsSink, sinks_of
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
 from rollyard.training.run_folder import RunFolder
 from rollyard.training.run_paths import TrainingPaths, version_of_step
-from rollyard.training.step_runner import MeasureParity, Schedule, StackCalls, StackParts, StepRunner
-from rollyard.training.traces import Traces
+from rollyard.training.step_runner import MeasureParity, Schedule, StackCalls, StackParts, StepRunner, Traces
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_stack import TrainingStack
 from rollyard.training.transfer_publisher import TransferPublisher
 from rollyard.training.update import Update
 from rollyard.training.weight_publisher import (
+    ParityProbe,
     PolicyClient,
     Publisher,
     VersionFolders,
@@ -209,7 +207,6 @@ class TrainingLoop:
 
     @property
     def step(self) -> int:
-        """Number of updates so far."""
         return self._trainer.step
 
     @property

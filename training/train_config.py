@@ -10,8 +10,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Record
-from rollyard.training.endings import EndingRules
-from rollyard.training.groups import Scale
+from rollyard.training.groups import EndingRules, Scale
 
 _CONFIG = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, coerce_numbers_to_str=True)
 

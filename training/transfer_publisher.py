@@ -234,20 +234,15 @@ class WeightSender(Protocol):
 
     def init_info(self, workers: int) -> Json:
         """Return what engines with this total number of workers need to join (`init_info` of vLLM)."""
-        ...
 
     def open(self) -> None:
         """Connect with the engines, which join at the same time."""
-        ...
 
     def update_info(self) -> Json:
         """Return names, dtype_names and shapes of the weights, in the order in which they are sent (`update_info`)."""
-        ...
 
     def send(self) -> None:
         """Send the weights, which the engines receive at the same time."""
-        ...
 
     def close(self) -> None:
         """Give up the connection; never fails, and may be called without one."""
-        ...

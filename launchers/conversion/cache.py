@@ -46,8 +46,6 @@ MANIFEST = "rollyard_conversion.json"
 
 @dataclass(frozen=True)
 class ConversionRequest:
-    """A checkpoint and where its conversion should be."""
-
     checkpoint: str | Path
     config: str | Path
     environ: Mapping[str, str]
@@ -86,7 +84,6 @@ def conversion_target(request: ConversionRequest) -> Path:
 
 
 def is_converted(request: ConversionRequest) -> bool:
-    """Return whether a valid conversion exists."""
     return request.read()[1].current() is not None
 
 
@@ -143,8 +140,6 @@ def _locked(base: Path, settings: LockSettings, report: Callable[[str], None]) -
     """Hold the lock of a conversion. Yields whether it was waited for; raises RunError if that takes too long."""
     filelock = load("filelock", "convert", "the conversion of DCP checkpoints")
     path = base.with_name(f"{base.name}.lock")
-    if path.is_dir():  # the lock of an earlier version of this program
-        path /= "lease"
     durations = {"lease_duration": settings.expiry_s, "heartbeat_interval": settings.heartbeat_s}
     lock = filelock.SoftFileLease(path, poll_interval=settings.poll_s, **durations)
     deadline = time.monotonic() + settings.max_wait_s
@@ -177,7 +172,6 @@ def _convert(
     converter: Converter,
     report: Callable[[str], None],
 ) -> Path:
-    """Convert into a temporary folder and publish it as the next version."""
     base = versions.base
     _remove_leftovers(base, report)
     free = shutil.disk_usage(base.parent).free
@@ -239,8 +233,6 @@ def _remove_leftovers(base: Path, report: Callable[[str], None]) -> None:
 
 
 class Versions:
-    """The versions that share a base path and a source key."""
-
     def __init__(
         self, base: Path, key: str, *, token: str = "", verify: bool = False, report: Callable[[str], None] = print
     ) -> None:
@@ -260,7 +252,6 @@ class Versions:
         return None
 
     def next(self) -> Path:
-        """Return the path of a new version."""
         if not any(self._folders()):
             return self.base
         return self.base.with_name(f"{self.base.name}-{max(number for number, _ in self._folders()) + 1}")
@@ -304,15 +295,11 @@ def _is_empty(folder: Path) -> bool:
 
 
 class ConvertedFile(Record):
-    """A file of a conversion."""
-
     size: int
     sha256: str
 
 
 class Contents(Record):
-    """What the converter found and wrote."""
-
     tensors: int = 0
     parameters: int = 0
     dtypes: dict[str, int] = Field(default_factory=dict)
@@ -326,8 +313,6 @@ class Contents(Record):
 
 
 class Manifest(Record):
-    """Origin and files of a conversion."""
-
     key: str
     """The source's key."""
     token: str = ""
@@ -379,12 +364,10 @@ def damage(folder: Path, manifest: Manifest, *, verify: bool = False) -> str:
 
 
 def cache_root(environ: Mapping[str, str]) -> Path:
-    """Return the folder of all conversions."""
     return resolve(environ.get("LOG") or "/tmp", environ) / "nemo-rl" / "hf_eval_checkpoints"
 
 
 def cached_path(root: Path, checkpoint: Path, key: str) -> Path:
-    """Return the folder of the conversion that `key` identifies."""
     return root / "_".join(filter(None, (identifier(checkpoint), key[:16])))
 
 

@@ -35,8 +35,6 @@ _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Name and layout of a tensor in the checkpoint, without its values."""
-
     key: str
     """Its name in the files."""
     shape: tuple[int, ...]
@@ -75,7 +73,6 @@ class DcpCheckpoint:
         return _verify_checksums(self._folder, self._chunks)
 
     def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """Read tensors by name."""
         entries = {name: self.tensors[name] for name in names}
         values: dict[str, Any] = {e.key: torch.empty(e.shape, dtype=e.dtype) for e in entries.values()}
         with stage(f"reading {self._folder}", "A file is damaged"), warnings.catch_warnings():
@@ -103,7 +100,6 @@ class DcpCheckpoint:
 
 
 def _model_tensors(metadata: Any) -> dict[str, TensorEntry]:
-    """Return the model's tensors by the names that the model gives them."""
     paths = metadata.planner_data if isinstance(metadata.planner_data, dict) else {}
     keys = [key for key, value in metadata.state_dict_metadata.items() if isinstance(value, TensorStorageMetadata)]
     nested = {key: tuple(map(str, paths.get(key, (key,)))) for key in keys}
@@ -224,8 +220,6 @@ def _verify_file(file: Path, chunks: Sequence[tuple[int, int, str]]) -> tuple[li
 
 
 class _Part(io.RawIOBase):
-    """A part of a file as a file."""
-
     def __init__(self, file: io.BufferedReader, offset: int, length: int) -> None:
         self._file = file
         self._offset = offset

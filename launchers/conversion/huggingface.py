@@ -32,8 +32,6 @@ INDEX = "model.safetensors.index.json"
 
 
 class HuggingFaceConverter:
-    """The converter of `python -m rollyard.launchers.conversion`."""
-
     def __init__(self, max_shard_bytes: int = MAX_SHARD_BYTES) -> None:
         self._max_shard_bytes = max_shard_bytes
 
@@ -104,7 +102,6 @@ def _load_skeleton(policy: PolicyConfig, checkpoint: DcpCheckpoint) -> ModelSkel
 
 
 def _main_dtype(checkpoint: DcpCheckpoint) -> torch.dtype:
-    """Return the floating-point type of most parameters."""
     sizes: Counter[torch.dtype] = Counter()
     for entry in checkpoint.tensors.values():
         if entry.dtype.is_floating_point:
@@ -171,8 +168,6 @@ def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which tensors of the checkpoint are written."""
-
     written: list[str]
     tied: dict[str, str]
     left_out: list[str]

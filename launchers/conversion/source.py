@@ -41,8 +41,6 @@ _INSIDE = ("weights", "policy/weights", "model", "weights/model", "policy/weight
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint in DCP format with its config."""
-
     checkpoint: Path
     config: Path
     policy: PolicyConfig
@@ -59,7 +57,6 @@ class Source:
         return sum(state.size for state in self.files.values())
 
     def require_unchanged(self) -> None:
-        """Raise RunError if a file changed since its digest was taken."""
         for name, state in self.files.items():
             require_unchanged(self.checkpoint / name, state)
 
@@ -132,8 +129,6 @@ def _content(name: str, patterns: tuple[str, ...], digests: Digests) -> Json:
 
 
 class PolicyConfig(Record):
-    """Settings below `policy`."""
-
     model_name: str
     """A name on the Hugging Face Hub, or a local folder."""
     tokenizer_name: str
@@ -197,14 +192,11 @@ def _file_state(file: Path) -> FileState:
 
 
 def digest_of(file: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 class Digests:
-    """Digests of the files of checkpoint folders."""
-
     def __init__(
         self, store: Path | None, *, remember: bool = True, threads: int = 8, clock: Callable[[], float] = time.time
     ) -> None:

@@ -1,1 +1,1 @@
-"""Evaluations: `ng_eval` (evaluate.py), `ng_gate` (gate.py) and `ng_lm_eval` (lm_eval_process.py)."""
+"""Evaluations: `ng_eval` (evaluate.py) and `ng_lm_eval` (lm_eval.py)."""

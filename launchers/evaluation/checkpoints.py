@@ -25,8 +25,6 @@ from rollyard.records.safetensors_headers import read_header
 
 @dataclass(frozen=True)
 class CheckpointWatch:
-    """Polls a source of checkpoints."""
-
     source: Source
     staged: Path
     """Folder for links to checkpoints whose file names vLLM does not accept."""
@@ -91,34 +89,24 @@ class Source(Protocol):
     """A location in which a training run saves checkpoints."""
 
     @property
-    def place(self) -> str:
-        """A readable description of the location."""
-        ...
+    def place(self) -> str: ...
 
     def names(self) -> list[str]:
         """Return the names of all checkpoints, complete or not, by step. Raises RunError if they cannot be listed."""
-        ...
 
-    def address(self, name: str) -> str:
-        """Return the path or S3 URL of a checkpoint."""
-        ...
+    def address(self, name: str) -> str: ...
 
     def fetch(self, name: str) -> tuple[Path | None, str]:
         """Return the local folder of the checkpoint, or None and what is missing if the checkpoint is incomplete.
 
         Raises OSError or RunError if it cannot be read.
         """
-        ...
 
-    def done(self, name: str) -> None:
-        """Release a checkpoint that is no longer needed."""
-        ...
+    def done(self, name: str) -> None: ...
 
 
 @dataclass(frozen=True)
 class LocalSource:
-    """Checkpoints in the subfolders of a folder."""
-
     root: Path
     pattern: str = "*"
     marker: str | None = None
@@ -193,7 +181,6 @@ class S3Source:
         return (None, missing) if missing else (complete, "")
 
     def done(self, name: str) -> None:
-        """Delete the local copy."""
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _copied(self, prefix: str, target: Path) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 import orjson
-from pydantic import ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from rollyard.launchers.evaluation.eval_state import FINAL, EvalFolder, EvalState, is_alive, read_state
 from rollyard.records.errors import OperatorError, RollyardError, RunError
@@ -34,11 +34,7 @@ POLL_S = 0.1
 Action = Literal["pause", "resume", "stop"]
 
 
-class EvalRecord(Record):
-    """Where an evaluation is. Those of earlier versions hold more."""
-
-    model_config = ConfigDict(extra="ignore")
-
+class EvalRecord(Record, extra="ignore"):  # those of earlier versions hold more
     id: str
     folder: str
     shard: str | None = None
@@ -46,8 +42,6 @@ class EvalRecord(Record):
 
 @dataclass(frozen=True)
 class FoundEval:
-    """An evaluation, running or not."""
-
     folder: EvalFolder
     id: str | None = None
     """Its id, if it was found by its record."""
@@ -104,7 +98,6 @@ def find_eval(here: Path, name: str | None) -> FoundEval:
 
 
 def _around(here: Path) -> FoundEval | None:
-    """The evaluation whose folder contains `here`."""
     return next((found for base in (here, *here.parents) if (found := _in_folder(base)) is not None), None)
 
 
@@ -133,7 +126,6 @@ def _read_own(path: Path) -> bytes:
 
 
 def _take(path: Path) -> bytes:
-    """Return the contents of a file of this user, and remove it."""
     content = _read_own(path)
     path.unlink()
     return content
@@ -165,12 +157,10 @@ class ControlRequests:
         self._changed.set()
 
     def stop(self) -> None:
-        """End the evaluation after the episodes in flight."""
         self.ending = self.ending or "stopped"
         self._changed.set()
 
     async def changed(self) -> None:
-        """Wait for the next request."""
         await self._changed.wait()
         self._changed.clear()
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
-from rollyard.records.errors import OperatorError
 from rollyard.records.types import Record
 from rollyard.services.config.overrides import Override
 from rollyard.services.config.settings_file import load_settings, settings_of
@@ -59,13 +58,6 @@ class EvalConfig(Record):
     """The keys of an evaluation's YAML file, which are also the options of `ng_eval`."""
 
     model_config = _CONFIG
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_worker(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "worker" in given:
-            raise OperatorError("worker is no longer an option; use shard=i/n, with i from 1 to the number of jobs n")
-        return given
 
     model: str | None = None
     """What to evaluate: `openai/gpt-4.1-mini` and other providers' shorthands, `vllm/Qwen/Qwen3-4B` (a hub name or a

@@ -31,8 +31,6 @@ from rollyard.records.types import CollectionStatus, Record
 
 @dataclass(frozen=True)
 class EvalFolder:
-    """Paths of the files that an evaluation writes."""
-
     root: Path
     shard: Shard | None = None
     """The share of this job, if several jobs collect into the folder."""
@@ -104,7 +102,6 @@ class EvalFolder:
 
     @property
     def config(self) -> Path:
-        """The complete config of the evaluation, without secrets."""
         return self.root / "eval_config.yaml"
 
     @property
@@ -149,7 +146,6 @@ class EvalState(Record, extra="ignore"):  # earlier versions had other fields
 
 
 def new_state(run_id: str, folder: Path, shard: str | None, max_attempts: int) -> EvalState:
-    """Return the state of an evaluation that this process begins."""
     return EvalState(
         id=run_id,
         folder=str(folder.absolute()),
@@ -175,7 +171,6 @@ def read_state(path: Path) -> EvalState | None:
 
 
 def is_alive(state: EvalState) -> bool:
-    """Return whether the process of an evaluation on this host is running."""
     return state.host == socket.gethostname() and start_ticks(state.pid) == state.started_ticks != 0
 
 
@@ -224,19 +219,13 @@ def _in_use(folder: EvalFolder) -> RunError:
 
 
 class EvalObserver(Protocol):
-    """Shows an evaluation to its user."""
-
-    def print_line(self, text: str) -> None:
-        """Show a message."""
-        ...
+    def print_line(self, text: str) -> None: ...
 
     def show(self, status: CollectionStatus) -> None:
         """Show the progress of the collection; called about once a second while it runs."""
-        ...
 
     def collection_ended(self) -> None:
         """Called when a collection has ended, before the next message."""
-        ...
 
 
 class EvalTracker:
@@ -259,7 +248,6 @@ class EvalTracker:
             return
 
     def progress(self, status: CollectionStatus | None) -> None:
-        """Update the counts from the collection's status file."""
         if status is not None:
             self.update(measured=status.measured, expected=status.expected, failed=status.failed)
 

@@ -32,9 +32,18 @@ from rollyard.launchers.evaluation.eval_state import (
     locked,
     new_state,
 )
-from rollyard.launchers.evaluation.identity import check_identity, check_weights, update_manifest, write_identity
 from rollyard.launchers.evaluation.model_source import KEY_VARIABLE
-from rollyard.launchers.evaluation.plan import EvalPlan, check, collect_command, report_command, run_command
+from rollyard.launchers.evaluation.plan import (
+    EvalPlan,
+    check,
+    check_identity,
+    check_weights,
+    collect_command,
+    report_command,
+    run_command,
+    update_manifest,
+    write_identity,
+)
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RollyardError, RunError
 from rollyard.records.jsonl import replace
 from rollyard.records.rollout_file import read_status
@@ -66,7 +75,7 @@ T = TypeVar("T")
 
 
 class EvaluationEnding(Exception):
-    """The user has asked the evaluation to end."""
+    pass
 
 
 class _TooManyFailures(RunError):
@@ -78,8 +87,6 @@ class _PermanentFailure(RunError):
 
 
 class EvalResult(Record):
-    """How an evaluation ended."""
-
     id: str
     state: Phase
     folder: Path
@@ -259,8 +266,6 @@ class _Evaluation:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One attempt to finish an evaluation."""
-
     plan: EvalPlan
     environ: Mapping[str, str]
     requests: ControlRequests
@@ -315,7 +320,6 @@ class _Attempt:
 
 
 async def start_ray(plan: EvalPlan, environ: Mapping[str, str], stages: RunningStages) -> str:
-    """Start the head of a new cluster and return its address, HOST:PORT."""
     port, dashboard = _free_ports(2)
     folder = tempfile.mkdtemp(prefix="ng-ray-")  # short, because Ray's sockets are in it
     command = [
@@ -493,7 +497,6 @@ class _Collection:
 
 
 async def write_report(plan: EvalPlan, environ: Mapping[str, str]) -> str:
-    """Write the report and return its summary. Raises RunError if it cannot be written."""
     command = report_command(plan)
     process = await Program.start(
         "ng_reward_profile", command, plan.folder.report_log, environ, plan.here, title(command)
@@ -556,6 +559,5 @@ class RunningStages:
             await asyncio.gather(task, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Stop all stages, the last one first."""
         for stage in reversed(self._stages):
             await stage.stop(1.0 if self.requests.now else STOP_S)

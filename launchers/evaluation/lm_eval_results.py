@@ -7,7 +7,6 @@ as tables beside the reference scores of a Baseline. An evaluation that is kille
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import os
@@ -23,6 +22,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.json_values import number
 from rollyard.records.jsonl import replace
+from rollyard.records.locked_files import InUse, open_locked
 from rollyard.records.scores import share_bounds
 from rollyard.records.types import Record
 
@@ -31,8 +31,6 @@ _RUNS_CODE = ("mbpp", "humaneval")
 
 
 class Benchmark(Record):
-    """An lm_eval task."""
-
     task: str
     num_fewshot: int | None = None
     """Number of few-shot examples; None for the task's default."""
@@ -65,8 +63,6 @@ USUAL = ("gsm8k:0", "gsm8k:4", "gsm8k:8", "hendrycks_math:4", "ifeval", "mbpp:3"
 
 
 class Baseline(Record):
-    """A reference score to compare results with."""
-
     task: str
     num_fewshot: int
     metric: str
@@ -124,7 +120,6 @@ class Score(Record):
 
     @property
     def difference(self) -> float | None:
-        """The difference from the baseline; None if there is no baseline."""
         return None if self.baseline is None else self.value - self.baseline
 
 
@@ -185,7 +180,6 @@ def _metrics(found: dict[str, Any]) -> Iterable[tuple[str, float, float | None]]
 
 
 def as_csv(scores: Sequence[Score]) -> str:
-    """Return the table as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -232,7 +226,6 @@ def _error(score: Score, factor: int) -> str:
 
 
 def as_json(scores: Sequence[Score]) -> bytes:
-    """Return the table as JSON with all fields."""
     rows = [{**score.model_dump(), "difference": score.difference} for score in scores]
     return orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n"
 
@@ -271,13 +264,10 @@ class ResultsStore:
         self._entries: dict[tuple[str, str], Entry] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / ".lm_eval.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock = open_locked(folder / ".lm_eval.lock")
         except OSError as error:
             raise OperatorError(f"cannot write to output_dir {folder}: {error.strerror or error}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self.close()
+        except InUse as error:
             raise RunError(
                 f"another ng_lm_eval is writing to {folder}: wait for it, or pass a different --output-dir"
             ) from error
@@ -292,7 +282,6 @@ class ResultsStore:
         self._write_tables()  # a killed command may have written the results without the tables
 
     def close(self) -> None:
-        """Release the lock on the folder."""
         os.close(self._lock)
 
     def is_pending(self, checkpoint: str, benchmark: Benchmark, measured: Mapping[str, str]) -> bool:
@@ -321,7 +310,6 @@ class ResultsStore:
         self._entries = {(entry.checkpoint, entry.title): entry for entry in kept}
 
     def record(self, checkpoint: str, benchmark: Benchmark, scores: list[Score], measured: Mapping[str, str]) -> None:
-        """Store the scores of a successful evaluation."""
         self._keep(Entry(checkpoint=checkpoint, title=benchmark.title, scores=scores, measured=dict(measured)))
 
     def fail(self, checkpoint: str, benchmark: Benchmark, error: str, measured: Mapping[str, str]) -> None:
@@ -346,7 +334,6 @@ class ResultsStore:
         return sorted(found, key=lambda score: (-1 if score.step is None else score.step, score.checkpoint))
 
     def failed(self, titles: Collection[str], checkpoint: str | None = None) -> list[Entry]:
-        """Return the failed entries for these benchmarks, for one checkpoint or for all."""
         return [
             entry
             for entry in self._entries.values()

@@ -37,8 +37,6 @@ _LOCAL_CONFIG = "responses_api_models/local_vllm_model/configs/local_vllm_model.
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The model to evaluate."""
-
     kind: Literal["served", "endpoint", "builtin", "configs", "running"]
     """`served`: by the vLLM of a local_vllm_model; `configs`: config_paths define the model server; `running`: a
     running stack has one."""
@@ -53,7 +51,6 @@ class ModelSource:
 
     @property
     def config_paths(self) -> tuple[str, ...]:
-        """The config file of the model server."""
         if self.kind in ("builtin", "served"):
             return (_BUILTIN_CONFIG if self.kind == "builtin" else _LOCAL_CONFIG,)
         return (_CONFIGS[self.api],) if self.kind == "endpoint" else ()
@@ -126,7 +123,6 @@ def _unknown(model: str, provider: str) -> str:
 
 
 def model_of(config: EvalConfig) -> str:
-    """Return the folder or hub name to serve."""
     return str(config.model).removeprefix(SERVED)
 
 
@@ -207,8 +203,6 @@ def local_vllm_model(
 
 
 class Provider(Record):
-    """Where a provider serves its models."""
-
     base_url: str
     key_variable: str
     """Environment variable that holds the API key."""

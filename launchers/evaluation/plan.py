@@ -6,6 +6,8 @@ evaluation fail. `run_command`, `collect_command` and `report_command` are the c
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,11 +19,6 @@ import orjson
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.eval_state import EvalFolder
-from rollyard.launchers.evaluation.identity import (
-    check_identity,
-    comparable_settings,
-    identity_of,
-)
 from rollyard.launchers.evaluation.model_source import (
     KEY_VARIABLE,
     ModelSource,
@@ -29,10 +26,12 @@ from rollyard.launchers.evaluation.model_source import (
     find_model,
     find_vllm,
     local_vllm_model,
+    model_of,
 )
 from rollyard.records.errors import Failure, OperatorError, RunError, did_you_mean
 from rollyard.records.json_values import differences
-from rollyard.records.manifest import Manifest
+from rollyard.records.jsonl import replace
+from rollyard.records.manifest import Manifest, encode_manifest
 from rollyard.records.rewards import is_masked_line
 from rollyard.records.rollout_file import read_status
 from rollyard.records.rollout_keys import Expected, Shard
@@ -58,8 +57,6 @@ ENDPOINT_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class EvalPlan:
-    """A checked evaluation."""
-
     config: EvalConfig
     folder: EvalFolder
     source: ModelSource
@@ -82,7 +79,6 @@ class EvalPlan:
 
     @property
     def expected(self) -> int:
-        """Number of rollouts that this job collects."""
         return Expected(self.tasks.count, self.config.num_repeats, self.folder.shard).count
 
     @property
@@ -103,7 +99,6 @@ class EvalPlan:
         return finished and _measured(self.folder.rollouts.output) == expected
 
     def existing(self) -> int:
-        """Return the number of measured rollouts in the file that this job writes."""
         return _measured(self.folder.collected.output)
 
 
@@ -161,7 +156,6 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
 
 
 def _config_paths_of(config: EvalConfig, source: ModelSource) -> tuple[str, ...]:
-    """Return the config files of the servers."""
     environments = [f"resources_servers/{name}/configs/{name}.yaml" for name in config.environments]
     return tuple(dict.fromkeys([*source.config_paths, *environments, *config.config_paths]))
 
@@ -287,10 +281,10 @@ def _check_manifest(plan: EvalPlan) -> None:
     before = {name: value for name, value in manifest.identity.items() if name in now}
     # The manifest has the settings of the servers that the rows use.
     now["settings"] = {name: value for name, value in now["settings"].items() if name in before.get("settings", {})}
-    if plan.served:
-        before, now = comparable_settings(before), comparable_settings(now)
     if plan.run_config is None:
         before.pop("settings", None)
+    if plan.served:
+        before, now = comparable_settings(before), comparable_settings(now)
     changed = list(differences(before, {name: now[name] for name in before}))
     if changed:
         listed = "\n".join(f"  {name}: {old!r} in the folder, {new!r} now" for name, old, new in changed)
@@ -359,12 +353,10 @@ def run_command(plan: EvalPlan, ray: str | None = None) -> list[str]:
     if ray is not None:
         command.append(as_override("ray_head_node_address", ray))
     served = {**plan.served, "ray_address": ray} if plan.served and ray is not None else plan.served
-    command += _model_overrides(plan.source, served)
-    return [*command, *_server_overrides(config.overrides, plan.source)]
+    return [*command, *_model_overrides(plan.source, served), *_server_overrides(config.overrides, plan.source)]
 
 
 def _server_overrides(given: Sequence[str], source: ModelSource) -> list[str]:
-    """Return the overrides of the servers' settings, also those that an earlier version wrote for a served model."""
     return [text.replace(_EARLIER, _LOCAL, 1) for text in given] if source.kind == "served" else list(given)
 
 
@@ -385,7 +377,6 @@ def _model_overrides(source: ModelSource, served: Json) -> list[str]:
 
 
 def collect_command(plan: EvalPlan, head_url: str) -> list[str]:
-    """Return the `ng_collect_rollouts` that collects the missing rollouts."""
     config = plan.config
     options: dict[str, Any] = {
         "output_jsonl_fpath": str(plan.folder.rollouts.output),
@@ -407,7 +398,6 @@ def collect_command(plan: EvalPlan, head_url: str) -> list[str]:
 
 
 def report_command(plan: EvalPlan) -> list[str]:
-    """Return the `ng_reward_profile` that writes the report."""
     options: dict[str, Any] = {
         "jsonl_fpath": [str(plan.folder.rollouts.output)],
         "output_dir": str(plan.folder.root),
@@ -417,3 +407,123 @@ def report_command(plan: EvalPlan) -> list[str]:
     }
     given = [as_override(key, value) for key, value in options.items() if value is not None]
     return own_command("ng_reward_profile", *given)
+
+
+ENGINE = ("dtype", "max_model_len", "tool_call_parser", "trust_remote_code", "args")
+"""Settings of vLLM that change what the model answers."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+_TRAINER_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "training_args", "trainer_state")
+"""Beginnings of the names of files that trainers save next to the weights, often after them."""
+_SAMPLE_BYTES, _SAMPLE_EVERY = 1 << 12, 1 << 20
+"""Of a file of weights, 4 KiB of each MiB are read: 0.4% of a model, and part of each tensor of a MiB or more."""
+
+
+def identity_of(config: EvalConfig, source: ModelSource, here: Path) -> Json:
+    """Return what identifies the model and how it is served. It contains no address and no secret."""
+    identity: Json = {"model": source.name or None, "kind": source.kind, "api": source.api}
+    if source.kind == "served":
+        settings = config.vllm.model_dump(mode="json")
+        identity["vllm"] = {name: settings[name] for name in ENGINE}
+        folder = _folder(config, here)
+        identity["weights"] = fingerprint(folder) if folder.is_dir() else None
+    return identity
+
+
+def check_weights(config: EvalConfig, identity: Json, here: Path) -> None:
+    """Raise OperatorError if the folder of weights that vLLM has loaded is not the one of `identity` any more."""
+    folder = _folder(config, here)
+    try:
+        changed = identity.get("weights") is not None and fingerprint(folder) != identity["weights"]
+    except FileNotFoundError:  # deleted after it was loaded
+        return
+    if changed:
+        raise OperatorError(
+            f"{folder} was changed after the evaluation started; its rollouts would be of different weights. Evaluate "
+            "the new weights in another output_dir"
+        )
+
+
+def check_identity(folder: EvalFolder, identity: Json) -> None:
+    """Raise OperatorError if the folder contains rollouts of another model. Changes nothing."""
+    try:
+        before = orjson.loads(folder.identity.read_bytes())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise OperatorError(f"{folder.identity} cannot be read: {error}. Choose another output_dir") from error
+    if not folder.rollouts.output.exists() or folder.rollouts.output.stat().st_size == 0:
+        return  # nothing was collected with the other model
+    if found := list(differences(before, identity)):
+        listed = "\n".join(f"  {name}: {_shown(old)} in the folder, {_shown(new)} now" for name, old, new in found)
+        raise OperatorError(
+            f"{folder.root} belongs to an evaluation of a different model, or with other settings:\n{listed}\n"
+            "Repeat the original command to continue it, or choose another output_dir"
+        )
+
+
+def write_identity(folder: EvalFolder, identity: Json) -> None:
+    replace(folder.identity, orjson.dumps(identity, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+_SERVED = (
+    *("implementation", "entrypoint", "model", "dtype", "max_model_len", "tool_call_parser", "extra_flags"),
+    *("logprobs_mode", "return_token_id_information", "uses_reasoning_parser"),
+)
+"""Settings of a served model's server in the manifest that follow from those of vLLM, or are always the same."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+_TRAINER_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "training_args", "trainer_state")
+"""Beginnings of the names of files that trainers save next to the weights, often after them."""
+_SAMPLE_BYTES, _SAMPLE_EVERY = 1 << 12, 1 << 20
+"""Of a file of weights, 4 KiB of each MiB are read: 0.4% of a model, and part of each tensor of a MiB or more."""
+
+
+def comparable_settings(identity: Json) -> Json:
+    """Return a manifest's identity without what `eval_identity.json` holds about a served model."""
+    settings = dict(identity.get("settings") or {})
+    if isinstance(policy := settings.get("policy_model"), dict):
+        settings["policy_model"] = {key: value for key, value in policy.items() if key not in _SERVED}
+    return {**identity, "settings": settings}
+
+
+def update_manifest(folder: EvalFolder, settings: Json) -> None:
+    """Write the settings of a served model's server into the manifest, after `check_identity` has compared the model.
+
+    `ng_eval` once started vLLM itself, so its manifests have those of a vllm_model. `settings`: of all servers.
+    """
+    path = folder.rollouts.manifest
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return  # absent, or the collector explains what is wrong with it
+    known = manifest.identity.get("settings") or {}
+    if "policy_model" in known and known["policy_model"] != settings["policy_model"]:
+        known = {**known, "policy_model": settings["policy_model"]}
+        changed = manifest.model_copy(update={"identity": {**manifest.identity, "settings": known}})
+        replace(path, encode_manifest(changed))
+
+
+def fingerprint(folder: Path) -> str:
+    """Return a hash of a checkpoint: its small files, and samples of each file of weights, also of its two ends."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if not path.is_file() or path.name.startswith("."):
+            continue
+        size = path.stat().st_size
+        if path.name.startswith(_TRAINER_FILES) or path.suffix not in (*_WEIGHTS, ".json", ".jinja", ".model", ".txt"):
+            continue
+        digest.update(f"{path.name}\0{size}\0".encode())
+        with path.open("rb") as file:
+            if path.suffix not in _WEIGHTS or size <= 2 * _SAMPLE_EVERY:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+                continue
+            for offset in (*range(0, size, _SAMPLE_EVERY), size - _SAMPLE_BYTES):
+                digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, offset))
+    return digest.hexdigest()
+
+
+def _folder(config: EvalConfig, here: Path) -> Path:
+    return here / Path(model_of(config)).expanduser()
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else repr(value)

@@ -12,7 +12,7 @@ import csv
 import io
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from threading import Event
 
@@ -32,8 +32,16 @@ from rollyard.launchers.evaluation.eval_state import (
     new_state,
     read_state,
 )
-from rollyard.launchers.evaluation.headline import Headline, formatted, headline
-from rollyard.launchers.evaluation.identity import ENGINE
+from rollyard.launchers.evaluation.headline import (
+    Headline,
+    formatted,
+    headline,
+    markdown_table,
+    metric_columns,
+    metric_names,
+    metric_numbers,
+)
+from rollyard.launchers.evaluation.plan import ENGINE
 from rollyard.records.errors import OperatorError, RollyardError, RunError
 from rollyard.records.json_values import differences
 from rollyard.records.jsonl import replace
@@ -46,8 +54,6 @@ Evaluate = Callable[[EvalConfig], None]
 
 
 class EvalWatch:
-    """Watches a folder or an S3 prefix for checkpoints."""
-
     def __init__(
         self,
         config: EvalConfig,
@@ -83,7 +89,6 @@ class EvalWatch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no checkpoint's last evaluation has failed."""
         return all(row.headline is not None for row in self.table.rows)
 
     def _run_one(self, name: str, folder: Path) -> None:
@@ -92,7 +97,7 @@ class EvalWatch:
         config = self._config.model_copy(update={"model": f"vllm/{folder.resolve()}", "output_dir": output})
         try:
             self._evaluate(config)
-            found = headline(EvalFolder(output).rollouts.output, pass_threshold=config.pass_threshold)
+            found = headline(EvalFolder(output).rollouts.output)
             if not found.is_complete:
                 raise RunError(f"{found.coverage} rollouts are measured")
         except (OperatorError, RunError) as error:  # the config was checked before the watch began
@@ -157,11 +162,9 @@ class WatchControl:
                     tracker.update(state=ended, stage="done", address=None, message=message)
 
     def evaluates(self, config: EvalConfig) -> None:
-        """Show the state of this evaluation as that of the watch."""
         self._current = config.output_dir.name, EvalFolder(config.output_dir, Shard.parse(config.shard))
 
     async def _follow(self) -> None:
-        """Keep the watch's state current."""
         while True:
             if self.requests.ending:
                 self.stopped.set()
@@ -222,8 +225,6 @@ _LONGEST_PAUSE_S = 3600.0
 
 
 class EvaluatedCheckpoint(Record):
-    """The state of one checkpoint's evaluation."""
-
     checkpoint: str
     step: int | None
     headline: Headline | None
@@ -272,12 +273,10 @@ class CheckpointTable:
         return row is None or row.may_run(time.time(), pause_s)
 
     def record(self, checkpoint: str, headline: Headline) -> None:
-        """Store the result of a complete evaluation."""
         tries = self._tries(checkpoint) + 1
         self._keep(EvaluatedCheckpoint(checkpoint=checkpoint, step=step_of(checkpoint), headline=headline, tries=tries))
 
     def fail(self, checkpoint: str, error: str) -> None:
-        """Store why an evaluation failed."""
         tries = self._tries(checkpoint) + 1
         row = EvaluatedCheckpoint(
             checkpoint=checkpoint,
@@ -290,8 +289,13 @@ class CheckpointTable:
         self._keep(row)
 
     def markdown(self) -> str:
-        header, *lines = self._cells()
-        return "\n".join(_line(cells) for cells in (header, ["---"] * len(header), *lines)) + "\n"
+        metrics = self._metrics()
+        cells = [["step", "checkpoint", "rollouts", *metrics]]
+        for row in self.rows:
+            found = [formatted(row.headline.metrics.get(name) if row.headline else None) for name in metrics]
+            state = row.headline.coverage if row.headline else f"failed {row.tries} times: {row.error}"
+            cells.append(["-" if row.step is None else str(row.step), row.checkpoint, state, *found])
+        return markdown_table(cells)
 
     def _tries(self, checkpoint: str) -> int:
         row = self._rows.get(checkpoint)
@@ -306,30 +310,11 @@ class CheckpointTable:
         replace(self.path.with_suffix(".csv"), text.getvalue().encode())
 
     def _metrics(self) -> list[str]:
-        return list(dict.fromkeys(name for row in self.rows if row.headline for name in row.headline.metrics))
+        return metric_names(row.headline for row in self.rows if row.headline)
 
-    def _cells(self) -> list[list[str]]:
+    def _numbers(self) -> Iterator[list[object]]:
         metrics = self._metrics()
-        cells = [["step", "checkpoint", "rollouts", *metrics]]
+        yield ["step", "checkpoint", "measured", "expected", *metric_columns(metrics)]
         for row in self.rows:
-            found = [formatted(row.headline.metrics.get(name) if row.headline else None) for name in metrics]
-            state = row.headline.coverage if row.headline else f"failed {row.tries} times: {row.error}"
-            cells.append(["-" if row.step is None else str(row.step), row.checkpoint, state, *found])
-        return cells
-
-    def _numbers(self) -> list[list[object]]:
-        metrics = self._metrics()
-        header: list[object] = ["step", "checkpoint", "measured", "expected"]
-        lines = [header + [column for name in metrics for column in (name, f"{name}_low", f"{name}_high")]]
-        for row in self.rows:
-            if row.headline is not None:
-                line: list[object] = [row.step, row.checkpoint, row.headline.measured, row.headline.expected]
-                for name in metrics:
-                    found = row.headline.metrics.get(name)
-                    line += [found.mean, found.low, found.high] if found else [None, None, None]
-                lines.append(line)
-        return lines
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+            if (found := row.headline) is not None:
+                yield [row.step, row.checkpoint, found.measured, found.expected, *metric_numbers(found, metrics)]

@@ -22,8 +22,6 @@ _RECENT = 3
 
 
 class EcrImage:
-    """One tag of a repository in ECR."""
-
     def __init__(self, ecr: Any, repository: str, tag: str) -> None:
         self._ecr = ecr
         self.repository = repository
@@ -96,8 +94,6 @@ def build_command(project: Path, dockerfile: str, image: str, base_image: str | 
 
 
 class Docker:
-    """The docker program on this host."""
-
     def __init__(self, print_line: Callable[[str], None]) -> None:
         self._print = print_line
 
@@ -120,7 +116,6 @@ class Docker:
             raise RunError(f"`{' '.join(command[:2])}` failed with exit status {status}; its output is above")
 
     def sign_in(self, registry: str, user: str, password: str) -> None:
-        """Sign in to a registry; the password goes to standard input."""
         command = ["docker", "login", "--username", user, "--password-stdin", registry]
         self._print(shown(command))
         try:

@@ -136,8 +136,6 @@ ANY_ACCOUNT, ANY_REGION = "ACCOUNT", "REGION"
 
 
 class Target(Record):
-    """Where a job runs and what it uses."""
-
     account: str
     region: str
     bucket: str
@@ -148,7 +146,6 @@ class Target(Record):
 
     @property
     def partition(self) -> str:
-        """The part of AWS that the region belongs to, as in ARNs."""
         return {"cn": "aws-cn", "us-gov": "aws-us-gov"}.get(self.region.rpartition("-")[0].rpartition("-")[0], "aws")
 
     @property

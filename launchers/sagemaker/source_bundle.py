@@ -24,8 +24,6 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class SourceBundle:
-    """What a job gets of the project."""
-
     project: Path
     files: tuple[str, ...]
     """Paths relative to the project, sorted."""

@@ -55,8 +55,6 @@ class Plan:
 
 
 class Submission:
-    """Submits one job."""
-
     def __init__(
         self, settings: SageMakerSettings, target: Target, log: JobLog, print_line: Callable[[str], None]
     ) -> None:
@@ -107,7 +105,6 @@ class Submission:
         raise taken or RunError("no job name is available")
 
     def request(self, plan: Plan, name: str) -> JobRequest:
-        """Return what CreateTrainingJob gets."""
         target, settings = self._target, self._settings
         environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "AWS_DEFAULT_REGION": target.region}
         if plan.is_evaluation or plan.parameters.eval_config:

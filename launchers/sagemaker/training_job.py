@@ -22,8 +22,6 @@ class NameTaken(RunError):
 
 
 class JobRequest(Record):
-    """What CreateTrainingJob gets."""
-
     name: str
     role_arn: str
     image: str
@@ -40,7 +38,6 @@ class JobRequest(Record):
     security_group_ids: tuple[str, ...] = ()
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of boto3's create_training_job."""
         algorithm: dict[str, Any] = {"TrainingImage": self.image, "TrainingInputMode": "File"}
         if self.container_entrypoint:
             algorithm["ContainerEntrypoint"] = list(self.container_entrypoint)
@@ -80,8 +77,6 @@ class JobDescription(Record):
 
 
 class TrainingJobs:
-    """The training jobs of an account and region."""
-
     def __init__(self, sagemaker: Any) -> None:
         self._client = sagemaker
 

@@ -32,7 +32,7 @@ _NOT_INHERITED = ("SBATCH_ARRAY_INX", "SBATCH_WAIT", "SBATCH_EXPORT", "SBATCH_OP
 
 
 class SlurmError(RunError):
-    """A SLURM command failed."""
+    pass
 
 
 class SlurmTimeoutError(SlurmError):
@@ -49,8 +49,6 @@ class QueuedJob(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """The state of one job according to SLURM."""
-
     name: str
     """SLURM's name of its state."""
     restarts: int
@@ -92,7 +90,6 @@ class SlurmClient:
         self._timeout_s = timeout_s
 
     def sbatch(self, arguments: Sequence[str]) -> str:
-        """Submit a job and return its id."""
         printed = self._run("sbatch", "--parsable", *arguments)
         return parse_job_id(printed)
 
@@ -139,11 +136,9 @@ class SlurmClient:
             self._run("scancel", "--quiet", *jobs)
 
     def signal(self, step_id: str, signal_name: str) -> None:
-        """Send a signal to the processes of a job step."""
         self._run("scancel", "--quiet", f"--signal={signal_name}", step_id)
 
     def steps(self, job_id: str) -> dict[str, str]:
-        """Return the ids of a job's running steps by their names."""
         printed = self._run("squeue", "--noheader", "--steps", "--format=%i|%j", "--jobs", job_id)
         return {name: step for step, _, name in (row.partition("|") for row in printed.splitlines())}
 

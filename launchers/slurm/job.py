@@ -26,8 +26,6 @@ ContainerRuntime = Literal["none", "pyxis", "apptainer"]
 
 
 class JobOptions(Record):
-    """What the launcher's flags set for all jobs of a launch."""
-
     time: str = "2:0:0"
     """Time limit of one job, as for `sbatch --time`."""
     account: str | None = None
@@ -40,8 +38,6 @@ class JobOptions(Record):
     """More arguments of `sbatch`, each passed unchanged: `--qos=high`."""
     max_retries: int = Field(default=3, ge=0)
     """How many jobs of the chain may fail before it ends. Time limits, preemption and lost nodes do not count."""
-    max_walltime_s: float | None = Field(default=None, gt=0)
-    """Maximum running time of all jobs of the chain together."""
     drain_before_s: int = Field(default=120, ge=0, le=65535)
     """SLURM sends SIGUSR1 this long before the time limit; the collector then finishes its episodes."""
 
@@ -73,14 +69,10 @@ class JobSpec(JobOptions):
 
 
 class SubmittedJob(Record):
-    """One line of the submission manifest, written before the next job is submitted."""
-
     name: str
     job_id: str
     """The id from `sbatch --parsable`, without the cluster's name."""
     folder: Path
-    submitted: float
-    """Unix time."""
 
 
 class JobState(StrEnum):
@@ -242,7 +234,6 @@ def read_submission(folder: Path) -> Submission | None:
 
 
 def write_submission(folder: Path, submission: Submission) -> None:
-    """Write submission.json, synced."""
     replace(folder / SUBMISSION_FILE, submission.model_dump_json().encode() + b"\n")
 
 

@@ -6,29 +6,20 @@ It queues the job's successor, runs the command, and records how the job ended. 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
-from rollyard.launchers.slurm.chain import (
-    CANCELLED,
-    DONE,
-    Attempt,
-    ChainEnd,
-    ChainEventKind,
-    ChainRecord,
-    Heartbeat,
-    Marker,
-    attempts_of,
-    end_by_rule,
-    end_of,
-    read_marker,
-    write_marker,
-)
 from rollyard.launchers.slurm.client import QueuedJob, SlurmClient, SlurmError, Standing
 from rollyard.launchers.slurm.job import (
     ChainJob,
@@ -36,12 +27,36 @@ from rollyard.launchers.slurm.job import (
     JobState,
     chain_comment,
     comment,
+    log_file,
     read_job,
     seconds_of,
 )
-from rollyard.launchers.slurm.job_work import JobSignals, JobWork, WorkEnd
-from rollyard.launchers.slurm.scheduler import submit_once
+from rollyard.launchers.slurm.nodes import (
+    STEP_NAME,
+    RayNodes,
+    authentication,
+    check_runtime,
+    cpus_per_node,
+    in_container,
+)
+from rollyard.launchers.slurm.scheduler import (
+    CANCELLED,
+    DONE,
+    Attempt,
+    ChainEnd,
+    ChainEventKind,
+    ChainRecord,
+    Marker,
+    attempts_of,
+    end_by_rule,
+    end_of,
+    read_marker,
+    submit_once,
+    write_marker,
+)
 from rollyard.records.errors import RollyardError, RunError
+from rollyard.records.terminal import plain_line
+from rollyard.services.runtime.process_setup import die_with_parent
 
 EXIT_ENDED, EXIT_DRAINED = 1, 75
 CLIENT_TIMEOUT_S = 30.0
@@ -59,8 +74,6 @@ class RunningJob(NamedTuple):
 
 
 class JobRunner:
-    """Runs one job of a chain."""
-
     def __init__(
         self, folder: Path, job: ChainJob, me: RunningJob, environment: Mapping[str, str], signals: JobSignals
     ) -> None:
@@ -71,11 +84,10 @@ class JobRunner:
         self._signals = signals
         self._client = SlurmClient(environment, CLIENT_TIMEOUT_S)
         self._record = ChainRecord(folder, job.chain)
-        self._heartbeat = Heartbeat(folder, me.job_id, me.restart)
         self._successor = Successor(self._client, self._record, job.spec, job.chain, me.job_id, me.position)
+        self._alive = alive_file(folder, me.job_id, me.restart)
 
     def run(self) -> int:
-        """Run the job and return its exit status."""
         if (status := self._over()) is not None:
             return status
         listed = self._listed()
@@ -93,7 +105,6 @@ class JobRunner:
             self._close(end)
             return 0 if end.state == JobState.COMPLETED else EXIT_ENDED
         self._record.append(ChainEventKind.STARTED, self._me.job_id, self._me.restart, node=self._me.node)
-        self._heartbeat.beat()
         work = JobWork(
             self._folder,
             self._job.spec,
@@ -103,10 +114,11 @@ class JobRunner:
             self._signals,
             self._client,
         )
-        return self._finish(work.run(self._each_time, self._interrupted, self._record))
+        return self._finish(work.run(self._each_time, self._interrupted))
 
     def _each_time(self) -> None:
-        self._heartbeat.beat()
+        with contextlib.suppress(OSError):
+            self._alive.touch()
         self._successor.ensure()
 
     def _interrupted(self, state: JobState) -> None:
@@ -157,7 +169,8 @@ class JobRunner:
             self._close(ChainEnd(end.state, end.reason))
         else:
             self._successor.ensure(at_once=True)
-        self._heartbeat.remove()
+        with contextlib.suppress(OSError):
+            self._alive.unlink(missing_ok=True)
         return end.exit_status
 
     def _mark_done(self) -> None:
@@ -187,7 +200,6 @@ class JobRunner:
 
 
 def print_line(message: str) -> None:
-    """Print a line to the job's log."""
     print(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] rollyard: {message}", flush=True)
 
 
@@ -261,7 +273,7 @@ class Successor:
 
 
 _LIMIT_SLACK_S = 120.0
-"""SLURM enforces time limits in steps of half a minute, and the last heartbeat is a little older than the end."""
+"""SLURM enforces time limits in steps of half a minute, and the time of the alive file is older than the end."""
 _PASSING = ("COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED")
 """States that hide the final one."""
 _COMPLETE_S = 180.0
@@ -274,8 +286,8 @@ def settle(client: SlurmClient, record: ChainRecord, spec: JobSpec, folder: Path
     for attempt in attempts_of(record.events()):
         if attempt.ended is not None:
             continue
-        heartbeat = Heartbeat(folder, attempt.job_id, attempt.restart)
-        last = heartbeat.last() or attempt.started
+        alive = alive_file(folder, attempt.job_id, attempt.restart)
+        last = alive.stat().st_mtime if alive.exists() else attempt.started
         if attempt.job_id == own_job:
             state, ended, reason = JobState.REQUEUED, last, "SLURM started the job again"
         else:
@@ -294,8 +306,17 @@ def settle(client: SlurmClient, record: ChainRecord, spec: JobSpec, folder: Path
             state=state,
             reason=reason,
         )
-        heartbeat.remove()
+        with contextlib.suppress(OSError):
+            alive.unlink(missing_ok=True)
     return None
+
+
+def alive_file(folder: Path, job_id: str, restart: int) -> Path:
+    """Return the file whose time shows until when this start of the job ran, if SLURM no longer knows it.
+
+    The log cannot show it: it may be silent for hours, and a restart of the job appends to it.
+    """
+    return folder / f".alive-{job_id}-{restart}"
 
 
 def _when_complete(client: SlurmClient, job_id: str) -> Standing | None:
@@ -342,6 +363,267 @@ def main(arguments: list[str], environment: Mapping[str, str]) -> int:
     except RollyardError as error:
         print_line(f"FAILED: {error}")
         return EXIT_ENDED
+
+
+_MIN_DRAIN_S = 5.0
+_SETTLE_S = 0.2
+_EXIT_DRAINED = 75
+
+
+class WorkEnd(NamedTuple):
+    state: JobState
+    reason: str
+    exit_status: int
+
+
+class JobWork:
+    def __init__(
+        self,
+        folder: Path,
+        spec: JobSpec,
+        job_id: str,
+        restart: int,
+        environment: Mapping[str, str],
+        signals: JobSignals,
+        client: SlurmClient,
+    ) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._job_id = job_id
+        self._restart = restart
+        self._environment = environment
+        self._signals = signals
+        self._client = client
+        self._started = time.time()
+        limit = seconds_of(spec.time)
+        # SLURM sends SIGUSR1 only once, and up to a minute early: it may arrive before its handler is installed.
+        self._drain_at = (
+            time.monotonic() + limit - spec.drain_before_s if spec.drain_before_s and limit is not None else None
+        )
+        self._told: str | None = None
+        """Why the command was told to stop."""
+        self._kill_at: float | None = None
+        self._ending: JobState | None = None
+        """What SLURM is doing with the job."""
+
+    def run(self, each_time: Callable[[], None], interrupted: Callable[[JobState], None]) -> WorkEnd:
+        """Run the command and return how it ended.
+
+        `each_time` is called every few seconds, `interrupted` as soon as SLURM ends the job.
+        """
+        try:
+            check_runtime(self._spec)
+            with contextlib.ExitStack() as stack:
+                ray = self._ray(stack, each_time)
+                command = self._start(ray)
+                try:
+                    self._follow(command, each_time, interrupted)
+                    return self._end(command, interrupted)
+                finally:
+                    command.kill()
+        except RollyardError as error:
+            if self._signals.terminate and (state := self._slurm_ending()):
+                interrupted(state)
+                return WorkEnd(state, f"SLURM ended the job: {state}", _EXIT_DRAINED)
+            return WorkEnd(JobState.FAILED, str(error), 1)
+
+    def _ray(self, stack: contextlib.ExitStack, each_time: Callable[[], None]) -> RayNodes | None:
+        if self._spec.nodes == 1:
+            return None
+        ray = RayNodes(self._folder, self._spec, self._environment, self._client)
+        stack.callback(ray.stop)
+        ray.start(lambda: self._signals.terminate, each_time)
+        return ray
+
+    def _start(self, ray: RayNodes | None) -> JobCommand:
+        spec = self._spec
+        arguments = list(spec.command)
+        environment = {
+            **self._environment,
+            "GPUS_PER_NODE": str(spec.gpus_per_node),
+            "NUM_NODES": str(spec.nodes),
+            **spec.environment,
+        }
+        if ray is not None:
+            environment = {**authentication(spec, environment), **environment, "RAY_ADDRESS": ray.address}
+            if spec.ray_address_argument is not None:
+                arguments.append(f"{spec.ray_address_argument}{ray.address}")
+        output = log_file(self._folder, self._job_id)
+        terminate = self._terminate_step if spec.container_runtime == "pyxis" else None
+        directory = spec.working_directory or self._folder
+        node = self._environment.get("SLURMD_NODENAME", "")
+        cpus = cpus_per_node(self._environment.get("SLURM_JOB_CPUS_PER_NODE", ""), spec.nodes)[0]
+        return JobCommand(in_container(spec, node, cpus, arguments), environment, directory, output, terminate)
+
+    def _terminate_step(self) -> None:
+        steps = self._client.steps(self._job_id)
+        if step := steps.get(STEP_NAME):
+            self._client.signal(step, "TERM")
+
+    def _follow(
+        self,
+        command: JobCommand,
+        each_time: Callable[[], None],
+        interrupted: Callable[[JobState], None],
+    ) -> None:
+        while command.status() is None:
+            now = time.monotonic()
+            times = [now + _INTERVAL_S, None if self._is_stopping else self._drain_at, self._kill_at]
+            self._signals.wait(min(at for at in times if at is not None) - now)
+            each_time()
+            if not self._is_stopping:
+                if self._signals.terminate:
+                    self._terminated(command, interrupted)
+                elif self._signals.drain or (self._drain_at is not None and time.monotonic() >= self._drain_at):
+                    self._tell(command, "its time limit is near")
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._kill_at = None
+                command.kill()
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._told is not None or self._ending is not None
+
+    def _terminated(self, command: JobCommand, interrupted: Callable[[JobState], None]) -> None:
+        self._ending = self._slurm_ending()
+        if self._ending is not None:
+            interrupted(self._ending)  # SLURM has signalled the command, too; a second SIGTERM may mean "at once"
+        else:
+            self._tell(command, "the job got SIGTERM")
+
+    def _tell(self, command: JobCommand, why: str) -> None:
+        self._told = why
+        self._kill_at = time.monotonic() + max(_MIN_DRAIN_S, self._spec.drain_before_s - _MIN_DRAIN_S)
+        with contextlib.suppress(RollyardError):
+            command.drain()
+
+    def _end(self, command: JobCommand, interrupted: Callable[[JobState], None]) -> WorkEnd:
+        status = command.status()
+        assert status is not None
+        if self._ending is None and status != 0:
+            # SLURM signals the command and this process at the same time, and the command may be faster.
+            self._signals.wait(_SETTLE_S)
+            if (ending := self._slurm_ending()) is not None:
+                self._ending = ending
+                interrupted(ending)
+        if self._ending is not None:
+            return WorkEnd(self._ending, f"SLURM ended the job: {self._ending}", _EXIT_DRAINED)
+        if status == 0:
+            return WorkEnd(JobState.COMPLETED, "the command has completed its work", 0)
+        how = f"exit status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
+        if status == -signal.SIGKILL and self._told is None:
+            how += ", as when memory runs out"
+        if self._told is not None:
+            return WorkEnd(JobState.DRAINED, f"told to stop because {self._told}; {how}", _EXIT_DRAINED)
+        lines = command.last_lines()
+        return WorkEnd(JobState.FAILED, f"{how}{lines and f': {lines}'}", status if status > 0 else 128 - status)
+
+    def _slurm_ending(self) -> JobState | None:
+        try:
+            standing = self._client.standing(self._job_id)
+        except RollyardError:
+            return None
+        return None if standing is None else standing.being_ended(self._restart, self._started)
+
+
+_INTERVAL_S = 10.0
+"""How often the runner looks whether the successor is queued."""
+_TAIL_BYTES, _TAIL_LINES, _LINE_CHARACTERS = 8192, 3, 300
+
+
+class JobCommand:
+    """A running command. It is killed with the runner, so that nothing runs outside a job.
+
+    `terminate`: sends SIGTERM to the command; None: to its process. srun needs this, because it kills its tasks when it
+    gets SIGTERM itself.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        directory: Path,
+        output: Path,
+        terminate: Callable[[], None] | None = None,
+    ) -> None:
+        self._output = output
+        self._offset = output.stat().st_size if output.exists() else 0
+        self._terminate = terminate
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env={
+                    "PYTHONUNBUFFERED": "1",
+                    **environment,
+                },  # the last lines of its output are the last that it printed
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid()),
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise RunError(f"the command {plain_line(str(command[0]))} cannot be started: {error}") from error
+
+    def status(self) -> int | None:
+        """Return the exit status, -N for signal N; None while it runs."""
+        return self._process.poll()
+
+    def drain(self) -> None:
+        """Tell the command to finish. Signals only the process itself, which stops those that it has started."""
+        if self._terminate is not None:
+            self._terminate()
+        elif self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def last_lines(self) -> str:
+        """Return the last lines of its output, on one line."""
+        try:
+            with self._output.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._offset, end - _TAIL_BYTES))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+        lines = [plain_line(line.strip())[:_LINE_CHARACTERS] for line in text.splitlines() if line.strip()]
+        return " | ".join(lines[-_TAIL_LINES:])
+
+
+class JobSignals:
+    """Installs handlers for SIGTERM, SIGINT, SIGUSR1 and SIGCHLD. `wait` returns early when one arrives."""
+
+    def __init__(self) -> None:
+        self.terminate = False
+        """SIGTERM or SIGINT: the job is being ended."""
+        self.drain = False
+        """SIGUSR1: the job's time limit is near."""
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGINT, self._terminate)
+        signal.signal(signal.SIGUSR1, self._drain)
+        signal.signal(signal.SIGCHLD, self._ignore)
+
+    def wait(self, timeout_s: float) -> None:
+        select.select([self._reader], [], [], max(0.0, timeout_s))
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._reader, 512):
+                pass
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        self.terminate = True
+
+    def _drain(self, number: int, frame: FrameType | None) -> None:
+        self.drain = True
+
+    def _ignore(self, number: int, frame: FrameType | None) -> None:
+        """SIGCHLD only has to wake up the loop."""
 
 
 if __name__ == "__main__":

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import yaml
 
-from rollyard.launchers.slurm.job import JobState, SubmittedJob
+from rollyard.launchers.slurm.job import JobState, SubmittedJob, read_submission
 from rollyard.launchers.slurm.launch import (
     Combination,
     Launch,
     LaunchFolder,
+    LaunchOptions,
     PlannedJob,
-    Submissions,
     launches,
     read_progress,
+    submitted_jobs,
 )
-from rollyard.launchers.slurm.launch_arguments import LaunchOptions
 from rollyard.launchers.slurm.launch_planner import LaunchPlanner, Planned, shares
 from rollyard.launchers.slurm.scheduler import Scheduler, SubmissionPreview
 from rollyard.launchers.slurm.sweep import Setting, dump_yaml, shown_value
@@ -29,8 +29,8 @@ from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.services.server.settings import redacted
 
-_SHARES = ("shard=", "worker=")
-"""Arguments that divide the rows among jobs; the second is that of earlier versions."""
+_SHARE = "shard="
+"""Argument that divides the rows among jobs."""
 
 
 @dataclass(frozen=True)
@@ -68,37 +68,38 @@ class Launcher:
         """Submit the jobs that SLURM does not have yet, up to the first that it refuses: the next ones would be
         refused for the same reason, such as a limit or a dead controller. The caller holds the lock of the folder.
         """
-        submissions = Submissions(LaunchFolder(launch.folder).submitted)
+        submitted = submitted_jobs(launch)
         for job in launch.jobs:
-            if known := submissions.jobs.get(job.spec.name):
+            if known := submitted.get(job.spec.name):
                 self.print_line(f"[{launch.title(job)}] already submitted as batch job {known.job_id}")
                 continue
             try:
-                job_id = self._submit(job, submissions, completed)
+                job_id = self._submit(job, submitted, completed)
             except (OperatorError, RunError, OSError) as error:
                 self._print(_block(launch, job, [f"Not submitted: {error}"]))
-                return self._incomplete(launch, submissions, job, error)
+                return self._incomplete(launch, submitted, job, error)
             self._print(_block(launch, job, [f"Submitted batch job {job_id}"]))
         self.print_line("")
         self.print_line(f"Submitted {len(launch.jobs)} of {len(launch.jobs)} jobs. Follow them with:")
         self.print_line(f"  ng_eval_launcher status {shlex.quote(str(launch.folder))}")
         return EXIT_DONE
 
-    def _submit(self, job: PlannedJob, submissions: Submissions, completed: frozenset[str]) -> str:
+    def _submit(self, job: PlannedJob, submitted: dict[str, SubmittedJob], completed: frozenset[str]) -> str:
         """Submit a job and return its id. After an interrupted submission, the scheduler finds the job by its folder.
 
         `completed`: names of jobs that have succeeded: nothing needs to wait for them, and SLURM may no longer know
         them.
         """
-        after = tuple(submissions.jobs[name].job_id for name in job.after if name not in completed)
+        after = tuple(submitted[name].job_id for name in job.after if name not in completed)
         spec = job.spec.model_copy(update={"after_ok": after})
-        submissions.announce(spec.name)
         job_id = self.scheduler.submit(spec)
-        submissions.record(spec.name, job_id, spec.folder)
+        submitted[spec.name] = SubmittedJob(name=spec.name, job_id=job_id, folder=spec.folder)
         return job_id
 
-    def _incomplete(self, launch: Launch, submissions: Submissions, job: PlannedJob, problem: Exception) -> int:
-        missing = [one for one in launch.jobs if one.spec.name not in submissions.jobs]
+    def _incomplete(
+        self, launch: Launch, submitted: Mapping[str, SubmittedJob], job: PlannedJob, problem: Exception
+    ) -> int:
+        missing = [one for one in launch.jobs if one.spec.name not in submitted]
         names = launch.title(job) + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
         self.print_line("")
         self.print_line(
@@ -113,11 +114,10 @@ class Launcher:
         folder = LaunchFolder(launch.folder)
         with folder.locked():
             launch = folder.read()  # another launcher may have changed it before the lock
-            submissions = Submissions(folder.submitted)
-            known = submissions.jobs
+            known = submitted_jobs(launch)
             states = self._states(known)
             completed = frozenset(name for name, job in known.items() if states[job.job_id] is JobState.COMPLETED)
-            self._settle(launch, submissions, completed)
+            self._settle(launch, known, completed)
             states |= self._states({name: job for name, job in known.items() if job.job_id not in states})
             done = frozenset(one.name for one in launch.combinations if read_progress(one).is_complete)
             reshaped, surplus = _reshape(launch, known, states, done, jobs)
@@ -132,13 +132,12 @@ class Launcher:
         """Cancel all jobs of the launch with their successors. Return the exit status."""
         folder = LaunchFolder(launch.folder)
         with folder.locked():
-            submissions = Submissions(folder.submitted)
+            known = submitted_jobs(launch)
             try:
                 # A submission that was interrupted may have reached SLURM; submitting again finds its job.
-                self._settle(launch, submissions)
+                self._settle(launch, known)
             except (OperatorError, RunError) as error:
                 self.warn(f"an interrupted submission may have left a job that is not cancelled: {error}")
-            known = submissions.jobs
             states = self._states(known)
             live = [job for job in known.values() if states[job.job_id].alive]
             self.scheduler.cancel([job for job in known.values() if states[job.job_id] is not JobState.COMPLETED])
@@ -146,11 +145,13 @@ class Launcher:
         self.print_line(f"Cancelled {len(live)} of {len(known)} jobs of launch {launch.launch_id}{ended}")
         return EXIT_DONE
 
-    def _settle(self, launch: Launch, submissions: Submissions, completed: frozenset[str] = frozenset()) -> None:
+    def _settle(
+        self, launch: Launch, submitted: dict[str, SubmittedJob], completed: frozenset[str] = frozenset()
+    ) -> None:
         """Find out the ids of jobs whose submission was interrupted; submit those that SLURM does not have."""
         for job in launch.jobs:
-            if job.spec.name in submissions.intents:
-                self._submit(job, submissions, completed)
+            if job.spec.name not in submitted and read_submission(job.spec.folder) is not None:
+                self._submit(job, submitted, completed)
 
     def _states(self, jobs: Mapping[str, SubmittedJob]) -> dict[str, JobState]:
         return self.scheduler.states(list(jobs.values())) if jobs else {}
@@ -174,7 +175,7 @@ class Launcher:
                 )
             return same[-1]
         if same and options.launch_id is None and not options.dry:
-            known = Submissions(LaunchFolder(same[-1].folder).submitted).jobs
+            known = submitted_jobs(same[-1])
             if missing := sum(job.spec.name not in known for job in same[-1].jobs):
                 raise OperatorError(
                     f"launch {same[-1].launch_id} evaluates the same, and {missing} of its {len(same[-1].jobs)} jobs "
@@ -184,7 +185,7 @@ class Launcher:
 
     def _show(self, planned: Planned) -> None:
         launch = planned.launch
-        known = Submissions(LaunchFolder(launch.folder).submitted).jobs
+        known = submitted_jobs(launch)
         for job in launch.jobs:
             combination = launch.combination(job.combination)
             config = None if combination is None else combination.config
@@ -260,7 +261,7 @@ def _number(job: PlannedJob) -> int:
 
 
 def _share(job: PlannedJob) -> tuple[str, ...]:
-    return tuple(word for word in job.spec.command if word.startswith(_SHARES))
+    return tuple(word for word in job.spec.command if word.startswith(_SHARE))
 
 
 def _replacement(
@@ -271,7 +272,7 @@ def _replacement(
     share: tuple[str, ...],
     after: tuple[str, ...],
 ) -> PlannedJob:
-    command = [word for word in template.spec.command if not word.startswith(_SHARES)]
+    command = [word for word in template.spec.command if not word.startswith(_SHARE)]
     spec = template.spec.model_copy(
         update={
             "name": f"{combination.name}-{launch_id}-job-{number}",

@@ -5,25 +5,31 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from rollyard.launchers.evaluation.eval_state import EvalFolder
-from rollyard.launchers.evaluation.headline import Headline, formatted, headline
+from rollyard.launchers.evaluation.headline import (
+    Headline,
+    formatted,
+    headline,
+    markdown_table,
+    metric_columns,
+    metric_names,
+    metric_numbers,
+)
 from rollyard.launchers.slurm.job import JobState, SubmittedJob
 from rollyard.launchers.slurm.launch import (
     Combination,
     Launch,
-    LaunchFolder,
     PlannedJob,
-    Submissions,
     read_progress,
+    submitted_jobs,
 )
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.launchers.slurm.sweep import shown_value
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.jsonl import replace
-from rollyard.records.terminal import plain_line
 from rollyard.records.types import Json, Record
 from rollyard.services.rollouts.shards import merge, shard_files
 
@@ -42,8 +48,6 @@ class JobRow(Record):
 
 
 class CombinationRow(Record):
-    """One combination and its jobs."""
-
     name: str
     parameters: Json
     """The swept parameters."""
@@ -90,7 +94,7 @@ class LaunchStatus(Record):
 
 def launch_status(launch: Launch, scheduler: Scheduler) -> LaunchStatus:
     """Ask SLURM and read the files of the launch. Raises RunError if SLURM does not answer."""
-    submitted = Submissions(LaunchFolder(launch.folder).submitted).jobs
+    submitted = submitted_jobs(launch)
     states = scheduler.states(list(submitted.values())) if submitted else {}
 
     def rows(jobs: list[PlannedJob]) -> list[JobRow]:
@@ -171,7 +175,7 @@ class SweepTable(Record):
 
     @property
     def metrics(self) -> list[str]:
-        return list(dict.fromkeys(name for row in self.rows for name in row.headline.metrics))
+        return metric_names(row.headline for row in self.rows)
 
     @property
     def incomplete(self) -> list[SweepRow]:
@@ -200,13 +204,16 @@ class SweepTable(Record):
 
 
 def sweep_table(launch: Launch, pass_threshold: float | None = None) -> SweepTable:
-    """Read the rollouts of all combinations."""
     return SweepTable(launch_id=launch.launch_id, rows=[_row(one, pass_threshold) for one in launch.combinations])
 
 
 def write_table(table: SweepTable, folder: Path) -> list[Path]:
     """Write results.md, results.csv and results.json. Raises RunError if a file cannot be written."""
-    contents = {"results.md": _markdown(table), "results.csv": _csv(table), "results.json": _json(table)}
+    contents = {
+        "results.md": _markdown(table),
+        "results.csv": _csv(table),
+        "results.json": table.model_dump_json(indent=2) + "\n",
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -234,39 +241,18 @@ def _row(combination: Combination, pass_threshold: float | None) -> SweepRow:
 
 
 def _markdown(table: SweepTable) -> str:
-    def line(cells: list[str]) -> str:
-        return "| " + " | ".join(plain_line(cell).replace("|", "\\|") for cell in cells) + " |"
-
-    rows = [line(table.cells(row)) for row in table.rows]
-    heading = [f"# Launch {table.launch_id}", "", f"{table.summary} Intervals are 95%, clustered by task.", ""]
-    return "\n".join([*heading, line(table.titles), line(["---"] * len(table.titles)), *rows]) + "\n"
+    heading = [f"# Launch {table.launch_id}", "", f"{table.summary} Intervals are 95%, clustered by task.", "", ""]
+    return "\n".join(heading) + markdown_table([table.titles, *(table.cells(row) for row in table.rows)])
 
 
 def _csv(table: SweepTable) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream)
-    parts = ("", "_low", "_high")
-    writer.writerow(
-        ["name", *table.parameters, "complete", "measured", "expected"]
-        + [f"{name}{part}" for name in table.metrics for part in parts]
-    )
+    columns = ["name", *table.parameters, "complete", "measured", "expected", *metric_columns(table.metrics)]
+    writer.writerow(columns)
     for row in table.rows:
-        writer.writerow([row.name, *(_csv_cell(row, key) for key in table.parameters), *_numbers(table, row)])
+        found, complete = row.headline, str(row.is_complete).lower()
+        parameters = [shown_value(row.parameters[key]) if key in row.parameters else "" for key in table.parameters]
+        numbers = [complete, found.measured, found.expected, *metric_numbers(found, table.metrics)]
+        writer.writerow([row.name, *parameters, *numbers])
     return stream.getvalue()
-
-
-def _csv_cell(row: SweepRow, key: str) -> str:
-    return shown_value(row.parameters[key]) if key in row.parameters else ""
-
-
-def _numbers(table: SweepTable, row: SweepRow) -> Iterator[object]:
-    yield from (str(row.is_complete).lower(), row.headline.measured)
-    yield "" if row.headline.expected is None else row.headline.expected
-    for name in table.metrics:
-        found = row.headline.metrics.get(name)
-        values = (None,) * 3 if found is None else (found.mean, found.low, found.high)
-        yield from ("" if value is None else value for value in values)
-
-
-def _json(table: SweepTable) -> str:
-    return table.model_dump_json(indent=2) + "\n"

@@ -36,8 +36,6 @@ MAX_COMBINATIONS = 10_000
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file."""
-
     config_path: str | None
     combinations: tuple[tuple[Setting, ...], ...]
     """The Cartesian product in the order of the file; the last key changes fastest."""
@@ -96,8 +94,6 @@ _KEY = re.compile(r"[A-Za-z_][\w\-]*(?:\.[\w\-]+)*", re.ASCII)
 
 @dataclass(frozen=True)
 class Setting:
-    """A value for a dotted key."""
-
     key: str
     value: Any
     adds: bool = False
@@ -281,7 +277,6 @@ def dump_yaml(tree: Any) -> str:
 
 
 def _explain_yaml_error(error: Exception) -> str:
-    """Format a YAML error as one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{error.problem or error.context} in line {mark.line + 1}, column {mark.column + 1}"

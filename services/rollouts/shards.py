@@ -2,7 +2,7 @@
 
 The job `--shard 2/4` of the output `X.jsonl` writes `X.shard-2-of-4.jsonl`, with the usual files beside it. It collects
 the rollouts of its share that no file of the output holds, so that jobs with another n continue where those before have
-stopped; only jobs with the same n run at the same time.
+stopped; only jobs with the same n run at the same time. The files of earlier versions in `X_shared` are merged, too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Merged:
 def shard_files(output: Path) -> list[Path]:
     stem, suffix = output.stem, output.suffix
     is_shard = re.compile(re.escape(stem) + _COUNT.pattern + re.escape(suffix)).fullmatch
-    return sorted(path for path in output.parent.glob(f"{escape(stem)}.shard-*") if is_shard(path.name))
+    found = [path for path in output.parent.glob(f"{escape(stem)}.shard-*") if is_shard(path.name)]
+    earlier = RolloutPaths(output).sidecar("shared").glob("round-*/shards/*.jsonl")
+    return sorted(found) + sorted(path for path in earlier if RolloutPaths(path).manifest.exists())
 
 
 def merge(output: Path, *, only_idle: bool = False) -> Merged:

@@ -15,7 +15,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from rollyard.cli.eval_launcher import run
-from rollyard.launchers.evaluation.nemo_rl_config import load_tree
+from rollyard.launchers.evaluation.nemo_rl import load_tree
 from rollyard.launchers.slurm.job import JobSpec
 from rollyard.records.errors import OperatorError
 from rollyard.records.search_path import INSTALLED

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollyard.launchers.slurm.chain import Attempt
 from rollyard.launchers.slurm.client import SlurmClient
-from rollyard.launchers.slurm.job import JobSpec, JobState, SubmittedJob
-from rollyard.launchers.slurm.launch_arguments import read_arguments
+from rollyard.launchers.slurm.job import JobSpec, JobState, Submission, SubmittedJob, write_submission
+from rollyard.launchers.slurm.launch import read_arguments
 from rollyard.launchers.slurm.launch_planner import LaunchPlanner, Planned
 from rollyard.launchers.slurm.launcher import Launcher
-from rollyard.launchers.slurm.scheduler import Scheduler
+from rollyard.launchers.slurm.scheduler import Attempt, Scheduler
 from rollyard.records.errors import OperatorError, RunError
 
 CONFIG = """\
@@ -41,12 +40,17 @@ class MemoryScheduler(Scheduler):
 
     def submit(self, spec: JobSpec) -> str:
         if spec.folder in self.ids:
-            return self.ids[spec.folder]
+            return self._recorded(spec, self.ids[spec.folder])
         if self.refuse_after is not None and len(self.specs) >= self.refuse_after:
             raise RunError("sbatch: error: QOSMaxSubmitJobPerUserLimit")
         self.specs.append(spec)
         self.ids[spec.folder] = job_id = str(100 + len(self.specs))
         self.state[job_id] = JobState.PENDING
+        return self._recorded(spec, job_id)
+
+    def _recorded(self, spec: JobSpec, job_id: str) -> str:
+        spec.folder.mkdir(parents=True, exist_ok=True)
+        write_submission(spec.folder, Submission(chain="", name=spec.name, job_id=job_id, submitted=0.0))
         return job_id
 
     def states(self, jobs: Sequence[SubmittedJob]) -> dict[str, JobState]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from rollyard.records.types import Json
-from rollyard.training.metrics.metrics_log import MetricsLog
+from rollyard.training.metrics_log import MetricsLog
 from rollyard.training.run_paths import TrainingPaths
 
 

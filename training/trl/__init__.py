@@ -1,8 +1,7 @@
 """Training with TRL (1.16). These modules import torch, transformers and trl: the extra `train`.
 
 policy_trainer.py      what the training loop needs of the trainer: updates, weights, checkpoints
-rollout_trainer.py     TRL's GRPOTrainer, fed with rollouts of a running stack
-update_metrics.py      figures of an update's log-probabilities
+rollout_trainer.py     TRL's GRPOTrainer, fed with rollouts of a running stack; figures of an update's log-probabilities
 save_policy.py         the trained weights as a Hugging Face folder
 weight_senders.py      the trainer's side of vLLM's weight transfer by NCCL or CUDA IPC
 

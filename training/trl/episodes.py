@@ -17,16 +17,13 @@ from rollyard.records.types import Json
 from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.rollouts.run_answer import encode_line, parse_row
-from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.groups import GroupMember, member_of_failure, member_of_row
-from rollyard.training.sequences.training_sequence import SequenceError, SequenceRules
+from rollyard.training.groups import EndingRules, GroupMember, Treatment, member_of_failure, member_of_row
+from rollyard.training.training_sequence import SequenceError, SequenceRules
 from rollyard.training.training_stack import TrainingStack
 
 
 @dataclass(frozen=True, slots=True)
 class PlaySettings:
-    """How rollouts are played and become group members."""
-
     params: Mapping[str, Any] = field(default_factory=dict)
     """Create parameters that override those of the rows."""
     parallel: int = 64

@@ -16,12 +16,12 @@ from trl import GRPOConfig
 
 from rollyard.records.errors import OperatorError
 from rollyard.training.policy_trainer import Save, TrainerHooks
-from rollyard.training.token_pairs import TokenPairs
 from rollyard.training.train_config import LoraSettings, TrainConfig
 from rollyard.training.transfer_publisher import TransferMethod, WeightSender
 from rollyard.training.trl.rollout_trainer import RolloutTrainer
 from rollyard.training.trl.save_policy import gather_policy, write_errors
 from rollyard.training.trl.weight_senders import IpcSender, NcclSender, model_tensors
+from rollyard.training.update import TokenPairs
 
 
 class TrlPolicyTrainer:
@@ -145,7 +145,6 @@ UNLIMITED_STEPS = 10**9
 
 
 def temperature_of(config: TrainConfig) -> float:
-    """Return the temperature at which rollouts are sampled and log-probabilities are computed."""
     return float(config.responses_create_params.get("temperature", 1.0))
 
 
@@ -189,7 +188,6 @@ def grpo_config(config: TrainConfig, folder: Path) -> GRPOConfig:
 
 
 def lora_config(settings: LoraSettings) -> LoraConfig:
-    """Return peft's settings of the adapters."""
     modules = settings.target_modules
     return LoraConfig(
         r=settings.rank,

@@ -18,7 +18,7 @@ from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.training.groups import GroupMember
 from rollyard.training.run_paths import version_of_step
-from rollyard.training.sequences.training_sequence import TrainingSequence, check_temperature, trl_rollouts
+from rollyard.training.training_sequence import TrainingSequence, check_temperature, trl_rollouts
 from rollyard.training.trl.episodes import Episodes, PlaySettings
 from rollyard.training.trl.stack_session import StackSession
 
@@ -142,8 +142,6 @@ REWARD, ENDING = "rollout_reward", "rollout_ending"
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """How rollouts become rows."""
-
     filler_id: int
     """Token of rows without a loss. TRL cannot represent an empty row."""
     temperature: float

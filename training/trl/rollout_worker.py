@@ -19,7 +19,7 @@ from rollyard.records.errors import RunError
 from rollyard.services.datasets.tasks import Rollout, Tasks
 from rollyard.training.groups import Group, Scale, groups_of
 from rollyard.training.run_paths import VersionNames, updates_of
-from rollyard.training.sequences.training_sequence import TrainingSequence, rollout_sample_fields
+from rollyard.training.training_sequence import TrainingSequence, rollout_sample_fields
 from rollyard.training.trl.episodes import Episodes, PlaySettings
 from rollyard.training.trl.stack_session import Publish, StackSession
 

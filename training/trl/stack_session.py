@@ -46,7 +46,6 @@ class StackSession:
         return self._loop.run(coroutine)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine that uses the stack."""
         return self._loop.submit(coroutine)
 
     def agent(self, name: str | None) -> str:
@@ -103,7 +102,6 @@ class LoopThread:
             raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:

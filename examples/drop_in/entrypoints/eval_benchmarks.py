@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rollyard.launchers.evaluation.lm_eval_config import BenchmarkConfig, run_commands
+from rollyard.launchers.evaluation.lm_eval import BenchmarkConfig, run_commands
 from rollyard.records.script import run_script
 from rollyard.services.config.load import read_yaml
 from rollyard.services.server.settings import parse_settings

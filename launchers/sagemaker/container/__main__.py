@@ -10,20 +10,19 @@ import sys
 from collections.abc import Sequence
 
 from rollyard.launchers.sagemaker.container.job import Job
-from rollyard.launchers.sagemaker.container.job_environment import (
+from rollyard.launchers.sagemaker.container.programs import StopSignal
+from rollyard.launchers.sagemaker.job_parameters import (
     JobEnvironment,
+    JobParameters,
     read_environment,
     root_of,
     write_failure,
 )
-from rollyard.launchers.sagemaker.container.programs import StopSignal
-from rollyard.launchers.sagemaker.job_parameters import JobParameters
 from rollyard.records.errors import OperatorError
 from rollyard.records.script import EXIT_FAILED, exit_status
 
 
 def main() -> int:
-    """Run the job and return its exit status."""
     return exit_status("sagemaker job", _run)
 
 
@@ -47,7 +46,6 @@ def _read() -> tuple[JobEnvironment, JobParameters]:
 
 
 def _pairs(arguments: Sequence[str]) -> dict[str, str]:
-    """Parse `--name value` pairs."""
     names, values = arguments[::2], arguments[1::2]
     if len(names) != len(values) or not all(name.startswith("--") for name in names):
         raise OperatorError(f"the arguments {list(arguments)} are not pairs of --name and value")

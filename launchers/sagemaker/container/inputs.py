@@ -24,8 +24,7 @@ import orjson
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from rollyard.launchers.sagemaker.container.job_environment import JobEnvironment
-from rollyard.launchers.sagemaker.job_parameters import JobParameters
+from rollyard.launchers.sagemaker.job_parameters import JobEnvironment, JobParameters
 from rollyard.launchers.sagemaker.source_bundle import unpack
 from rollyard.records import s3
 from rollyard.records.errors import OperatorError, RunError
@@ -35,8 +34,6 @@ from rollyard.records.types import Record
 
 
 class JobInputs:
-    """What a job needs before its program starts."""
-
     def __init__(
         self,
         environment: JobEnvironment,
@@ -115,8 +112,6 @@ _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")
 
 @dataclass(frozen=True)
 class Resolvers:
-    """What replaces the values of a config."""
-
     model: Callable[[str, str | Sequence[str]], str]
     """Path and source of a model -> where it is."""
     data: Callable[[str], str]
@@ -308,8 +303,6 @@ _MANIFEST = "manifest.json"
 
 
 class S3Object(Record):
-    """An object of a prefix."""
-
     name: str
     """Its key below the prefix; empty for an object that is itself the address."""
     size: int

@@ -12,14 +12,18 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rollyard.launchers.sagemaker.container import host_link
-from rollyard.launchers.sagemaker.container.host_link import HeadLink
 from rollyard.launchers.sagemaker.container.inputs import JobInputs, run_name
-from rollyard.launchers.sagemaker.container.job_environment import JobEnvironment, write_failure
 from rollyard.launchers.sagemaker.container.programs import STOP_GRACE_S, JobStopped, Program, StopSignal
-from rollyard.launchers.sagemaker.container.ray_cluster import RayCluster
+from rollyard.launchers.sagemaker.container.ray_cluster import (
+    LINK_PORT,
+    WAIT_S,
+    HeadLink,
+    RayCluster,
+    connect,
+    read_status,
+)
 from rollyard.launchers.sagemaker.container.uploader import RunUploader, S3Uploader
-from rollyard.launchers.sagemaker.job_parameters import JobParameters
+from rollyard.launchers.sagemaker.job_parameters import JobEnvironment, JobParameters, write_failure
 from rollyard.launchers.sagemaker.settings import VARIABLE_PREFIX
 from rollyard.records import s3
 from rollyard.records.errors import Failure, OperatorError, RunError
@@ -34,8 +38,6 @@ _UNSAFE = re.compile(r"[^\w.-]+")
 
 
 class Job:
-    """The work of this host."""
-
     def __init__(
         self,
         environment: JobEnvironment,
@@ -119,11 +121,11 @@ class Job:
     def _follow_head(self, cluster: RayCluster) -> tuple[int, str]:
         """Serve the head's Ray until the head ends. This host ends with the same status."""
         head = self._environment.head
-        link = host_link.connect(head, host_link.PORT, host_link.WAIT_S, lambda: self._stop.received)
+        link = connect(head, LINK_PORT, WAIT_S, lambda: self._stop.received)
         with link:
             cluster.join(self._environment.current_host)
             while not self._stop.received:
-                status = host_link.read_status(link, 1.0)
+                status = read_status(link, 1.0)
                 if status is not None:
                     self._print(f"the head {head} ended with status {status}")
                     return status, f"the head {head} failed with exit status {status}" if status else ""
@@ -309,7 +311,6 @@ class CheckpointWatcher:
         return f"the evaluation of the last checkpoints failed ({status}): {final.last_line()}" if status else ""
 
     def stop(self) -> None:
-        """End the program immediately."""
         if self._program is not None:
             self._program.terminate()
 

@@ -33,8 +33,6 @@ _HINT = re.compile(r"Try '[^']+ --help'\.")
 
 
 class Program:
-    """A running program."""
-
     def __init__(
         self,
         name: str,
@@ -73,7 +71,6 @@ class Program:
         return 128 - status if status is not None and status < 0 else status
 
     def terminate(self) -> None:
-        """Ask the program and its children to end."""
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGTERM)

@@ -1,28 +1,35 @@
-"""RayCluster: Ray on all hosts of a job. The first host is the head."""
+"""RayCluster: Ray on all hosts of a job. The first host is the head, and tells the others how it has ended (HeadLink).
+
+`python -m rollyard.launchers.sagemaker.container.ray_cluster ADDRESS NODES SECONDS` waits until all nodes have joined.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rollyard.launchers.sagemaker.container.host_link import RETRY_S, WAIT_S
 from rollyard.launchers.sagemaker.container.programs import Program
 from rollyard.records.errors import OperatorError, RunError
+from rollyard.services.http import ray_address
 
 PORT = 6379
-_NODES = (sys.executable, "-m", "rollyard.launchers.sagemaker.container.ray_nodes")
+WAIT_S = 300.0
+"""How long a host waits for the others. Instances of one job start within a few minutes."""
+RETRY_S = 2.0
+LINK_PORT = 6390
+_NODES = (sys.executable, "-m", "rollyard.launchers.sagemaker.container.ray_cluster")
 
 
 @dataclass
 class RayCluster:
-    """Ray's processes on this host."""
-
     head: str
     hosts: int
     num_gpus: int
@@ -52,7 +59,6 @@ class RayCluster:
         self.print_line(f"Ray runs on {self.hosts} hosts at {self.address}")
 
     def join(self, current_host: str) -> None:
-        """Wait for the head's port and join the cluster."""
         self._wait_for_port()
         self._start(f"--address={self.address}", f"--node-ip-address={_ip_of(current_host)}")
 
@@ -105,3 +111,97 @@ def _ip_of(host: str) -> str:
         return socket.gethostbyname(host)
     except OSError as error:
         raise RunError(f"the host {host} cannot be resolved: {error}") from error
+
+
+class HeadLink:
+    """The head's side of the connections by which workers learn when and how the job ends."""
+
+    def __init__(self, port: int = LINK_PORT) -> None:
+        self._server = socket.create_server(("", port), family=socket.AF_INET, backlog=64, reuse_port=False)
+        self.port = int(self._server.getsockname()[1])
+        self._workers: list[socket.socket] = []
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def workers(self) -> int:
+        return len(self._workers)
+
+    def end(self, status: int) -> None:
+        with self._lock:
+            for worker in self._workers:
+                with contextlib.suppress(OSError):
+                    worker.sendall(f"{status}\n".encode())
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; workers that got no status end with a failure."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._server.close()
+        with self._lock:
+            for worker in self._workers:
+                worker.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                worker, _ = self._server.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._workers.append(worker)
+
+
+def connect(head: str, port: int, limit_s: float, stopped: Callable[[], bool]) -> socket.socket:
+    """Connect a worker to its head. Raises RunError if the head does not answer within `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            link = socket.create_connection((head, port), 5.0)
+        except OSError as error:
+            if stopped() or time.monotonic() + RETRY_S > deadline:
+                raise RunError(
+                    f"the head {head} did not answer at port {port} within {limit_s:.0f} s: {error}"
+                ) from error
+            time.sleep(RETRY_S)
+            continue
+        # A head whose instance is lost sends nothing: keepalive notices after about a minute.
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 4)):
+            link.setsockopt(socket.IPPROTO_TCP, option, value)
+        return link
+
+
+def read_status(link: socket.socket, timeout_s: float) -> int | None:
+    """Return the status that the head sent; None after the deadline. Raises RunError if the connection broke."""
+    link.settimeout(timeout_s)
+    try:
+        data = link.recv(64)
+    except TimeoutError:
+        return None
+    except OSError as error:
+        raise RunError(f"the connection to the head broke: {error}") from error
+    text = data.decode("ascii", "replace").strip()
+    if not text.isdigit():
+        raise RunError("the head ended without a status")
+    return int(text)
+
+
+def main() -> int:
+    """Return 0 when enough nodes are alive, 1 if that takes longer than the limit."""
+    address, wanted, limit_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    ray = ray_address.connect(address, "a job on several hosts")
+    deadline = time.monotonic() + limit_s
+    while True:
+        alive = sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"])
+        if len(alive) >= wanted:
+            return 0
+        if time.monotonic() > deadline:
+            print(f"{len(alive)} of {wanted} hosts joined within {limit_s:.0f} s: {', '.join(alive)}", file=sys.stderr)
+            return 1
+        time.sleep(1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -40,8 +40,6 @@ _TAIL_BYTES = 1 << 20
 
 
 class RunUploader:
-    """Uploads what appears in a run's folder, from a separate thread."""
-
     def __init__(
         self, run_dir: Path, address: str, uploader: S3Uploader, interval_s: float, print_line: Callable[[str], None]
     ) -> None:
@@ -234,8 +232,6 @@ _CONCURRENT_PARTS = 4
 
 
 class S3Uploader:
-    """Uploads files to one bucket."""
-
     def __init__(self, client: Any, bucket: str, part_bytes: int = PART_BYTES) -> None:
         self._client = client
         self._bucket = bucket

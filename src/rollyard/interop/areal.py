@@ -12,8 +12,7 @@ from typing import Any
 from rollyard.interop.episode_player import EpisodePlayer, row_of
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.rewards import EXPECTED, is_reward
-from rollyard.training.endings import Treatment
-from rollyard.training.groups import GroupMember
+from rollyard.training.groups import GroupMember, Treatment
 
 
 class Rejected(RunError):

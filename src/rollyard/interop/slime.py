@@ -16,7 +16,7 @@ from rollyard.interop.episode_player import EpisodePlayer, row_of
 from rollyard.interop.episodes_of_trainers import Episode, SeveralSequences, group_advantages, with_group_means
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import FinishReason
-from rollyard.training.sequences.training_sequence import TrainingSequence
+from rollyard.training.training_sequence import TrainingSequence
 
 _GROUPED = ("grpo", "gspo", "reinforce_plus_plus_baseline")
 _TRUNCATED = (FinishReason.LENGTH, FinishReason.CONTEXT_OVERFLOW, FinishReason.MAX_STEPS)

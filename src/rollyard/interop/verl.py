@@ -13,7 +13,7 @@ from typing import Any
 from rollyard.interop.episode_player import EpisodePlayer, row_of
 from rollyard.interop.episodes_of_trainers import Episode, SeveralSequences
 from rollyard.records.errors import RunError
-from rollyard.training.sequences.training_sequence import SequenceRules, TrainingSequence
+from rollyard.training.training_sequence import SequenceRules, TrainingSequence
 from rollyard.training.trl.episodes import PlaySettings
 
 ESTIMATOR = "rollyard_grpo"

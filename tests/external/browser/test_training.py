@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
-from rollyard.training.metrics.metrics_log import MetricsLog
+from rollyard.training.metrics_log import MetricsLog
 from rollyard.training.run_paths import TrainingPaths
 from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Open, Tab

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rollyard.launchers.slurm.chain import Attempt, ChainEvent, ChainRecord
 from rollyard.launchers.slurm.client import QueuedJob, SlurmClient
 from rollyard.launchers.slurm.job import JobSpec, JobState, SubmittedJob, log_file, read_submission
-from rollyard.launchers.slurm.scheduler import Scheduler, jobs_of
+from rollyard.launchers.slurm.scheduler import Attempt, ChainEvent, ChainRecord, Scheduler, jobs_of
 from rollyard.records.search_path import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.processes import parent_of
@@ -126,7 +125,7 @@ class Launcher:
         if path is not None:
             environment["PATH"] = f"{path}:{environment['PATH']}"
         job_id = Scheduler(SlurmClient(environment)).submit(spec)
-        return Launched(self, SubmittedJob(name=spec.name, job_id=job_id, folder=spec.folder, submitted=0))
+        return Launched(self, SubmittedJob(name=spec.name, job_id=job_id, folder=spec.folder))
 
     def submit_slow(self) -> None:
         """Submit the jobs of test_slow_ends.py and test_two_nodes.py."""

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from rollyard.launchers.slurm.chain import DONE
 from rollyard.launchers.slurm.job import JobState
+from rollyard.launchers.slurm.scheduler import DONE
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.launched import Launched, Launcher
 from tests.support.processes import alive, parent_of
@@ -137,13 +137,6 @@ def test_a_drained_job_continues_in_its_successor_and_does_not_count(launcher: L
     os.kill(parent_of(job.until_running()), signal.SIGTERM)
     assert job.until_over() == JobState.COMPLETED
     assert job.ends() == [JobState.DRAINED, JobState.COMPLETED]
-
-
-def test_the_chain_ends_at_max_walltime(launcher: Launcher) -> None:
-    job = launcher.submit("time.sleep(600)", max_walltime_s=2.0)
-    assert job.until_over() == JobState.TIMEOUT
-    assert job.ends() == [JobState.DRAINED]
-    assert "max_walltime_s" in str(job.events()[-1].reason)
 
 
 def test_a_chain_whose_jobs_never_finish_ends_at_max_jobs(launcher: Launcher) -> None:

@@ -58,9 +58,11 @@ def test_a_command_in_pyxis_gets_gpus_and_is_told_to_stop(launcher: Launcher, pr
         container_runtime="pyxis",
         mounts=("/a:/b", "/c"),
         gpus_per_node=2,
-        max_walltime_s=3.0,
+        time="1",
+        drain_before_s=57,
     )
-    assert job.until_over() == JobState.TIMEOUT
+    assert job.until_over() == JobState.COMPLETED
+    assert job.ends() == [JobState.DRAINED, JobState.COMPLETED]
     assert "PYXIS --container-image=an image" in job.log()
     assert "PYXIS --container-mounts=/a:/b,/c" in job.log()
     assert len(job.log().split("GPUS ")[1].split()[0].split(",")) == 2

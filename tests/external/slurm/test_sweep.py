@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.launchers.slurm.launch import Launch, LaunchFolder, Submissions
+from rollyard.launchers.slurm.launch import Launch, submitted_jobs
 from rollyard.services.rollouts.shards import shard_files
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.sweep_site import COMBINATIONS, SweepSite
@@ -94,7 +94,7 @@ def test_a_sweep_with_half_of_its_jobs_killed_is_complete(site: SweepSite) -> No
     conversions = [path for path in (site.log / "nemo-rl/hf_eval_checkpoints").iterdir() if path.name[0] != "."]
     assert len(conversions) == 1 and not conversions[0].suffix
     # MinJobAge is 15 s: SLURM has forgotten the first jobs, and accounting is off.
-    known = Submissions(LaunchFolder(launch.folder).submitted).jobs
+    known = submitted_jobs(launch)
     first = min(known.values(), key=lambda job: int(job.job_id))
     assert first.job_id not in site.cluster.client("squeue", "-h", "-t", "all", "-o", "%i").split()
     found = site.status(launch)

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from rollyard.cli.train import TRACKERS
-from rollyard.training.metrics.metrics_log import MetricsLog
-from rollyard.training.metrics.sinks import sinks_of
+from rollyard.training.metrics_log import MetricsLog, sinks_of
 
 
 def main() -> None:

@@ -14,11 +14,10 @@ import torch
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM
 
-from rollyard.training.endings import EndingRules
-from rollyard.training.groups import groups_of, member_of_row
+from rollyard.training.groups import EndingRules, groups_of, member_of_row
 from rollyard.training.policy_trainer import Save
 from rollyard.training.run_paths import TrainingPaths
-from rollyard.training.sequences.training_sequence import SequenceRules
+from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.update import Batch
 from rollyard.training.weight_publisher import PublishedWeights, VersionFolders
 from tests.external.vllm.tiny_model import VOCABULARY

@@ -15,11 +15,10 @@ from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM
 
 from rollyard.services.http.transport import HttpTransport
-from rollyard.training.parity import ParityProbe
 from rollyard.training.train_config import LoraSettings, WeightSettings
 from rollyard.training.trl.policy_trainer import lora_config, sequence_log_probs
 from rollyard.training.trl.save_policy import write_policy
-from rollyard.training.weight_publisher import PolicyClient, VersionFolders, WeightKind, WeightPublisher
+from rollyard.training.weight_publisher import ParityProbe, PolicyClient, VersionFolders, WeightKind, WeightPublisher
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN
 from tests.external.training.tiny_policy import make_tokenizer

@@ -13,10 +13,9 @@ from transformers import Qwen3ForCausalLM
 
 from rollyard.records.errors import RunError
 from rollyard.services.http.transport import HttpTransport
-from rollyard.training.parity import ParityProbe
 from rollyard.training.train_config import WeightSettings
 from rollyard.training.trl.policy_trainer import sequence_log_probs
-from rollyard.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher
+from rollyard.training.weight_publisher import ParityProbe, PolicyClient, VersionFolders, WeightPublisher
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN
 from tests.support.waiting import deadline_s

@@ -13,10 +13,9 @@ from transformers import Qwen3ForCausalLM
 
 from rollyard.records.search_path import INSTALLED
 from rollyard.services.http.transport import HttpTransport
-from rollyard.training.parity import ParityProbe
 from rollyard.training.train_config import WeightSettings
 from rollyard.training.trl.policy_trainer import sequence_log_probs
-from rollyard.training.weight_publisher import PolicyClient
+from rollyard.training.weight_publisher import ParityProbe, PolicyClient
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN
 from tests.external.training.train_command import training_s

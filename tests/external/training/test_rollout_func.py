@@ -20,9 +20,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 import rollyard
 from rollyard.records.errors import RunError
-from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.groups import Group, GroupMember, member_of_failure, member_of_row
-from rollyard.training.sequences.training_sequence import SequenceRules
+from rollyard.training.groups import EndingRules, Group, GroupMember, Treatment, member_of_failure, member_of_row
+from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.trl.rollout_func import ENDING, REWARD, RowRules, trl_columns
 from tests.external.training.engine_stacks import TOKEN, ServedStack
 from tests.external.training.tiny_policy import make_groups, make_model, make_tokenizer

@@ -13,11 +13,10 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rollyard.records.errors import RunError
 from rollyard.training.groups import Group
-from rollyard.training.token_pairs import LOG_RATIO_EDGES, TokenPairs
 from rollyard.training.train_config import ALGORITHMS, Algorithm, LoraSettings
 from rollyard.training.trl.policy_trainer import lora_config
 from rollyard.training.trl.rollout_trainer import RolloutTrainer
-from rollyard.training.update import Update, update_of
+from rollyard.training.update import LOG_RATIO_EDGES, TokenPairs, Update, update_of
 from tests.external.training.reference import log_probs, reference_loss
 from tests.external.training.tiny_policy import make_groups, make_model, make_tokenizer
 from tests.external.training.training_runs import LONG, make_update, trained

@@ -17,7 +17,7 @@ from examples.sokoban_policy.play import play
 from examples.sokoban_policy.traces import Encoder
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
-from rollyard.training.sequences.training_sequence import SequenceRules, training_sequences
+from rollyard.training.training_sequence import SequenceRules, training_sequences
 from tests.external.vllm.engine import IN_ONE_WORKER
 from tests.support.stacks import collect, load_config, processes, read_rows
 

@@ -8,9 +8,17 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.groups import Group, GroupMember, Scale, groups_of, member_of_failure, member_of_row
-from rollyard.training.sequences.training_sequence import SequenceRules
+from rollyard.training.groups import (
+    EndingRules,
+    Group,
+    GroupMember,
+    Scale,
+    Treatment,
+    groups_of,
+    member_of_failure,
+    member_of_row,
+)
+from rollyard.training.training_sequence import SequenceRules
 from tests.external.vllm.tiny_model import VOCABULARY, tokenizer
 from tests.unit.training.recorded_turns import row, turn
 

@@ -10,7 +10,7 @@ from typing import Any
 from rollyard.interop.episode_player import EpisodePlayer
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.training.sequences.training_sequence import SequenceRules
+from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.trl.episodes import PlaySettings
 from rollyard.training.trl.stack_session import LoopThread
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, stack_of

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rollyard.records.types import Json
-from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.groups import GroupMember, groups_of, member_of_failure, member_of_row
-from rollyard.training.sequences.training_sequence import SequenceRules
+from rollyard.training.groups import EndingRules, GroupMember, Treatment, groups_of, member_of_failure, member_of_row
 from rollyard.training.step_metrics import StepTimes
+from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.update import Batch
 from tests.unit.training.recorded_turns import row, turn
 

@@ -11,17 +11,15 @@ import orjson
 from anyio.from_thread import start_blocking_portal
 
 from rollyard.records.types import Json
-from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.groups import GroupMember, groups_of, member_of_failure, member_of_row
+from rollyard.training.groups import EndingRules, GroupMember, Treatment, groups_of, member_of_failure, member_of_row
 from rollyard.training.policy_trainer import PolicyTrainer, Save, TrainerHooks
 from rollyard.training.run_folder import RunFolder
-from rollyard.training.sequences.training_sequence import SequenceRules
 from rollyard.training.step_runner import StackParts
-from rollyard.training.token_pairs import TokenPair, TokenPairs
 from rollyard.training.train import TrainingEnd, run_training
 from rollyard.training.train_config import TrainConfig
+from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.transfer_publisher import TransferMethod, WeightSender
-from rollyard.training.update import Batch
+from rollyard.training.update import Batch, TokenPair, TokenPairs
 from rollyard.training.weight_publisher import PublishedWeights
 from tests.unit.training.recorded_turns import row, turn
 

@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.records.errors import RunError
 from rollyard.training.batch_source import MAX_EXTRA
-from rollyard.training.endings import Treatment
+from rollyard.training.groups import Treatment
 from rollyard.training.update import Batch
 from tests.support.waiting import until
 from tests.unit.training.scripted_training import (

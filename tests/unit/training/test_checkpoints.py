@@ -36,23 +36,12 @@ def test_the_newest_checkpoint_has_step_version_and_position(tmp_path: Path) -> 
     assert (saved[1].step, saved[1].version, saved[1].position) == (10, "v10", {"epoch": 0, "index": 10})
 
 
-def test_a_folder_without_checkpoints_has_no_newest_one(tmp_path: Path) -> None:
-    assert Run(tmp_path).checkpoints.newest() is None
-
-
 def test_only_the_newest_stay_on_disk_and_latest_json_names_the_last(tmp_path: Path) -> None:
     run = Run(tmp_path, keep=2)
     for step in (1, 2, 3):
         run.save(step)
     assert run.names == ["latest.json", "step_000002", "step_000003"]
     assert orjson.loads((run.root / "latest.json").read_bytes()) == {"last_checkpoint": "step_000003", "step": 3}
-
-
-def test_steps_of_seven_digits_are_newer(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.save(999_999), run.save(1_000_000)
-    newest = run.checkpoints.newest()
-    assert newest is not None and newest.step == 1_000_000
 
 
 def test_one_that_is_being_written_is_neither_used_nor_kept(tmp_path: Path) -> None:
@@ -109,11 +98,3 @@ def test_a_folder_that_cannot_be_written_is_a_named_error(tmp_path: Path) -> Non
     (tmp_path / "checkpoints").write_text("a file")
     with pytest.raises(RunError, match="cannot write"):
         Run(tmp_path).checkpoints.begin(1)
-
-
-def test_other_folders_are_left_alone(tmp_path: Path) -> None:
-    run = Run(tmp_path, keep=1)
-    run.save(1)
-    (run.root / "best").mkdir()
-    run.save(2)
-    assert run.names == ["best", "latest.json", "step_000002"]

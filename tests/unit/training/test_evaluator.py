@@ -84,14 +84,6 @@ def test_the_metrics_are_shares_and_means_of_the_measured_rollouts() -> None:
     )
 
 
-def test_an_environment_that_does_not_report_success_has_no_accuracy() -> None:
-    assert "accuracy" not in evaluation_metrics(iter([row(turn([1], [2]))]), 1)
-
-
-def test_without_a_measured_rollout_there_is_only_the_number_of_failures() -> None:
-    assert evaluation_metrics(iter([]), 3) == {"failed_rollouts": 3}
-
-
 def test_endpoints_without_token_ids_count_the_tokens_that_they_report() -> None:
     rollout = {"reward": 1.0, "response": {"output": [], "usage": {"output_tokens": 7}}}
     assert evaluation_metrics(iter([rollout]), 1)["total_completion_tokens"] == 7

@@ -1,4 +1,4 @@
-"""Advantages of a group, and why groups are skipped."""
+"""Endings and masks of rollouts, advantages of a group, and why groups are skipped."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from rollyard.records.types import Json
-from rollyard.training.endings import EndingRules, Treatment
-from rollyard.training.groups import GroupMember, groups_of, member_of_failure, member_of_row
-from rollyard.training.sequences.training_sequence import SequenceError, SequenceRules
+from rollyard.records.errors import FailureKind
+from rollyard.records.types import FinishReason, Json
+from rollyard.training.groups import EndingRules, GroupMember, Treatment, groups_of, member_of_failure, member_of_row
+from rollyard.training.training_sequence import SequenceError, SequenceRules
 from tests.unit.training.recorded_turns import row, turn
 
 
@@ -73,16 +74,6 @@ def test_a_group_that_teaches_nothing_is_skipped_with_its_reason(members: list[G
     assert (group.skipped, set(group.advantages)) == (reason, {0.0})
 
 
-def test_the_setting_requires_more_members() -> None:
-    [group] = groups_of([played(0.0), played(1.0)], scale="group", min_members=3)
-    assert group.skipped == "too_few_members"
-
-
-def test_groups_keep_the_order_of_their_first_members() -> None:
-    members = [played(0.0, "b"), played(1.0, "a"), played(1.0, "b"), played(0.0, "a")]
-    assert [group.task_key for group in groups_of(members, scale="group")] == ["b", "a"]
-
-
 @settings(max_examples=40)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8))
 def test_advantages_of_a_group_sum_to_0(rewards: list[float]) -> None:
@@ -112,3 +103,56 @@ def test_parts_of_a_reward_that_are_not_numbers_are_absent(components: Any) -> N
 
 def test_a_success_that_is_not_true_or_false_is_unknown() -> None:
     assert member(success="yes").success is None
+
+
+RULES = EndingRules()
+
+
+@pytest.mark.parametrize(
+    ("reason", "treatment"),
+    [
+        (FinishReason.DONE, Treatment.PLAYED),
+        (FinishReason.ANSWERED, Treatment.PLAYED),
+        (FinishReason.TRUNCATED, Treatment.PLAYED),
+        (FinishReason.MAX_STEPS, Treatment.PLAYED),
+        (FinishReason.UNREADABLE_CALL, Treatment.PLAYED),
+        (FinishReason.LENGTH, Treatment.MASKED),
+        (FinishReason.CONTEXT_OVERFLOW, Treatment.MASKED),
+        (FinishReason.CONTENT_FILTER, Treatment.MASKED),
+        (None, Treatment.PLAYED),
+        ("an_agents_own_reason", Treatment.PLAYED),
+    ],
+)
+def test_the_defaults(reason: str | None, treatment: Treatment) -> None:
+    assert RULES.of_row({"finish_reason": reason})[1] is treatment
+
+
+def test_a_setting_replaces_a_default() -> None:
+    rules = EndingRules(finish_reasons={"length": Treatment.PLAYED, "gave_up": Treatment.LEFT_OUT})
+    assert rules.of_row({"finish_reason": "length"}) == ("length", Treatment.PLAYED)
+    assert rules.of_row({"finish_reason": "gave_up"}) == ("gave_up", Treatment.LEFT_OUT)
+
+
+def test_rows_that_nemo_gym_masks_are_left_out() -> None:
+    assert RULES.of_row({"finish_reason": "done", "mask_sample": True})[1] is Treatment.LEFT_OUT
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_failures_are_left_out_unless_the_policy_was_too_slow(kind: FailureKind) -> None:
+    expected = Treatment.ZERO if kind is FailureKind.TIMEOUT else Treatment.LEFT_OUT
+    assert RULES.of_failure(kind, "policy_model", ["policy_model"]) is expected
+    assert RULES.of_failure(kind, "sokoban", ["policy_model"]) is Treatment.LEFT_OUT
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"finish_reasons": {"lenght": "played"}}, "length"),
+        ({"finish_reasons": {"done": "zero"}}, "zero is for"),
+        ({"finish_reasons": {"done": "kept"}}, "'played', 'masked', 'zero' or 'left_out'"),
+        ({"model_timeout": "played"}, "no tokens"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        EndingRules(**settings)

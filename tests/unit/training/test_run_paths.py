@@ -7,16 +7,12 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.training.run_paths import VersionNames, updates_of, version_of_step
+from rollyard.training.run_paths import VersionNames, updates_of
 
 
 @pytest.mark.parametrize("version", ["step_000012", "step_000012-r1", "step_000012.1", "step_000012-a1b2-r3.2"])
 def test_later_starts_and_repaired_weights_count_the_same_updates(version: str) -> None:
     assert updates_of(version) == 12
-
-
-def test_more_than_a_million_updates_have_a_name() -> None:
-    assert updates_of(version_of_step(12_345_678)) == 12_345_678
 
 
 def test_a_second_start_gives_no_version_the_name_of_an_earlier_one(tmp_path: Path) -> None:

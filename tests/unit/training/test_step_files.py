@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.training.sequences.training_sequence import TrainingSequence
 from rollyard.training.step_files import policy_age
+from rollyard.training.training_sequence import TrainingSequence
 
 
 def sequence(*versions: str | None, mask: list[int] | None = None) -> TrainingSequence:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.training.endings import Treatment
-from rollyard.training.groups import GroupMember
+from rollyard.training.groups import GroupMember, Treatment
 from rollyard.training.step_metrics import step_metrics
 from rollyard.training.update import update_of
 from tests.unit.training.batches import TIMES, batch, failed, played

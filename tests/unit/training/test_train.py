@@ -177,14 +177,6 @@ def test_a_complete_run_that_gets_more_steps_goes_on(tmp_path: Path) -> None:
     ]
 
 
-def test_starting_a_complete_run_again_plays_nothing(tmp_path: Path) -> None:
-    stack = FakeStack()
-    run_once(fake_config(tmp_path), stack)
-    stack.calls.clear()
-    assert run_once(fake_config(tmp_path), stack) == "complete"
-    assert stack.calls == ["publish step_000003-r1"]
-
-
 def test_evaluation_before_the_start_can_be_switched_off(tmp_path: Path) -> None:
     stack = FakeStack()
     run_once(fake_config(tmp_path, evaluation={"before_start": False, "interval": 0}), stack)

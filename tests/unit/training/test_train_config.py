@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from rollyard.records.errors import OperatorError
-from rollyard.training.endings import DEFAULTS, EndingRules
+from rollyard.training.groups import DEFAULTS, EndingRules
 from rollyard.training.run_folder import MAY_CHANGE
 from rollyard.training.train_config import ALGORITHMS, NO_CLIPPING, LossSettings, TrainConfig
 from tests.support.doc_pages import page, sections

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.records.types import Json
-from rollyard.training.sequences.training_sequence import (
+from rollyard.training.training_sequence import (
     SequenceError,
     SequenceRules,
     TrainingSequence,
@@ -175,6 +175,12 @@ def test_trls_columns_have_an_entry_per_sequence() -> None:
     }
 
 
+def test_the_program_of_the_page_prints_the_sequences_of_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    [program] = [text for text in programs(page("tokens.md")) if "training_sequences" in text]
+    exec(program, {"row": row(turn([1, 2], [3]), turn([1, 2, 3, 4], [5]))})
+    assert capsys.readouterr().out == "2 3 2 1.0\n"
+
+
 def test_training_traces_have_the_fields_of_openenv() -> None:
     assert training_traces(SEQUENCES)[0] == {
         "node_id": "0",
@@ -191,9 +197,3 @@ def test_the_lists_of_a_rollout_sample_cover_prompt_and_completion() -> None:
     assert sample["completion_mask"] == [0, 0, 1, 0, 1]
     assert sample["old_log_probs"] == [0.0, 0.0, -0.3, 0.0, -0.5]
     assert (sample["advantage"], sample["model_version"], sample["group_id"]) == (0.5, 3, 7)
-
-
-def test_the_program_of_the_page_prints_the_sequences_of_a_row(capsys: pytest.CaptureFixture[str]) -> None:
-    [program] = [text for text in programs(page("tokens.md")) if "training_sequences" in text]
-    exec(program, {"row": row(turn([1, 2], [3]), turn([1, 2, 3, 4], [5]))})
-    assert capsys.readouterr().out == "2 3 2 1.0\n"

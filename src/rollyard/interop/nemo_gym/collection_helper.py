@@ -29,7 +29,7 @@ from rollyard.services.interop.nemo_gym import NemoGymHead, clients_of, identify
 from rollyard.services.rollouts.run_answer import parse_row
 from rollyard.services.runtime.run_dir import running_heads
 from rollyard.services.server.settings import parse_settings
-from rollyard.training.endings import EndingRules
+from rollyard.training.groups import EndingRules
 
 Result = tuple[Json, Json]
 """The row as it was passed, and its result."""

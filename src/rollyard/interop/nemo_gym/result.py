@@ -15,7 +15,7 @@ from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.rewards import MASKED, mask_of
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
-from rollyard.training.endings import EndingRules, Treatment
+from rollyard.training.groups import EndingRules, Treatment
 
 UNSUMMED = "unsummed_reward_components"
 """Key of reward components whose sum is not the reward. NeMo RL ends the step if `reward_components` are such."""

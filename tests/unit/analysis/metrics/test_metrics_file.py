@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.analysis.metrics.training_steps import MetricsFile
-from rollyard.training.metrics.metrics_log import MetricsLog
+from rollyard.training.metrics_log import MetricsLog
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from rollyard.analysis.viewer.training import TrainingFolder, TrainingIndex, training_router
-from rollyard.training.metrics.metrics_log import MetricsLog
+from rollyard.training.metrics_log import MetricsLog
 from rollyard.training.run_paths import TrainingPaths
 from tests.support.rollout_files import grid
 from tests.support.training_runs import training_run

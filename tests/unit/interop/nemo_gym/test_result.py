@@ -10,7 +10,7 @@ import pytest
 from rollyard.interop.nemo_gym.result import UNSUMMED, failed_result, to_result
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.types import FinishReason, Json
-from rollyard.training.endings import EndingRules, Treatment
+from rollyard.training.groups import EndingRules, Treatment
 from tests.support.nemo_rl_rules import loss_multiplier, message_log, verl_message_log
 
 ROW: Json = {"responses_create_params": {"input": "go"}, "agent_ref": {"name": "player"}, "_rowidx": 0}

@@ -19,15 +19,12 @@ from rollyard.launchers.conversion.cache import (
     MANIFEST,
     ConversionRequest,
     Manifest,
-    cache_root,
-    cached_path,
     conversion_target,
     convert,
     identifier,
     is_converted,
     read_manifest,
 )
-from rollyard.launchers.conversion.source import resolve
 from rollyard.records.errors import OperatorError, RunError
 from tests.unit.launchers.conversion.fake_conversion import FAST, CopyingConverter, write_checkpoint
 
@@ -107,13 +104,6 @@ def test_a_file_in_the_place_of_the_result_is_refused(tmp_path: Path, kind: str)
 def test_an_empty_folder_in_the_place_of_the_result_is_used(tmp_path: Path) -> None:
     (tmp_path / "hf").mkdir()
     assert run(replace(write_checkpoint(tmp_path), hf_path=tmp_path / "hf"))[0] == tmp_path / "hf"
-
-
-def test_a_given_path_with_special_characters_is_used_as_it_is(tmp_path: Path) -> None:
-    place = tmp_path / "a 'b' \"c\" $(touch d)\ne; f"
-    path, _ = run(replace(write_checkpoint(tmp_path), hf_path=f"{place}/"))
-    assert path == place
-    assert is_converted(replace(write_checkpoint(tmp_path), hf_path=place))
 
 
 def test_a_conversion_of_another_checkpoint_at_the_given_path_is_refused(tmp_path: Path) -> None:
@@ -311,15 +301,6 @@ def test_waiting_is_bounded(tmp_path: Path) -> None:
     thread.join()
 
 
-def test_the_lock_folder_of_an_earlier_version_is_no_obstacle(tmp_path: Path) -> None:
-    request = write_checkpoint(tmp_path)
-    target = conversion_target(request)
-    lock = target.with_name(f"{target.name}.lock")
-    lock.mkdir(parents=True)
-    (lock / "000001.owner").touch()
-    assert run(request)[0] == target
-
-
 def test_a_process_that_gets_the_lock_after_another_published_uses_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,24 +335,3 @@ KEY = "0123456789abcdef" * 4
 )
 def test_the_identifier_is_the_last_specific_folder_without_unsafe_characters(checkpoint: str, name: str) -> None:
     assert identifier(Path(checkpoint)) == name
-
-
-def test_a_conversion_has_the_identifier_and_16_digits_of_the_key() -> None:
-    root = cache_root({"LOG": "/lustre/me"})
-    assert cached_path(root, Path("/r/step_170/weights"), KEY) == Path(
-        "/lustre/me/nemo-rl/hf_eval_checkpoints/step_170_0123456789abcdef"
-    )
-    assert cached_path(root, Path("/weights"), KEY).name == "0123456789abcdef"
-
-
-def test_log_defaults_to_tmp() -> None:
-    assert cache_root({}) == Path(os.path.realpath("/tmp")) / "nemo-rl/hf_eval_checkpoints"
-
-
-def test_a_path_is_resolved_whatever_its_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "step_1").mkdir()
-    (tmp_path / "latest").symlink_to("step_1")
-    monkeypatch.chdir(tmp_path)
-    environ = {"HOME": str(tmp_path)}
-    written = ["~/latest", "~/step_1/", "latest/", "./step_1/../latest", f"{tmp_path}//latest"]
-    assert {resolve(path, environ) for path in written} == {tmp_path / "step_1"}

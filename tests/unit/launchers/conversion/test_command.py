@@ -55,13 +55,6 @@ def test_a_failure_is_one_line_with_status_1(tmp_path: Path) -> None:
     assert not list((tmp_path / "log").rglob("*.tmp.*"))
 
 
-def test_a_wrong_path_is_named_with_its_option(tmp_path: Path) -> None:
-    request = write_checkpoint(tmp_path)
-    flags = ["--dcp-ckpt-path", str(tmp_path / "absent"), "--dcp-config", str(request.config)]
-    with pytest.raises(OperatorError, match=rf"^--dcp-ckpt-path: .*{tmp_path}/absent"):
-        main(flags, request.environ)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

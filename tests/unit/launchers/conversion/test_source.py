@@ -6,6 +6,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -115,38 +116,25 @@ def test_a_config_without_a_model_is_refused(tmp_path: Path, text: str, message:
         request.read()
 
 
-def test_a_missing_config_is_refused(tmp_path: Path) -> None:
-    request = replace(write_checkpoint(tmp_path), config=tmp_path / "absent.yaml")
-    with pytest.raises(OperatorError, match=r"absent\.yaml"):
-        request.read()
-
-
-def test_a_checkpoint_that_is_still_being_saved_is_refused(tmp_path: Path) -> None:
-    request = write_checkpoint(tmp_path)
-    (weights(request) / ".metadata").unlink()
-    with pytest.raises(OperatorError, match="still being saved"):
-        request.read()
-
-
-def test_a_folder_above_the_weights_is_refused_with_the_right_one(tmp_path: Path) -> None:
-    request = write_checkpoint(tmp_path)
-    with pytest.raises(OperatorError, match=r"did you mean .*step_170/policy/weights"):
-        replace(request, checkpoint=weights(request).parent.parent).read()
-
-
-def test_a_checkpoint_in_hugging_face_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": "absent.yaml"}, r"absent\.yaml"),
+        ({"checkpoint": "grpo"}, "still being saved"),
+        ({"checkpoint": "grpo/step_170"}, r"did you mean .*step_170/policy/weights"),
+        ({"checkpoint": "hf"}, "--skip-conversion"),
+        ({"hf_path": "grpo/step_170/policy/weights"}, "each other"),
+        ({"hf_path": "grpo/step_170/policy/weights/hf"}, "each other"),
+        ({"hf_path": "grpo/step_170/policy"}, "each other"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused(tmp_path: Path, change: dict[str, str], message: str) -> None:
     request = write_checkpoint(tmp_path)
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "model.safetensors").touch()
-    with pytest.raises(OperatorError, match="--skip-conversion"):
-        replace(request, checkpoint=tmp_path / "hf").read()
-
-
-def test_a_result_inside_the_checkpoint_or_around_it_is_refused(tmp_path: Path) -> None:
-    request = write_checkpoint(tmp_path)
-    for path in (weights(request), weights(request) / "hf", weights(request).parent):
-        with pytest.raises(OperatorError, match="each other"):
-            replace(request, hf_path=path).read()
+    changed: dict[str, Any] = {key: tmp_path / path for key, path in change.items()}
+    with pytest.raises(OperatorError, match=message):
+        replace(request, **changed).read()
 
 
 def test_a_dry_run_creates_nothing(tmp_path: Path) -> None:

@@ -31,36 +31,26 @@ def test_the_step_is_a_number_after_step_or_checkpoint_or_at_the_end_of_the_name
     assert step_of(name) == step
 
 
-def test_complete_checkpoints_have_no_missing_part(tmp_path: Path) -> None:
-    assert find_missing_part(checkpoint(tmp_path / "one")) == ""
-    assert find_missing_part(checkpoint(tmp_path / "two", "a.safetensors", "b.safetensors", index=True)) == ""
-
-
-@pytest.mark.parametrize("kept", [0, 5, 20, -1])
-def test_partially_written_weights_are_incomplete(tmp_path: Path, kept: int) -> None:
-    folder = checkpoint(tmp_path / "one")
-    (folder / "model.safetensors").write_bytes(safetensors()[:kept])
-    assert "model.safetensors has" in find_missing_part(folder)
-
-
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "content", "missing"),
+    [
+        ("a.safetensors", safetensors(), ""),
+        ("b.safetensors", None, "b.safetensors is missing"),
+        *(("b.safetensors", safetensors()[:kept], "b.safetensors has") for kept in (0, 5, 20, -1)),
+        ("model.safetensors.index.json", None, "the weights are missing"),
+        ("model.safetensors.index.json", b'{"weight_map": {"w0": "a.safe', "index.json is missing"),
+        ("config.json", None, "config.json is missing"),
+        ("config.json", b'{"model_type": "qw', "config.json is incomplete"),
+    ],
+)
+def test_what_a_checkpoint_lacks_is_named(tmp_path: Path, file: str, content: bytes | None, missing: str) -> None:
     folder = checkpoint(tmp_path / "one", "a.safetensors", "b.safetensors", index=True)
-    (folder / "b.safetensors").unlink()
-    assert find_missing_part(folder) == "b.safetensors is missing"
-
-
-def test_a_partially_written_index_is_incomplete(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "one", "a.safetensors", "b.safetensors", index=True)
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"w0": "a.safe')
-    assert find_missing_part(folder)
-
-
-def test_missing_weights_and_a_missing_config_are_named(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "one")
-    (folder / "model.safetensors").unlink()
-    assert "weights" in find_missing_part(folder)
-    (folder / "config.json").unlink()
-    assert find_missing_part(folder) == "config.json is missing"
+    if content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_bytes(content)
+    found = find_missing_part(folder)
+    assert missing in found and bool(missing) == bool(found)
 
 
 def test_weights_that_the_index_does_not_name_are_staged_without_the_index(tmp_path: Path) -> None:
@@ -96,12 +86,6 @@ def test_a_link_to_a_checkpoint_in_the_same_folder_is_ignored(tmp_path: Path) ->
     (tmp_path / "watched/latest").symlink_to("step_1")
     (tmp_path / "watched/step_2").symlink_to(tmp_path / "other/step_2")
     assert LocalSource(tmp_path / "watched").names() == ["step_1", "step_2"]
-
-
-def test_a_partially_written_config_is_incomplete(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "one")
-    (folder / "config.json").write_text('{"model_type": "qw')
-    assert find_missing_part(folder) == "config.json is incomplete"
 
 
 @pytest.mark.parametrize("index", [False, True])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.launchers.evaluation.eval_config import EvalConfig, config_of, load_eval_config
+from rollyard.launchers.evaluation.eval_config import EvalConfig, load_eval_config
 from rollyard.records.errors import OperatorError
 from rollyard.records.search_path import INSTALLED
 from rollyard.services.config.overrides import parse_overrides
@@ -62,11 +62,6 @@ def test_values_may_refer_to_each_other_and_to_the_environment(tmp_path: Path, m
     (tmp_path / "x.yaml").write_text("output_dir: ${oc.env:UNSET_VARIABLE_7}")
     with pytest.raises(OperatorError, match="UNSET_VARIABLE_7"):
         load(tmp_path)
-
-
-def test_a_worker_is_refused_with_what_to_do_instead() -> None:
-    with pytest.raises(OperatorError, match="shard=i/n"):
-        config_of({"output_dir": "out", "worker": "a"})
 
 
 @pytest.mark.parametrize("text", ["${oc.env:KEY}", "a\\${b}", "plain"])

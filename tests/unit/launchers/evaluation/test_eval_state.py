@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from pathlib import Path
 
 import orjson
@@ -11,8 +12,9 @@ import pytest
 
 from rollyard.launchers.evaluation.control import POLL_S, RECORDS, ControlRequests, FoundEval, find_eval
 from rollyard.launchers.evaluation.eval_state import (
+    MARK,
     EvalFolder,
-    EvalState,
+    end_leftovers,
     is_alive,
     locked,
     new_state,
@@ -29,7 +31,7 @@ def evaluation(here: Path, run_id: str, started: str, shard: str | None = None) 
     folder = EvalFolder(here / f"out-{run_id}", Shard.parse(shard))
     folder.own.mkdir(parents=True)
     write_state(folder.state, new_state(run_id, folder.root, shard, 1))
-    record = {"id": run_id, "folder": str(folder.root), "shard": shard, "token": "of an earlier version"}
+    record = {"id": run_id, "folder": str(folder.root), "shard": shard}
     (here / RECORDS).mkdir(parents=True, exist_ok=True)
     (here / RECORDS / f"{started}-{run_id}.json").write_bytes(orjson.dumps(record))
     return folder
@@ -72,12 +74,6 @@ def test_the_folder_of_a_shard_is_an_evaluation_of_its_own(tmp_path: Path) -> No
     assert find_eval(tmp_path, "a").folder == shard
 
 
-def test_a_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    state = new_state("a", tmp_path, None, 1)
-    (tmp_path / "eval_state.json").write_bytes(orjson.dumps({**state.model_dump(exclude={"shard"}), "worker": None}))
-    assert read_state(tmp_path / "eval_state.json") == state
-
-
 def test_an_unknown_evaluation_is_refused(tmp_path: Path) -> None:
     for name in (None, "x"):
         with pytest.raises(OperatorError, match="no evaluation"):
@@ -113,12 +109,6 @@ def test_a_folder_whose_evaluation_runs_without_a_lock_is_in_use(tmp_path: Path)
         pass
 
 
-def test_a_state_file_holds_one_whole_record(tmp_path: Path) -> None:
-    state = new_state("a", tmp_path, "w", 3)
-    write_state(tmp_path / "s.json", state)
-    assert EvalState.model_validate_json((tmp_path / "s.json").read_bytes()) == state
-
-
 async def test_a_request_in_the_folder_is_followed_once_and_an_old_one_is_not(tmp_path: Path) -> None:
     folder, requests = EvalFolder(tmp_path), ControlRequests()
     found = FoundEval(folder)
@@ -146,3 +136,18 @@ async def test_the_request_of_another_user_is_ignored(tmp_path: Path) -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(requests.changed(), 5 * POLL_S)
     assert not requests.ending
+
+
+async def test_only_the_processes_that_an_evaluation_left_are_ended() -> None:
+    marks = ("left-over", "another")
+    left, other = (
+        subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: f"{mark}-{os.getpid()}"}) for mark in marks
+    )
+    try:
+        assert await end_leftovers(f"left-over-{os.getpid()}") == 1
+        assert (left.wait(10), other.poll()) == (-9, None)
+        assert await end_leftovers(f"left-over-{os.getpid()}") == 0
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait()

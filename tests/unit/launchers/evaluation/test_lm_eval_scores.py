@@ -150,8 +150,3 @@ def test_a_metric_that_is_not_a_share_is_not_shown_as_a_percentage(tmp_path: Pat
     text = '{"results": {"wikitext": {"word_perplexity,none": 12.5, "acc,none": 0.5}}}'
     table = as_markdown(read(tmp_path, "wikitext", text))
     assert "| word_perplexity | 12.50 |" in table and "| acc | 50.00 |" in table
-
-
-def test_scores_survive_a_json_round_trip(tmp_path: Path) -> None:
-    found = read(tmp_path, "t", '{"results": {"t": {"acc,none": 1e-300, "acc_stderr,none": "N/A"}}}')
-    assert [Score.model_validate_json(score.model_dump_json()) for score in found] == found

@@ -16,7 +16,6 @@ from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.plan import EvalPlan, check, collect_command, run_command
 from rollyard.records.errors import OperatorError
 from rollyard.records.search_path import INSTALLED
-from rollyard.services.config.overrides import as_override
 
 ODD = "a $(touch x) 'b' \"c\" \\ {d: [e]} \n f=g, é ${h}"
 ROWS = INSTALLED / "resources_servers/gsm8k/data/example.jsonl"
@@ -91,18 +90,6 @@ async def test_a_secret_is_not_put_into_a_command_line(tmp_path: Path) -> None:
     with endpoint(200, "tiny") as url:
         plan = await plan_of(tmp_path, model="tiny", policy_base_url=url, policy_api_key="right")
     assert not [word for word in [*run_command(plan), *collect_command(plan, "h:1")] if "right" in word]
-
-
-@pytest.mark.parametrize("value", [ODD, {"a": ["b", 1, None, True], "c d": "e"}, [], "007", "true", "", 0.1, "a\nb"])
-def test_a_value_is_passed_on_as_it_is_or_refused(value: Any) -> None:
-    from rollyard.services.config.overrides import parse_overrides
-
-    try:
-        text = as_override("x", value)
-    except OperatorError as error:
-        assert str(error).startswith("x")
-        return
-    assert parse_overrides([text])[0].value == value
 
 
 async def test_a_port_for_vllm_that_another_program_uses_is_named_before_anything_starts(tmp_path: Path) -> None:

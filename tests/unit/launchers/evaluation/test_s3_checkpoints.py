@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from rollyard.launchers.evaluation.checkpoints import S3Source
-from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.s3 import read_text
+from rollyard.records.errors import RunError
 from tests.support.fake_stores import store
 from tests.unit.launchers.evaluation.checkpoint_files import safetensors
 
@@ -51,16 +50,6 @@ def test_a_partially_uploaded_checkpoint_is_not_used_and_leaves_no_copy(
         assert list((tmp_path / "copies").iterdir()) == []
         files["bucket/run/step_1/model.safetensors"] = safetensors()
         assert source.fetch("step_1")[0] == tmp_path / "copies/step_1"
-
-
-def test_an_order_file_is_read_from_s3_and_a_missing_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with store({"bucket/orders/a.txt": b"one\ntwo\n"}) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        assert read_text("s3://bucket/orders/a.txt") == "one\ntwo\n"
-        with pytest.raises(OperatorError, match=r"s3://bucket/orders/b\.txt cannot be read"):
-            read_text("s3://bucket/orders/b.txt")
-    with pytest.raises(OperatorError, match="expected s3://bucket/key"):
-        read_text("s3://bucket")
 
 
 def test_weights_are_not_copied_before_all_shards_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

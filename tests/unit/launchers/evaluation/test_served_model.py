@@ -9,13 +9,14 @@ import pytest
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.eval_state import EvalFolder
-from rollyard.launchers.evaluation.identity import (
+from rollyard.launchers.evaluation.model_source import check_served, find_model, find_vllm, local_vllm_model
+from rollyard.launchers.evaluation.plan import (
+    check,
     comparable_settings,
     fingerprint,
+    run_command,
     update_manifest,
 )
-from rollyard.launchers.evaluation.model_source import check_served, find_model, find_vllm, local_vllm_model
-from rollyard.launchers.evaluation.plan import check, run_command
 from rollyard.records.errors import OperatorError
 from rollyard.records.manifest import Manifest, encode_manifest
 from rollyard.records.types import Json
@@ -105,22 +106,6 @@ def test_vllm_is_searched_for_in_the_path_unless_a_command_is_given(tmp_path: Pa
         find_vllm(config(command=["/missing/vllm"]).vllm, {})
 
 
-def test_an_output_of_the_version_that_started_vllm_itself_is_continued(tmp_path: Path) -> None:
-    """Its manifest has the settings of a vllm_model; those that only the user can set are still compared."""
-    folder = EvalFolder(tmp_path)
-    before: Json = {"implementation": "responses_api_models/vllm_model", "entrypoint": "app.py", "model": "m"}
-    before |= {"return_token_id_information": False, "uses_reasoning_parser": True, "extra_body": {"top_k": 3}}
-    now: Json = {"implementation": "responses_api_models/local_vllm_model", "model": "/m", "dtype": "auto"}
-    now |= {"extra_body": {"top_k": 3}}
-    identity: Json = {"num_repeats": 2, "settings": {"policy_model": before, "agent": {"max_steps": 3}}}
-    assert comparable_settings(identity)["settings"]["policy_model"] == {"extra_body": {"top_k": 3}}
-    manifest = Manifest(identity=identity, versions={}, created=1.0)
-    folder.rollouts.manifest.write_bytes(encode_manifest(manifest))
-    update_manifest(folder, {"policy_model": now, "another": {}})
-    found = Manifest.model_validate_json(folder.rollouts.manifest.read_bytes())
-    assert found.identity == {"num_repeats": 2, "settings": {"policy_model": now, "agent": {"max_steps": 3}}}
-
-
 def test_the_fingerprint_changes_with_a_tensor_in_the_middle_of_a_file(tmp_path: Path) -> None:
     file, size = tmp_path / "model.safetensors", 8 << 20
     file.write_bytes(bytes(size))
@@ -148,3 +133,19 @@ def test_files_of_the_trainer_that_are_written_after_the_weights_do_not_change_t
     for name in ("optimizer.pt", "scheduler.pt", "rng_state_0.pt", "training_args.bin", "trainer_state.json"):
         (tmp_path / name).write_bytes(b"2")
     assert fingerprint(tmp_path) == before
+
+
+def test_an_output_of_the_version_that_started_vllm_itself_is_continued(tmp_path: Path) -> None:
+    """Its manifest has the settings of a vllm_model; those that only the user can set are still compared."""
+    folder = EvalFolder(tmp_path)
+    before: Json = {"implementation": "responses_api_models/vllm_model", "entrypoint": "app.py", "model": "m"}
+    before |= {"return_token_id_information": False, "uses_reasoning_parser": True, "extra_body": {"top_k": 3}}
+    now: Json = {"implementation": "responses_api_models/local_vllm_model", "model": "/m", "dtype": "auto"}
+    now |= {"extra_body": {"top_k": 3}}
+    identity: Json = {"num_repeats": 2, "settings": {"policy_model": before, "agent": {"max_steps": 3}}}
+    assert comparable_settings(identity)["settings"]["policy_model"] == {"extra_body": {"top_k": 3}}
+    manifest = Manifest(identity=identity, versions={}, created=1.0)
+    folder.rollouts.manifest.write_bytes(encode_manifest(manifest))
+    update_manifest(folder, {"policy_model": now, "another": {}})
+    found = Manifest.model_validate_json(folder.rollouts.manifest.read_bytes())
+    assert found.identity == {"num_repeats": 2, "settings": {"policy_model": now, "agent": {"max_steps": 3}}}

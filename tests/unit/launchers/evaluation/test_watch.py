@@ -125,19 +125,6 @@ def test_after_a_failure_the_next_poll_waits(tmp_path: Path) -> None:
     assert tries == 1
 
 
-def test_a_killed_evaluation_is_repeated(tmp_path: Path) -> None:
-    checkpoint(tmp_path / "checkpoints/step_1")
-
-    def killed(config: EvalConfig) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        watch_once(tmp_path, killed)
-    assert rows(tmp_path) == []
-    watch_once(tmp_path)
-    assert len(rows(tmp_path)) == 1
-
-
 def test_a_checkpoint_without_its_marker_waits(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoints/step_1")
     lines = watch_once(tmp_path, marker="DONE")
@@ -169,12 +156,6 @@ def test_the_tables_show_metrics_with_intervals(tmp_path: Path) -> None:
     assert "| 1 | step_1 | 2 of 2 | 0.500" in text
     (line,) = csv.DictReader((tmp_path / "out/checkpoints.csv").read_text().splitlines())
     assert (line["step"], line["measured"], line["reward"]) == ("1", "2", "0.5")
-
-
-def test_a_failure_message_with_a_pipe_stays_in_its_cell(tmp_path: Path) -> None:
-    table = CheckpointTable(tmp_path)
-    table.fail("step_1", "a | b\nc")
-    assert "a \\| b c" in table.markdown()
 
 
 def test_the_csv_file_leaves_undefined_metrics_empty(tmp_path: Path) -> None:

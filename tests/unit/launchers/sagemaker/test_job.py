@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from rollyard.launchers.sagemaker.container.__main__ import main
-from rollyard.launchers.sagemaker.container.host_link import HeadLink, connect, read_status
-from rollyard.launchers.sagemaker.container.job_environment import read_environment
 from rollyard.launchers.sagemaker.container.programs import Program
+from rollyard.launchers.sagemaker.container.ray_cluster import HeadLink, connect, read_status
+from rollyard.launchers.sagemaker.job_parameters import read_environment
 from rollyard.records.errors import OperatorError, RunError
 from tests.support.commands import command_environ
 from tests.support.waiting import deadline_s, eventually
@@ -242,12 +242,3 @@ def test_the_reason_of_a_failed_program_is_its_last_error(printed: str, shown: s
     program.process.wait()
     program.close()
     assert program.last_line() == shown
-
-
-def test_what_a_program_printed_before_an_error_stands_before_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import sys; print('a note'); sys.stderr.write('the error\\n')"]
-    log = tmp_path / "log"
-    program = Program("p", command, environment={}, folder=tmp_path, log=log, print_line=lambda _: None)
-    program.process.wait()
-    program.close()
-    assert log.read_text() == "a note\nthe error\n"

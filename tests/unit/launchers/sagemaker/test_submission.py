@@ -15,7 +15,7 @@ import pytest
 
 from rollyard.cli.eval import read_arguments
 from rollyard.launchers.sagemaker.image import build_command, container_command
-from rollyard.launchers.sagemaker.job_parameters import JobParameters
+from rollyard.launchers.sagemaker.job_parameters import JobParameters, command_of
 from rollyard.launchers.sagemaker.settings import SageMakerSettings, find_target, policy, read_settings
 from rollyard.launchers.sagemaker.source_bundle import make_bundle, secret_in, unpack
 from rollyard.launchers.sagemaker.submission import HEADER, JobLog, checked, evaluation_names, training_names
@@ -38,6 +38,29 @@ def test_names_follow_the_convention_and_are_valid_for_any_config() -> None:
     for stem in ("qwen3_1.7B", "x" * 200, "..", "a" * 40 + "-" * 9):
         assert re.search("-20260116-011803$", checked(next(evaluation_names(stem, NOW))))
     assert next(evaluation_names("my_eval", NOW)) == "eval-my-eval-20260116-011803"
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "default", "command"),
+    [
+        (None, ("ng_train", "--config", "{config}"), ("ng_train", "--config", "{config}")),
+        (None, ("ng_of_another_version",), "ng_of_another_version"),
+        (None, (), "--entrypoint"),
+        (None, ("python", "absent.py"), "absent.py"),
+        ("train.py", (), ("python", "train.py", "{config}")),
+        ("absent.sh", (), "absent.sh"),
+        ("torchrun", (), ("torchrun", "{config}")),
+    ],
+)
+def test_the_program_of_a_job_exists_before_it_is_submitted(
+    entrypoint: str | None, default: tuple[str, ...], command: tuple[str, ...] | str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").touch()
+    if isinstance(command, tuple):
+        assert command_of(entrypoint, default, tmp_path, "a.yaml") == command
+    else:
+        with pytest.raises(OperatorError, match=command):
+            command_of(entrypoint, default, tmp_path, "a.yaml")
 
 
 def test_the_job_log_is_a_table_whatever_a_description_contains(tmp_path: Path) -> None:
@@ -249,7 +272,7 @@ def test_docker_gets_its_gpus_as_one_value_and_the_project_at_both_paths() -> No
     assert command[command.index("image:tag") + 1 :][:2] == ["python", "-m"] and "$x y" in command
 
 
-@pytest.fixture(params=["with the filter", "without the filter"], autouse=True)
+@pytest.fixture(params=["with the filter", "without the filter"])
 def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "without the filter":
         monkeypatch.delattr(tarfile, "data_filter", raising=False)
@@ -271,6 +294,7 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile
     return member
 
 
+@pytest.mark.usefixtures("python")
 def test_files_folders_and_links_inside_are_unpacked(tmp_path: Path) -> None:
     folder = tmp_path / "code"
     members = entry("a", tarfile.DIRTYPE), entry("a/train.py"), entry("a/link.py", tarfile.SYMTYPE, "train.py")
@@ -278,6 +302,7 @@ def test_files_folders_and_links_inside_are_unpacked(tmp_path: Path) -> None:
     assert [(folder / name).read_text() for name in ("a/train.py", "a/link.py", "hard.py")] == ["text"] * 3
 
 
+@pytest.mark.usefixtures("python")
 @pytest.mark.parametrize(
     "member",
     [

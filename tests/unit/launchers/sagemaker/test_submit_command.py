@@ -168,12 +168,6 @@ def test_gpus_need_docker(project: Path, capsys: pytest.CaptureFixture[str], mon
     )
 
 
-@pytest.mark.parametrize("words", [["--version"], ["eval", "--version"], ["status", "--version"]])
-def test_the_version_is_printed(project: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    done = submit(capsys, *words)
-    assert done.status == 0 and "ng_submit (rollyard" in done.out
-
-
 @pytest.mark.parametrize("words", [["+instance_typ=x"], ["configs/a.yaml", "+instance_typ=x"]])
 def test_a_mistyped_override_is_no_config(project: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     done = submit(capsys, *words)

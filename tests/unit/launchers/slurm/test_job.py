@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rollyard.launchers.slurm.containers import check_container, in_container, on_node
 from rollyard.launchers.slurm.job import JobSpec, check_spec, read_job, sbatch_arguments, script, write_job
+from rollyard.launchers.slurm.nodes import check_container, in_container, on_node
 from rollyard.records.errors import OperatorError
 
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
-from rollyard.launchers.slurm.launch_arguments import read_arguments
-from rollyard.launchers.slurm.launch_planner import ModelChoice, Planned, choose_model
+from rollyard.launchers.evaluation.nemo_rl import load_tree
+from rollyard.launchers.slurm.launch import read_arguments
+from rollyard.launchers.slurm.launch_planner import (
+    ModelChoice,
+    Planned,
+    as_yaml,
+    choose_model,
+    merge,
+    read_config,
+    validate,
+)
+from rollyard.launchers.slurm.sweep import Setting
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from tests.support.launches import MODEL, Checkpoints, LaunchSite
+from tests.support.launches import CONFIG, MODEL, Checkpoints, LaunchSite
 
 
 @pytest.fixture
@@ -103,12 +116,6 @@ def test_one_small_job_converts_and_the_evaluations_wait_for_it(site: LaunchSite
     assert [job.after for job in others] == [(first.spec.name,)] * 2
 
 
-def test_a_forced_conversion_passes_the_launch_as_its_token(site: LaunchSite) -> None:
-    """B4: every job of a sweep converted again, even while another one was reading."""
-    planned = site.plan(*DCP, "--force-conversion", launch_id="mine")
-    assert planned.launch.jobs[0].spec.command[-2:] == ("--force-token", "mine")
-
-
 def test_a_cached_conversion_needs_no_job(site: LaunchSite) -> None:
     site.checkpoints.is_converted = True
     planned = site.plan(*DCP)
@@ -129,13 +136,6 @@ def test_the_jobs_of_a_combination_share_its_output(site: LaunchSite) -> None:
     assert len({job.spec.command[1] for job in planned.launch.jobs}) == 1
     assert not site.plan(MODEL).launch.jobs[0].spec.command[-1].startswith("shard")
     assert tree(planned)["output_dir"] == str(planned.launch.combinations[0].run)
-
-
-def test_only_several_combinations_are_numbered(site: LaunchSite) -> None:
-    site.write("sweep.yaml", "generation.temperature: [0.6, 0.8]\n")
-    assert [one.name for one in site.plan(MODEL).launch.combinations] == ["eval"]
-    names = [one.name for one in site.plan("--sweep", "sweep.yaml", "--jobname", "mine", MODEL).launch.combinations]
-    assert names == ["mine_sweep_1", "mine_sweep_2"]
 
 
 def test_combinations_do_not_share_a_save_path(site: LaunchSite) -> None:
@@ -165,13 +165,6 @@ def test_the_config_of_the_sweep_is_used_without_a_flag(site: LaunchSite) -> Non
     site.write("mine.yaml", "defaults: examples/configs/eval.yaml\ngeneration: {temperature: 0.3}\n")
     site.write("sweep.yaml", "config_path: mine.yaml\n")
     assert tree(site.plan("--sweep", "sweep.yaml", MODEL))["generation"]["temperature"] == 0.3
-
-
-@pytest.mark.parametrize("words", [["--config", "absent.yaml"], ["--sweep", "absent.yaml"]])
-def test_a_missing_file_is_refused(site: LaunchSite, words: list[str]) -> None:
-    """B8: it was only warned about, and a job was submitted without it."""
-    with pytest.raises(OperatorError, match=r"absent\.yaml"):
-        site.plan(*words, MODEL)
 
 
 def test_the_shipped_config_is_the_default_elsewhere(tmp_path: Path) -> None:
@@ -267,3 +260,98 @@ def test_without_conversion_the_cache_must_have_the_checkpoint(tmp_path: Path) -
 def test_flags_that_contradict_each_other_are_refused(tmp_path: Path, words: list[str], problem: str) -> None:
     with pytest.raises(OperatorError, match=problem):
         choose(tmp_path, *words)
+
+
+TREE: dict[str, Any] = {
+    "generation": {"model_name": "m", "temperature": 0.0},
+    "tokenizer": {"name": "${generation.model_name}"},
+}
+
+
+def read_in_job(path: Path, text: str) -> Any:
+    """Read the file as `ng_eval` does inside the job."""
+    path.write_text(text)
+    return OmegaConf.to_container(load_tree(path), resolve=True)
+
+
+def test_any_value_arrives_in_the_job_as_it_was_given(tmp_path: Path) -> None:
+    """B5: a quote, a space or $(...) in a value was expanded on the login node, or broke the command."""
+    rng = random.Random(1)
+    alphabet = "${}\\'\"\n\t :#-[],&*!|>%@`ab1.\r\x85é🎉"
+    values: list[Any] = ["".join(rng.choice(alphabet) for _ in range(rng.randint(0, 10))) for _ in range(300)]
+    values += ["$(touch x)", "${x}", "\\${x}", "\\\\${oc.env:HOME}", "`id`; rm", "a, b", "\u2028", "007", "1e-5", "yes"]
+    values += [1e-5, None, True, [], {}, [[1, [None]], {"a": "${b}"}], -0.0, 10**20]
+    merged = merge(TREE, [Setting("generation.stop", values, adds=True)], "test")
+    found = read_in_job(tmp_path / "eval.yaml", as_yaml(merged))
+    assert found["generation"]["stop"] == values
+
+
+def test_references_of_the_config_are_resolved_with_the_values_that_override_it() -> None:
+    merged = merge(TREE, [Setting("generation.model_name", "$(x) ${y}")], "test")
+    assert merged["tokenizer"]["name"] == "$(x) ${y}"
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("generation.temprature", "did you mean 'generation.temperature'"),
+        ("qos", "unknown key 'qos'"),
+        ("generation.temperature.x", "unknown key"),
+    ],
+)
+def test_a_key_that_nothing_reads_is_refused(key: str, problem: str) -> None:
+    with pytest.raises(OperatorError, match=problem):
+        merge(TREE, [Setting(key, 1)], "test")
+
+
+def test_a_key_that_nothing_reads_can_be_added() -> None:
+    assert merge(TREE, [Setting("mine.x", 1, adds=True)], "test")["mine"] == {"x": 1}
+
+
+@pytest.mark.parametrize("key", ["data.dataset_key", "generation.vllm_cfg.tensor_parallel_size", "eval.k_value"])
+def test_a_known_key_need_not_be_in_the_config(key: str) -> None:
+    merge(TREE, [Setting(key, 1)], "test")
+
+
+def test_a_key_below_a_value_names_the_value() -> None:
+    with pytest.raises(OperatorError, match=r"generation.temperature is .* 0.0; set generation.temperature"):
+        merge(TREE, [Setting("generation.temperature.x", 1, adds=True)], "test")
+
+
+def test_a_null_section_counts_as_empty() -> None:
+    """B8: an empty `cluster:` ended with an AttributeError."""
+    assert merge({**TREE, "cluster": None}, [Setting("cluster.num_nodes", 2)], "test")["cluster"] == {"num_nodes": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("", "is empty"), ("a: [", "cannot be read as YAML"), ("- 1", "contains a list"), (None, "does not exist")],
+)
+def test_a_config_that_cannot_be_read_is_refused(tmp_path: Path, text: str | None, problem: str) -> None:
+    """B8: a missing or unparsable config was only warned about and read as an empty one."""
+    path = tmp_path / "eval.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(OperatorError, match=problem):
+        read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("generation.temperature", "hot", "generation.temperature"),
+        ("eval.num_tests_per_prompt", 4, "all responses are the same"),
+        ("data.dataset_name", "openai/gsm9k", "did you mean 'openai/gsm8k'"),
+    ],
+)
+def test_what_the_job_would_refuse_is_refused_before_the_submission(
+    tmp_path: Path, key: str, value: Any, problem: str
+) -> None:
+    (tmp_path / "eval.yaml").write_text(CONFIG)
+    settings = [Setting("generation.model_name", "m"), Setting(key, value)]
+    with pytest.raises(OperatorError, match=problem):
+        validate(merge(read_config(tmp_path / "eval.yaml"), settings, "eval"), "eval")
+
+
+def test_a_config_of_ng_eval_works_too() -> None:
+    validate(merge({"model": "builtin", "environments": ["grl_sokoban"]}, [Setting("num_repeats", 4)], "eval"), "eval")

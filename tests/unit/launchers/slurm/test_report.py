@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.launchers.slurm.chain import Attempt
-from rollyard.launchers.slurm.job import JobState
+from rollyard.launchers.slurm.job import SUBMISSION_FILE, JobState
 from rollyard.launchers.slurm.launch import Launch, find_launch
 from rollyard.launchers.slurm.report import NOT_SUBMITTED, launch_status, sweep_table, write_table
+from rollyard.launchers.slurm.scheduler import Attempt
 from rollyard.records.rollout_keys import Shard
 from rollyard.records.rollout_paths import RolloutPaths
 from tests.support.launches import MODEL, LaunchSite
@@ -57,7 +57,8 @@ def test_the_status_names_state_attempts_and_the_last_error(site: LaunchSite) ->
 
 
 def test_a_job_that_slurm_never_got_is_shown(site: LaunchSite) -> None:
-    (site.folders[0] / "submitted.jsonl").unlink()
+    for spec in site.scheduler.specs:
+        (spec.folder / SUBMISSION_FILE).unlink()
     assert {one.states for one in launch_status(launch_of(site), site.scheduler).combinations} == {NOT_SUBMITTED}
 
 

@@ -59,12 +59,10 @@ class TrainingSequence:
 
     @property
     def length(self) -> int:
-        """Number of tokens, prompt and completion together."""
         return len(self.prompt_ids) + len(self.completion_ids)
 
     @property
     def loss_tokens(self) -> int:
-        """Number of tokens with a loss."""
         return sum(self.loss_mask)
 
     @property
@@ -158,8 +156,6 @@ def _versions(sampling: Json, count: int, name: str) -> list[str | None]:
 
 @dataclass(slots=True)
 class _Growing:
-    """A sequence while turns are appended to it."""
-
     prompt: list[int]
     temperature: float
     is_masked: bool = True

@@ -10,8 +10,8 @@ import yaml
 
 from rollyard.records.errors import OperatorError
 from rollyard.services.config.overrides import parse_overrides
-from rollyard.training.server_configs import ServerConfigs, server_configs
 from rollyard.training.train_config import TrainConfig
+from rollyard.training.training_stack import ServerConfigs, server_configs
 
 OWN = {
     "policy_model": {
@@ -68,11 +68,6 @@ def test_a_model_server_without_weights_is_refused(tmp_path: Path) -> None:
     builtin = "responses_api_models/builtin_model/configs/builtin_model.yaml"
     with pytest.raises(OperatorError, match=r"policy_model .*builtin_model"):
         configs_of(tmp_path, config_paths=[builtin])
-
-
-def test_an_unknown_environment_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"did you mean .*gsm8k"):
-        configs_of(tmp_path, environments=["gsm8"])
 
 
 @pytest.mark.parametrize(

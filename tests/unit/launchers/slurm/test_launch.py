@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.launchers.slurm.launch_arguments import launch_root, make_launch_root, read_arguments
+from rollyard.launchers.slurm.launch import launch_root, make_launch_root, read_arguments
 from rollyard.records.errors import OperatorError
 
 
