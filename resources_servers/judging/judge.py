@@ -28,7 +28,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from rollyard.records.errors import Failure, FailureKind, did_you_mean
 from rollyard.records.types import Json, ServerRef
-from rollyard.resources_servers.models import Models
+from rollyard.resources_servers.environment import Models
 from rollyard.resources_servers.rubric import Score
 from rollyard.services.responses.response_validity import is_answer, message_text
 

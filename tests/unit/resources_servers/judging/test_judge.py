@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json
+from rollyard.resources_servers.environment import Models
 from rollyard.resources_servers.judging.judge import PROMPT, Judge, JudgeSettings
-from rollyard.resources_servers.models import Models
 from rollyard.resources_servers.rubric import Score
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_entries import servers_of

@@ -236,3 +236,12 @@ def test_the_progress_of_all_jobs_is_that_of_the_latest_n(output: Path) -> None:
         status = {"state": "running", "expected": 6, "measured": measured, "updated": updated, "started": 0.0}
         path.status.write_bytes(orjson.dumps(CollectionProgress(1).status("running").model_dump() | status))
     assert shard_progress(output) == (9, len(EVERY))
+
+
+def test_shards_of_an_earlier_version_are_merged(output: Path) -> None:
+    folder = output.parent / "x_shared/round-0001/shards"
+    folder.mkdir(parents=True)
+    write(folder / "a-1.jsonl", [row(key) for key in EVERY[:10]])
+    write(folder / "b-2.jsonl", [row(key) for key in EVERY[8:]])
+    assert merge(output).progress.measured == len(EVERY)
+    assert (keys_of(read_rows(output)), shard_files(output)) == (EVERY, [])
