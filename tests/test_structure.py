@@ -83,6 +83,7 @@ def test_only_the_command_line_reads_the_environment() -> None:
     readers = {
         "cli",
         "launchers/conversion/__main__.py",
+        "services/http/ray_address.py",  # Ray takes its authentication from the environment
         "services/runtime/serve.py",
         "services/runtime/launcher.py",
         "services/runtime/ray_launcher.py",

@@ -211,11 +211,15 @@ class FileFields:
                 continue
             line = line_at(self._path, offset)
             budget -= len(line)
-            try:
-                row = lenient(line)
-            except ValueError:
-                row = None
-            yield row if isinstance(row, dict) else None
+            yield _as_it_is(line)
+
+
+def _as_it_is(line: bytes) -> Json | None:
+    try:
+        row = lenient(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def requested(text: str) -> list[str]:
