@@ -30,9 +30,8 @@ import orjson
 from fastapi import Query
 from pydantic import Field, field_validator
 
-from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState
 from rollyard.agents.conversation import Conversation, create_params
-from rollyard.agents.episode import MODEL_PATH, Episode
+from rollyard.agents.episode import MODEL_PATH, ActiveEpisodes, Episode, EpisodeState
 from rollyard.agents.episode_policy import AllowedUrl, EpisodePolicy, PolicyOverrides
 from rollyard.agents.mcp_tools import McpProbe
 from rollyard.agents.partial_episodes import PartialEpisodes, episode_id
@@ -40,9 +39,8 @@ from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rewards import check_reward, with_verdict
 from rollyard.records.types import FinishReason, Json, ServerRef
-from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER
+from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
 from rollyard.services.http.request import RawRequest, RawResponse
-from rollyard.services.http.session import Session
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS

@@ -13,11 +13,10 @@ import orjson
 from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer, text_answer
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.services.http.client import EVENT_STREAM, IsComplete, ServerClient
-from rollyard.services.http.problem import raise_for_status
-from rollyard.services.http.session import Session
+from rollyard.services.http.client import EVENT_STREAM, IsComplete, ServerClient, Session
+from rollyard.services.http.request import raise_for_status
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.responses.lenient_json import loads
+from rollyard.services.responses.response_validity import loads
 
 PROTOCOL_VERSION = "2025-06-18"
 CLOSE_TIMEOUT_S = 10.0

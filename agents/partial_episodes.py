@@ -16,7 +16,7 @@ import orjson
 from fastapi import Query
 from fastapi.responses import Response
 
-from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState
+from rollyard.agents.episode import ActiveEpisodes, EpisodeState
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rollout_types import ResponseItem
 from rollyard.records.types import Json

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import orjson
 
 from rollyard.records.types import Json
-from rollyard.services.http.problem import raise_for_status, reported_failure
-from rollyard.services.http.session import is_foreign
+from rollyard.services.http.client import is_foreign
+from rollyard.services.http.request import raise_for_status, reported_failure
 from rollyard.services.http.transport import HttpResponse
 
 _PARTS = ("input_text", "input_image", "input_file")

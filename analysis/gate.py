@@ -26,10 +26,10 @@ from rollyard.analysis.metrics.run_pair import (
     Filling,
     GroupedRun,
     Interval,
-    Level,
     Metric,
     PairedDifference,
     PairedRuns,
+    PairLevel,
     changed_tasks,
     common,
     compared_run,
@@ -140,7 +140,7 @@ def decide(
     baseline: Run,
     candidate: Run,
     rules: Sequence[GateRule],
-    level: Level,
+    level: PairLevel,
     *,
     version: str,
     min_coverage: float | None = None,
@@ -209,7 +209,11 @@ def _paired(pairing: Pairing, baseline: Run, candidate: Run, allow_different: Se
 
 
 def _result(
-    paired: PairedRuns, rule: GateRule, level: Level, wanted: tuple[_Expected, _Expected], min_coverage: float | None
+    paired: PairedRuns,
+    rule: GateRule,
+    level: PairLevel,
+    wanted: tuple[_Expected, _Expected],
+    min_coverage: float | None,
 ) -> RuleResult:
     metric, rollouts = Metric(rule.metric), paired.rollouts(Metric(rule.metric))
     runs = paired.baseline.run, paired.candidate.run

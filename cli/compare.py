@@ -14,8 +14,8 @@ from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.paired_tests import RESAMPLES
 from rollyard.analysis.metrics.run_pair import (
     SOLVE_RATE,
-    Level,
     Metric,
+    PairLevel,
     RunComparisons,
     RunPair,
     compare_runs,
@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
         raise OperatorError(
             f"{len(paths)} rollout files given; expected at least two: ng_compare base.jsonl candidate.jsonl"
         )
-    level = Level(options.alpha, options.effect, options.seed, options.resamples)
+    level = PairLevel(options.alpha, options.effect, options.seed, options.resamples)
     metrics = [Metric(name) for name in options.metric]
     (name, path), *candidates = named_files(paths, options.names or folder_names(given))
     baseline = load(path, name, pass_threshold=options.pass_threshold, workers=options.workers)

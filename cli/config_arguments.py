@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from rollyard.cli.options import unknown_option
 from rollyard.records.errors import OperatorError
-from rollyard.services.config.overrides import Override
+from rollyard.services.config.overrides import ConfigOverride
 from rollyard.services.config.plugins import ALIASES, FAMILIES
 
 
@@ -21,12 +21,12 @@ def config_path(files: Sequence[str], named: str | None) -> str | None:
     return given[0] if given else None
 
 
-def is_server_setting(override: Override) -> bool:
+def is_server_setting(override: ConfigOverride) -> bool:
     """Return whether the key is one of a server's settings: `agent.responses_api_agents.game_agent.max_steps`."""
     return override.key.count(".") > 1 and override.key.split(".")[1] in (*FAMILIES, *ALIASES)
 
 
-def check_key(override: Override, known: Sequence[str], below: Mapping[str, Collection[str]]) -> None:
+def check_key(override: ConfigOverride, known: Sequence[str], below: Mapping[str, Collection[str]]) -> None:
     """Raise OperatorError if the key is neither `known` nor a server's setting.
 
     `below`: key -> keys of its mapping, which are suggested if one is given without the first key.

@@ -17,7 +17,7 @@ from rollyard.cli.options import Options, read_options, run_command, wants_help
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 from rollyard.records.terminal import plain_output
-from rollyard.services.sandbox.records import Layers, Limits
+from rollyard.services.sandbox.records import Layers, SandboxLimits
 from rollyard.services.sandbox.sandbox import Sandbox
 
 EXAMPLE = "ng_doctor sandbox"
@@ -58,7 +58,7 @@ def format_layers(layers: Layers) -> str:
 
 
 async def _start(python: str | None) -> Layers:
-    sandbox = Sandbox(Limits(), python=python)
+    sandbox = Sandbox(SandboxLimits(), python=python)
     try:
         await sandbox.start()
         return sandbox.layers

@@ -19,7 +19,7 @@ import orjson
 import uvloop
 from pydantic import Field
 
-from rollyard.cli.doctor_machine import Finding, failed, note, ok, shown, temporary_stack
+from rollyard.cli.doctor_machine import MachineFinding, failed, note, ok, shown, temporary_stack
 from rollyard.cli.options import Options, names_of, read_options, unknown_option
 from rollyard.records.errors import Failure, OperatorError, RollyardError, RunError, did_you_mean
 from rollyard.records.json_values import is_number, number
@@ -28,7 +28,7 @@ from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.types import MAX_REWARD, Json
 from rollyard.records.verdict_fields import VERDICT_FIELDS, Role, fields_of
 from rollyard.services.config.load import load
-from rollyard.services.config.overrides import Override
+from rollyard.services.config.overrides import ConfigOverride
 from rollyard.services.config.plugins import find_folder, search_roots
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.server_entries import servers_of
@@ -87,9 +87,9 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_DONE if uvloop.run(_check(options, overrides)) else EXIT_FAILED
 
 
-async def _check(options: EnvironmentOptions, overrides: list[Override]) -> bool:
+async def _check(options: EnvironmentOptions, overrides: list[ConfigOverride]) -> bool:
     raise_file_limit()
-    found: list[Finding] = []
+    found: list[MachineFinding] = []
     async for finding in _findings(options, overrides):
         found.append(finding)
         if not options.json_output:
@@ -103,7 +103,7 @@ async def _check(options: EnvironmentOptions, overrides: list[Override]) -> bool
     return not wrong
 
 
-async def _findings(options: EnvironmentOptions, overrides: list[Override]) -> AsyncIterator[Finding]:
+async def _findings(options: EnvironmentOptions, overrides: list[ConfigOverride]) -> AsyncIterator[MachineFinding]:
     target = _target(options, overrides)
     try:
         async with target as environment:
@@ -132,7 +132,7 @@ class Reply:
 
 
 @dataclass
-class Episode:
+class TriedEpisode:
     target: Target
     row: Json
     opened: Json = field(default_factory=dict)
@@ -177,8 +177,8 @@ class Target:
         return _parsed(response.body) if response.status == 200 else None
 
     @asynccontextmanager
-    async def episode(self, row: Json, path: str) -> AsyncIterator[Episode]:
-        episode = Episode(self, row)
+    async def episode(self, row: Json, path: str) -> AsyncIterator[TriedEpisode]:
+        episode = TriedEpisode(self, row)
         # A named session stays open until it is closed, even if the environment ends the episode before /verify.
         reply = await episode.post(path, row, {SESSION_HEADER: uuid.uuid4().hex})
         if reply.status != 200:
@@ -190,7 +190,7 @@ class Target:
             await episode.post("/close", {})
 
 
-async def findings(target: Target, rows_file: Path | None) -> AsyncIterator[Finding]:
+async def findings(target: Target, rows_file: Path | None) -> AsyncIterator[MachineFinding]:
     """Run the checks. Raises OperatorError without a row, RunError if the environment cannot open an episode."""
     row = await _row(target, rows_file)
     listed = await target.get("/tools")
@@ -239,7 +239,7 @@ async def _way_in(target: Target, row: Json, listed: Any) -> str:
     raise refusal
 
 
-def _tools(row: Json, episode: Episode | None, listed: Any) -> list[Json]:
+def _tools(row: Json, episode: TriedEpisode | None, listed: Any) -> list[Json]:
     """Return the tools that the model sees: the row's, else those that the environment adds or lists."""
     params = row.get("responses_create_params")
     own = params.get("tools") if isinstance(params, dict) else None
@@ -249,7 +249,7 @@ def _tools(row: Json, episode: Episode | None, listed: Any) -> list[Json]:
     return [one for one in found if isinstance(one, dict) and isinstance(one.get("name"), str)]
 
 
-async def _calls(episode: Episode, tools: Sequence[Json]) -> list[Json]:
+async def _calls(episode: TriedEpisode, tools: Sequence[Json]) -> list[Json]:
     """Call every tool once with the smallest arguments of its schema. Raises RunError if one fails."""
     items: list[Json] = []
     for at, tool in enumerate(tools):
@@ -270,7 +270,7 @@ async def _calls(episode: Episode, tools: Sequence[Json]) -> list[Json]:
     return items
 
 
-async def _messages(episode: Episode) -> list[Json]:
+async def _messages(episode: TriedEpisode) -> list[Json]:
     items: list[Json] = []
     for text in MESSAGES:
         reply = await episode.post("/step", {"response": _response([_message(text)])})
@@ -315,7 +315,7 @@ def _smallest(schema: Any, root: Json, depth: int = 0) -> Any:
             return "a" * int(schema.get("minLength") or 0)
 
 
-def _problem(target: Target, verdict: Reply) -> Finding | None:
+def _problem(target: Target, verdict: Reply) -> MachineFinding | None:
     """Return what is wrong with the verdict of a scripted episode."""
     server = verdict.object.get("server")
     if verdict.status != 200 and isinstance(server, str) and server not in ("", target.name):
@@ -329,7 +329,7 @@ def _problem(target: Target, verdict: Reply) -> Finding | None:
     return None
 
 
-async def _right_answer(target: Target, row: Json, path: str, verdict: Json) -> tuple[float | None, Finding]:
+async def _right_answer(target: Target, row: Json, path: str, verdict: Json) -> tuple[float | None, MachineFinding]:
     """Try the expected answer in the usual forms. Return its reward, None unless it is accepted, and the finding."""
     gold = _gold(row, verdict)
     if gold is None:
@@ -347,7 +347,7 @@ async def _right_answer(target: Target, row: Json, path: str, verdict: Json) -> 
     )
 
 
-async def _wrong_answer(target: Target, row: Json, path: str, right: float | None) -> Finding:
+async def _wrong_answer(target: Target, row: Json, path: str, right: float | None) -> MachineFinding:
     reply = await _grade(target, row, path, WRONG)
     reward = number(reply.object.get("reward"), None)
     if reply.status != 200 or reward is None:
@@ -403,7 +403,7 @@ def _parsed(body: bytes) -> Any:
         return body.decode(errors="replace")
 
 
-def _target(options: EnvironmentOptions, overrides: list[Override]) -> AbstractAsyncContextManager[Target]:
+def _target(options: EnvironmentOptions, overrides: list[ConfigOverride]) -> AbstractAsyncContextManager[Target]:
     if options.name.startswith(("http://", "https://")):
         if overrides:
             unknown = unknown_option(overrides[0], names_of(EnvironmentOptions), {})
@@ -440,7 +440,7 @@ async def _started(config: RunConfig, spec: ServerSpec, options: EnvironmentOpti
             await transport.close()
 
 
-def _config(options: EnvironmentOptions, overrides: Sequence[Override]) -> tuple[RunConfig, ServerSpec]:
+def _config(options: EnvironmentOptions, overrides: Sequence[ConfigOverride]) -> tuple[RunConfig, ServerSpec]:
     """Return the config of the environment and of the servers that it refers to, and the environment's own entry.
 
     Its name is a server in the configs, or the name or path of a folder. Raises OperatorError if it is unknown or

@@ -46,13 +46,13 @@ from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit
 from rollyard.services.runtime.run_dir import HOME, RunFolder, running_heads
 from rollyard.services.runtime.stack import Stack, new_keys
-from rollyard.services.sandbox.records import Limits
+from rollyard.services.sandbox.records import SandboxLimits
 from rollyard.services.sandbox.sandbox import Sandbox
 
 Status = Literal["ok", "note", "absent", "failed"]
 
 
-class Finding(Record):
+class MachineFinding(Record):
     name: str
     status: Status
     """`note`: works with limitations. `absent`: an optional extra is not installed. `failed`: a run would fail."""
@@ -60,19 +60,19 @@ class Finding(Record):
     mend: str = ""
 
 
-def ok(name: str, found: str) -> Finding:
-    return Finding(name=name, status="ok", found=found)
+def ok(name: str, found: str) -> MachineFinding:
+    return MachineFinding(name=name, status="ok", found=found)
 
 
-def note(name: str, found: str, mend: str = "") -> Finding:
-    return Finding(name=name, status="note", found=found, mend=mend)
+def note(name: str, found: str, mend: str = "") -> MachineFinding:
+    return MachineFinding(name=name, status="note", found=found, mend=mend)
 
 
-def failed(name: str, found: str, mend: str = "") -> Finding:
-    return Finding(name=name, status="failed", found=found, mend=mend)
+def failed(name: str, found: str, mend: str = "") -> MachineFinding:
+    return MachineFinding(name=name, status="failed", found=found, mend=mend)
 
 
-def shown(finding: Finding) -> str:
+def shown(finding: MachineFinding) -> str:
     """Format a finding as one line, followed by a line with the fix if there is one."""
     mark = {"ok": "ok", "note": "note", "absent": "-", "failed": "FAILED"}[finding.status]
     lines = [f"  {mark:<7} {finding.name:<14} {finding.found}"]
@@ -81,7 +81,7 @@ def shown(finding: Finding) -> str:
     return "\n".join(lines)
 
 
-def verdict(findings: Sequence[Finding]) -> str:
+def verdict(findings: Sequence[MachineFinding]) -> str:
     wrong = [finding.name for finding in findings if finding.status == "failed"]
     return f"would fail: {', '.join(wrong)}" if wrong else "Everything that a run requires is available."
 
@@ -92,8 +92,8 @@ _ENGINE_VARIABLE = b"ROLLYARD_ENGINE="
 """Environment variable that local_vllm_model sets for an engine; its value is the engine's folder."""
 
 
-def machine(folder: Path) -> Iterator[Finding]:
-    checks: list[Callable[[], Iterator[Finding]]] = [
+def machine(folder: Path) -> Iterator[MachineFinding]:
+    checks: list[Callable[[], Iterator[MachineFinding]]] = [
         _python,
         _processors,
         _memory,
@@ -116,8 +116,8 @@ def machine(folder: Path) -> Iterator[Finding]:
             yield note(getattr(check, "__name__", "check").strip("_<>"), f"could not be checked: {error}")
 
 
-async def sandbox() -> Finding:
-    jail = Sandbox(Limits())
+async def sandbox() -> MachineFinding:
+    jail = Sandbox(SandboxLimits())
     try:
         await jail.start()
         return ok("sandbox", f"{jail.layers.mode}; a test run succeeded and was contained (for mbpp and humaneval)")
@@ -128,13 +128,13 @@ async def sandbox() -> Finding:
         await jail.stop()
 
 
-def _python() -> Iterator[Finding]:
+def _python() -> Iterator[MachineFinding]:
     yield ok("python", f"{platform.python_version()} ({sys.executable})")
     if sys.platform != "linux":
         yield failed("system", platform.system(), "Rollyard runs on Linux; on other systems, use a Linux container")
 
 
-def _processors() -> Iterator[Finding]:
+def _processors() -> Iterator[MachineFinding]:
     count = len(os.sched_getaffinity(0))
     busy = os.getloadavg()[0]
     found = f"{count}, load {busy:.1f}"
@@ -144,7 +144,7 @@ def _processors() -> Iterator[Finding]:
         yield ok("processors", found)
 
 
-def _memory() -> Iterator[Finding]:
+def _memory() -> Iterator[MachineFinding]:
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     sizes = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
     free, found = sizes["MemAvailable"], ""
@@ -162,7 +162,7 @@ def _memory() -> Iterator[Finding]:
         yield ok("memory", found)
 
 
-def _open_files() -> Iterator[Finding]:
+def _open_files() -> Iterator[MachineFinding]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     episodes = (hard - 200) // 3  # the same estimate as in ng_collect_rollouts
     if episodes < 32:
@@ -175,7 +175,7 @@ def _open_files() -> Iterator[Finding]:
         yield ok("open files", f"{hard}")
 
 
-def _folder(folder: Path) -> Iterator[Finding]:
+def _folder(folder: Path) -> Iterator[MachineFinding]:
     try:
         RunFolder.check(folder)
     except OperatorError as error:
@@ -191,7 +191,7 @@ def _folder(folder: Path) -> Iterator[Finding]:
         yield ok("folder", found)
 
 
-def _temporary() -> Iterator[Finding]:
+def _temporary() -> Iterator[MachineFinding]:
     try:
         free = shutil.disk_usage(tempfile.gettempdir()).free
     except OSError as error:
@@ -201,7 +201,7 @@ def _temporary() -> Iterator[Finding]:
     yield ok("temporary", found) if free > GIB // 20 else failed("temporary", found, "free some space, or set TMPDIR")
 
 
-def _clock(folder: Path) -> Iterator[Finding]:
+def _clock(folder: Path) -> Iterator[MachineFinding]:
     year = time.gmtime().tm_year
     if not 2025 <= year < 2100:
         yield failed(
@@ -221,7 +221,7 @@ def _clock(folder: Path) -> Iterator[Finding]:
         yield ok("clock", found)
 
 
-def _loopback() -> Iterator[Finding]:
+def _loopback() -> Iterator[MachineFinding]:
     try:
         with contextlib.closing(bind("127.0.0.1", 0)) as sock:
             socket.create_connection(sock.getsockname(), 2.0).close()
@@ -235,7 +235,7 @@ def _loopback() -> Iterator[Finding]:
         yield ok("loopback", "127.0.0.1 responds; IPv6 is neither available nor required")
 
 
-def _ports() -> Iterator[Finding]:
+def _ports() -> Iterator[MachineFinding]:
     try:
         bind("127.0.0.1", HEAD_PORT).close()
         yield ok("ports", f"{HEAD_PORT} is free for the head")
@@ -244,7 +244,7 @@ def _ports() -> Iterator[Finding]:
         yield note("ports", f"{taken}; ng_run uses another port and prints it")
 
 
-def _proxies() -> Iterator[Finding]:
+def _proxies() -> Iterator[MachineFinding]:
     names = ("http_proxy", "https_proxy", "all_proxy")
     given = {name: value for name in names if (value := os.environ.get(name) or os.environ.get(name.upper()))}
     if not given:
@@ -262,7 +262,7 @@ def _proxies() -> Iterator[Finding]:
         )
 
 
-def _terminal() -> Iterator[Finding]:
+def _terminal() -> Iterator[MachineFinding]:
     encoding = sys.stdout.encoding or "none"
     if encoding.lower().replace("-", "") != "utf8":
         yield note("terminal", f"output is written as {encoding}", "export LANG=C.UTF-8 (boards are drawn with √)")
@@ -270,7 +270,7 @@ def _terminal() -> Iterator[Finding]:
         yield ok("terminal", f"{encoding}, {os.environ.get('TERM') or 'no TERM'}")
 
 
-def _gpus() -> Iterator[Finding]:
+def _gpus() -> Iterator[MachineFinding]:
     if shutil.which("nvidia-smi") is None:
         yield ok("gpus", "none; only local_vllm_model, which starts its own engines, requires one")
         return
@@ -284,20 +284,20 @@ def _gpus() -> Iterator[Finding]:
     yield ok("gpus", "; ".join(names) or "none")
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[MachineFinding]:
     for name, extra in EXTRAS.items():
         if missing(extra):
             found = f"for {extra.purpose}"
-            yield Finding(name=f"[{name}]", status="absent", found=found, mend=install_command(name))
+            yield MachineFinding(name=f"[{name}]", status="absent", found=found, mend=install_command(name))
         else:
             yield ok(f"[{name}]", f"for {extra.purpose}")
 
 
-def is_extra(finding: Finding) -> bool:
+def is_extra(finding: MachineFinding) -> bool:
     return finding.name.startswith("[")
 
 
-def extras_in_one_line(findings: Sequence[Finding]) -> Finding:
+def extras_in_one_line(findings: Sequence[MachineFinding]) -> MachineFinding:
     """Return one finding for all optional extras. --json lists them with what each is for."""
     extras = [finding for finding in findings if is_extra(finding)]
     installed, absent = (
@@ -307,7 +307,7 @@ def extras_in_one_line(findings: Sequence[Finding]) -> Finding:
     return ok("extras", f"optional; installed: {installed}; not installed: {absent} (--json says what each is for)")
 
 
-def _leftovers(folder: Path) -> Iterator[Finding]:
+def _leftovers(folder: Path) -> Iterator[MachineFinding]:
     running = running_heads(folder)
     for head in running:
         yield note("runs", f"run {head.run_id} of this folder is active at {head.url} (process {head.pid})")
@@ -400,8 +400,8 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_FAILED if any(finding.status == "failed" for finding in findings) else EXIT_DONE
 
 
-async def _run_checks(options: DoctorOptions, here: Path, config: RunConfig | None) -> list[Finding]:
-    findings: list[Finding] = []
+async def _run_checks(options: DoctorOptions, here: Path, config: RunConfig | None) -> list[MachineFinding]:
+    findings: list[MachineFinding] = []
     async for finding in _findings(options, here, config):
         findings.append(finding)
         if not options.json_output and not is_extra(finding):
@@ -411,7 +411,7 @@ async def _run_checks(options: DoctorOptions, here: Path, config: RunConfig | No
     return findings
 
 
-async def _findings(options: DoctorOptions, here: Path, config: RunConfig | None) -> AsyncIterator[Finding]:
+async def _findings(options: DoctorOptions, here: Path, config: RunConfig | None) -> AsyncIterator[MachineFinding]:
     raise_file_limit()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
     for finding in machine(here):
@@ -434,7 +434,7 @@ async def _findings(options: DoctorOptions, here: Path, config: RunConfig | None
             )
 
 
-async def _config(config: RunConfig, cache: Path) -> AsyncIterator[Finding]:
+async def _config(config: RunConfig, cache: Path) -> AsyncIterator[MachineFinding]:
     preflight = Preflight(config.servers, new_keys(), os.environ)
     try:
         await preflight.check(cache, head=None, colocate=False)
@@ -502,7 +502,7 @@ async def _collect(stack: Stack, tasks: TaskFile, output: Path) -> Json:
     progress = CollectionProgress(tasks.count)
     try:
         store.load(progress.count)
-        limits = collector.Limits(parallel=1, max_attempts=2, rollout_timeout_s=ROLLOUT_TIMEOUT_S)
+        limits = collector.CollectionLimits(parallel=1, max_attempts=2, rollout_timeout_s=ROLLOUT_TIMEOUT_S)
         collecting = collector.Collector(tasks.rollouts(1), {"temperature": 0}, stack.client, store, progress, limits)
         await collecting.run()
     finally:

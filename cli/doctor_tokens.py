@@ -20,7 +20,7 @@ from rollyard.records.run_types import Keys
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.types import Json
 from rollyard.services.config.load import load
-from rollyard.services.config.overrides import Override
+from rollyard.services.config.overrides import ConfigOverride
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_DONE if is_contiguous(report) else EXIT_FAILED
 
 
-async def _fetch_report(options: TokenOptions, overrides: list[Override]) -> Json:
+async def _fetch_report(options: TokenOptions, overrides: list[ConfigOverride]) -> Json:
     async with (
         _started_stack(options, overrides) if options.config_paths else _running_stack(options, overrides) as client
     ):
@@ -76,7 +76,7 @@ async def _fetch_report(options: TokenOptions, overrides: list[Override]) -> Jso
 
 
 @asynccontextmanager
-async def _running_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
+async def _running_stack(options: TokenOptions, overrides: list[ConfigOverride]) -> AsyncIterator[ServerClient]:
     if overrides:
         raise OperatorError(
             f"{unknown_option(overrides[0], names_of(TokenOptions), {})}; for settings, pass --config-paths [...]"
@@ -91,7 +91,7 @@ async def _running_stack(options: TokenOptions, overrides: list[Override]) -> As
 
 
 @asynccontextmanager
-async def _started_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
+async def _started_stack(options: TokenOptions, overrides: list[ConfigOverride]) -> AsyncIterator[ServerClient]:
     """Run the servers defined in the configs in this process for the duration of the check."""
     roots = search_roots(Path.cwd())
     config = load(options.config_paths, overrides, roots, os.environ, options=TokenOptions.model_fields)

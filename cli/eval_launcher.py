@@ -18,7 +18,7 @@ from rollyard.cli.console import console
 from rollyard.launchers.conversion.cache import ConversionRequest, conversion_target, is_converted
 from rollyard.launchers.slurm.client import SlurmClient
 from rollyard.launchers.slurm.launch import (
-    Launch,
+    SlurmLaunch,
     find_launch,
     launch_parser,
     launch_root,
@@ -26,7 +26,7 @@ from rollyard.launchers.slurm.launch import (
     read_arguments,
 )
 from rollyard.launchers.slurm.launch_planner import LaunchPlanner
-from rollyard.launchers.slurm.launcher import Launcher
+from rollyard.launchers.slurm.launcher import SlurmLauncher
 from rollyard.launchers.slurm.report import LaunchStatus, SweepTable, launch_status, sweep_table, write_table
 from rollyard.launchers.slurm.scheduler import Scheduler
 from rollyard.launchers.slurm.sweep import shown_value
@@ -109,7 +109,7 @@ def collect(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 SUBCOMMANDS = {"status": status, "resume": resume, "cancel": cancel, "collect": collect}
 
 
-def _launcher(environ: Mapping[str, str], *, contained: bool = False, dry: bool = False) -> Launcher:
+def _launcher(environ: Mapping[str, str], *, contained: bool = False, dry: bool = False) -> SlurmLauncher:
     # A container has its own installation.
     here = os.path.abspath(sys.executable)  # noqa: PTH100 - resolving links would leave the virtual environment
     eval_command = "ng_eval" if contained else str(Path(here).with_name("ng_eval"))
@@ -122,7 +122,7 @@ def _launcher(environ: Mapping[str, str], *, contained: bool = False, dry: bool 
         return conversion_target(request), is_converted(request)
 
     planner = LaunchPlanner(find_conversion, Path.cwd(), (eval_command,), (python, *CONVERT))
-    return Launcher(planner, Scheduler(SlurmClient(environ)), _print_line, _warn)
+    return SlurmLauncher(planner, Scheduler(SlurmClient(environ)), _print_line, _warn)
 
 
 def _parser(name: str, description: str) -> ScriptParser:
@@ -132,7 +132,7 @@ def _parser(name: str, description: str) -> ScriptParser:
     return parser
 
 
-def _launch(given: argparse.Namespace, environ: Mapping[str, str]) -> Launch:
+def _launch(given: argparse.Namespace, environ: Mapping[str, str]) -> SlurmLaunch:
     return find_launch(launch_root(environ), given.folder, given.jobname)
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rollyard.analysis.gate import DEFAULT_MAX_DROP, GateRule, GateVerdict, RuleResult, decide
 from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.paired_tests import RESAMPLES
-from rollyard.analysis.metrics.run_pair import SOLVE_RATE, Level, Metric
+from rollyard.analysis.metrics.run_pair import SOLVE_RATE, Metric, PairLevel
 from rollyard.analysis.report.comparison_report import change, tasks_listed, value
 from rollyard.analysis.report.formatting import measured
 from rollyard.cli.options import Options, folder_names, read_options, rollout_files, run_command
@@ -106,7 +106,7 @@ def _gate(arguments: Sequence[str]) -> int:
         baseline,
         candidate,
         rules,
-        Level(options.alpha, seed=options.seed, resamples=options.resamples),
+        PairLevel(options.alpha, seed=options.seed, resamples=options.resamples),
         version=version("rollyard"),
         min_coverage=options.min_coverage,
         allow_different=options.allow_different,

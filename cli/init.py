@@ -26,7 +26,7 @@ _SOKOBAN = "resources_servers/grl_sokoban"
 
 
 @dataclass(frozen=True)
-class Kind:
+class PluginKind:
     """The files to write and the commands to print for one value of `--kind`."""
 
     family: str
@@ -37,21 +37,21 @@ class Kind:
     rows: str
 
 
-_ENVIRONMENT = Kind(
+_ENVIRONMENT = PluginKind(
     "resources_servers", "environment", (_MODEL,), "my_name_agent", "resources_servers/my_name/data/example.jsonl"
 )
 KINDS = {
     "single_turn": _ENVIRONMENT,
     "tools": _ENVIRONMENT,
     "turns": _ENVIRONMENT,
-    "agent": Kind(
+    "agent": PluginKind(
         "agents",
         "agent",
         (f"{_SOKOBAN}/configs/grl_sokoban.yaml", _MODEL),
         "my_name",
         f"{_SOKOBAN}/data/example.jsonl",
     ),
-    "model": Kind(
+    "model": PluginKind(
         "responses_api_models",
         "model",
         (f"{_SOKOBAN}/configs/grl_sokoban.yaml",),
@@ -124,13 +124,13 @@ def _write(kind: str, name: str, folder: Path) -> None:
         raise RunError(f"cannot write {folder}: {error.strerror}") from error
 
 
-def _fill(text: str, name: str, kind: Kind) -> str:
+def _fill(text: str, name: str, kind: PluginKind) -> str:
     for command, line in _commands(name, kind).items():
         text = text.replace(f"{command}_COMMAND", line)
     return text.replace("my_name", name).replace("MyName", "".join(part.capitalize() for part in name.split("_")))
 
 
-def _commands(name: str, kind: Kind) -> dict[str, str]:
+def _commands(name: str, kind: PluginKind) -> dict[str, str]:
     paths = [f"{kind.family}/{name}/configs/{name}.yaml", *kind.configs]
     output = f"results/{name}.jsonl"
     collect = [
@@ -150,7 +150,7 @@ def _commands(name: str, kind: Kind) -> dict[str, str]:
     }
 
 
-def _print_commands(name: str, kind: Kind) -> None:
+def _print_commands(name: str, kind: PluginKind) -> None:
     commands = _commands(name, kind)
     print(f"Created {kind.family}/{name}. To run it:\n\n  {commands['RUN']}\n")
     print("Then, in a second terminal in the same folder:\n")

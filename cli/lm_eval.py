@@ -18,7 +18,7 @@ from pydantic import Field
 from rollyard.cli.find_run import find_run
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.launchers.evaluation.checkpoints import LocalSource, S3Source, Source
-from rollyard.launchers.evaluation.lm_eval import Evaluator, Harness, Model, check_task_names
+from rollyard.launchers.evaluation.lm_eval import Harness, LmEvaluator, Model, check_task_names
 from rollyard.launchers.evaluation.lm_eval_results import (
     MAX_ATTEMPTS,
     QWEN3_1_7B_BASE,
@@ -113,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
     if name is None or any(results_store.is_pending(name, one, harness.measured(one, model)) for one in benchmarks):
         tasks = [benchmark.task for benchmark in benchmarks]
         check_task_names(options.lm_eval_command, tasks, options.include_path, environment, _print_line)
-    evaluator = Evaluator(
+    evaluator = LmEvaluator(
         harness=harness,
         results_store=results_store,
         benchmarks=benchmarks,

@@ -22,7 +22,7 @@ from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.script import EXIT_DONE, exit_status
 from rollyard.services.config.overrides import (
-    Override,
+    ConfigOverride,
     as_override,
     join_split_values,
     open_bracket,
@@ -111,7 +111,7 @@ def before_end(arguments: Sequence[str]) -> Sequence[str]:
 
 def read_command_line(
     model: type[Options], arguments: Sequence[str], *, rest: bool = False
-) -> tuple[list[Override], list[str]]:
+) -> tuple[list[ConfigOverride], list[str]]:
     """Return the options, and the arguments without a name if the command has a subject that is one value.
 
     Repeated values of a list are one list, and so are the arguments of a subject that is a list: in the order in which
@@ -126,7 +126,7 @@ def read_command_line(
     return list(_merged(model, reader.read())), reader.files
 
 
-def unknown_option(override: Override, names: Collection[str], below: Mapping[str, str]) -> str:
+def unknown_option(override: ConfigOverride, names: Collection[str], below: Mapping[str, str]) -> str:
     """Return the message for an unknown option, with the nearest name in the form that was typed.
 
     `below`: key of a mapping -> option.key.
@@ -170,7 +170,7 @@ class _Reader:
         self.files: list[str] = []
         self._ending = list(ending)
 
-    def read(self) -> Iterator[Override]:
+    def read(self) -> Iterator[ConfigOverride]:
         while self._words:
             word = self._words.pop(0)
             if option := _OPTION.fullmatch(word):
@@ -185,11 +185,11 @@ class _Reader:
         for word in self._ending:
             yield from self._file(word)
 
-    def _file(self, word: str) -> Iterator[Override]:
+    def _file(self, word: str) -> Iterator[ConfigOverride]:
         """Yield a file of a list, which has a place among its option's values; keep one that is no part of a list."""
         subject = self._model.SUBJECT
         if takes_list(self._names[subject].annotation):
-            yield Override("", subject, [word], source=word)
+            yield ConfigOverride("", subject, [word], source=word)
         else:
             self.files.append(word)
 
@@ -202,7 +202,7 @@ class _Reader:
         name = word.strip().rstrip(":").partition(":")[0]
         return not (name in self._names and (word != name or (self._words[:1] and self._words[0].startswith("="))))
 
-    def _hydra(self, word: str) -> Override:
+    def _hydra(self, word: str) -> ConfigOverride:
         """Read an override of Hydra. Its key may have dashes, or be an alias."""
         key = _HYDRA_KEY.match(word)
         text = word
@@ -210,13 +210,13 @@ class _Reader:
             text = f"{key[1]}{name}{key[3].replace('-', '_')}{word[key.end() :]}"
             if name in self._model.EXPRESSIONS and "=" in word and not key[3]:
                 value = _without_quotes(text.partition("=")[2].strip())
-                return Override(text, name, None if value == "null" else value, source=word)
+                return ConfigOverride(text, name, None if value == "null" else value, source=word)
             if "=" in word and not key[3] and _items(self._names[name], text.partition("=")[2]):
                 return self._override(name, text.partition("=")[2], word, self._names[name])
         (override,) = parse_overrides([text], self._samples, around=(self._done, self._words))
         return replace(override, source=word)
 
-    def _dashed(self, typed: str, value: str | None) -> Override:
+    def _dashed(self, typed: str, value: str | None) -> ConfigOverride:
         top, dot, below = typed.partition(".")
         name = self._known(top)
         source = f"--{typed}" if value is None else f"--{typed}={value}"
@@ -225,7 +225,7 @@ class _Reader:
             if negated and _is_flag(self._names[negated]):
                 return self._override(negated, "false", source, self._names[negated])
             if not self._rest:
-                override = Override(source, typed, None, source=source)
+                override = ConfigOverride(source, typed, None, source=source)
                 below_names = {key.replace("_", "-"): meant for key, meant in self._below.items()} | self._below
                 raise OperatorError(unknown_option(override, self._names, below_names))
             key = f"{top}.{below.replace('-', '_')}" if dot else typed.replace("-", "_")
@@ -276,13 +276,13 @@ class _Reader:
                     return longer
         return text
 
-    def _override(self, key: str, value: str, source: str, field: FieldInfo | None) -> Override:
+    def _override(self, key: str, value: str, source: str, field: FieldInfo | None) -> ConfigOverride:
         read = self._value(key, value, source, field)
         try:
             text = as_override(key, read)  # for a command that this one starts
         except OperatorError:
             text = f"+{key}={value}"
-        return Override(text, key, read, adds=True, source=source)
+        return ConfigOverride(text, key, read, adds=True, source=source)
 
     def _value(self, key: str, value: str, source: str, field: FieldInfo | None) -> Any:
         if value == "null":
@@ -309,10 +309,10 @@ class _Reader:
             raise OperatorError(str(error).replace(f"{key}=", f"{option}=")) from None
 
 
-def _merged(model: type[Options], overrides: Iterator[Override]) -> Iterator[Override]:
+def _merged(model: type[Options], overrides: Iterator[ConfigOverride]) -> Iterator[ConfigOverride]:
     """Yield each override, with its default in place of null, and values of the same list as one list."""
-    last: dict[str, Override] = {}
-    order: list[Override] = []
+    last: dict[str, ConfigOverride] = {}
+    order: list[ConfigOverride] = []
     for override in overrides:
         field = field_of(model, override.key)
         if field is not None and not override.delete:
@@ -397,7 +397,7 @@ def _sample(field: FieldInfo) -> str:
 O = TypeVar("O", bound=Options)  # noqa: E741
 
 
-def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False) -> tuple[O, list[Override]]:
+def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False) -> tuple[O, list[ConfigOverride]]:
     """Parse options from overrides. With `rest`, overrides of other keys are returned instead of rejected.
 
     `--a.b c` sets a key of the mapping `a`; later options take precedence.
@@ -405,7 +405,7 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
     fields = {option_name(name, field): field for name, field in model.model_fields.items()}
     below = {name: f"{top}.{name}" for top, listed in model.NESTED_KEYS.items() for name in listed}
     values: dict[str, Any] = {}
-    others: list[Override] = []
+    others: list[ConfigOverride] = []
     overrides, files = read_command_line(model, arguments, rest=rest)
     for override in overrides:
         if override.top not in fields:
@@ -493,7 +493,7 @@ def _listed(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fie
             yield f"{prefix}{option_name(name, field)}", field
 
 
-def _typed_value(override: Override, field: FieldInfo) -> Any:
+def _typed_value(override: ConfigOverride, field: FieldInfo) -> Any:
     """Return the option's value. A string option keeps it as typed: `007`, `1e3` and `true` are not converted."""
     if override.value == "" and (takes_list(field.annotation) or Path in alternatives(field.annotation)):
         raise OperatorError(f"{override.shown!r} has no value (is a shell variable unset?)")

@@ -28,7 +28,7 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-class Bar:
+class ProgressBar:
     def __init__(self, expected: int) -> None:
         self._progress = Progress(
             TextColumn("rollouts", table_column=Column(no_wrap=True)),
@@ -71,7 +71,7 @@ class PlainLines:
 
 
 def display_for(expected: int) -> Display:
-    return Bar(expected) if is_terminal(sys.stderr) else PlainLines()
+    return ProgressBar(expected) if is_terminal(sys.stderr) else PlainLines()
 
 
 async def keep_showing(display: Display, progress: CollectionProgress) -> None:

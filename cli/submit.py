@@ -28,7 +28,7 @@ from rollyard.launchers.sagemaker.settings import (
     FEATURE,
     FILE,
     SageMakerSettings,
-    Target,
+    SageMakerTarget,
     find_target,
     policy,
     read_settings,
@@ -36,8 +36,8 @@ from rollyard.launchers.sagemaker.settings import (
 from rollyard.launchers.sagemaker.source_bundle import make_bundle
 from rollyard.launchers.sagemaker.submission import (
     JobLog,
-    Plan,
-    Submission,
+    SageMakerSubmission,
+    SubmissionPlan,
     checked,
     describe,
     evaluation_names,
@@ -103,7 +103,7 @@ def _new_job(options: Namespace, settings: SageMakerSettings, project: Path, log
     scripts = scripts_of(parameters.command, parameters.eval_command, parameters.final_eval_command)
     bundle = make_bundle(project, [*configs, *scripts], include, settings.max_source_mb * 1_000_000)
     now = datetime.now()
-    plan = Plan(
+    plan = SubmissionPlan(
         names=_names(options, config, now),
         parameters=parameters,
         bundle=bundle,
@@ -117,7 +117,7 @@ def _new_job(options: Namespace, settings: SageMakerSettings, project: Path, log
     if settings.role is None and not (only_image or options.dry_run):
         raise OperatorError(f"no execution role is set: set `role` in {FILE}, or ROLLYARD_SAGEMAKER_ROLE")
     target = find_target(settings, offline=options.dry_run)
-    submission = Submission(settings, target, log, _print)
+    submission = SageMakerSubmission(settings, target, log, _print)
     if options.dry_run:
         for line in describe(settings, target, plan, submission, log, build=options.build, push=options.push):
             print(line)
@@ -243,7 +243,7 @@ def _wait(settings: SageMakerSettings, name: str, poll_s: float | None) -> int:
     return EXIT_DONE if job.status == "Completed" else EXIT_FAILED
 
 
-def _iam_target(settings: SageMakerSettings, offline: bool) -> Target:
+def _iam_target(settings: SageMakerSettings, offline: bool) -> SageMakerTarget:
     """Return the target, with placeholders if there are no credentials yet, because these may require the policy."""
     try:
         return find_target(settings, offline=offline)

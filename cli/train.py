@@ -27,14 +27,14 @@ from rollyard.records.terminal import plain_line
 from rollyard.services.config.overrides import refuse_secrets
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.settings_file import load_settings
-from rollyard.services.datasets.tasks import Tasks
+from rollyard.services.datasets.tasks import DatasetTasks
 from rollyard.services.http.ray_address import ray_authentication
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import COMMAND_LINE, parse_settings
 from rollyard.training.metrics_log import MakeTracker, short_name, value_text
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
 from rollyard.training.ray_trainer import run_on_ray
-from rollyard.training.run_folder import RunFolder, completed_step
+from rollyard.training.run_folder import TrainingFolder, completed_step
 from rollyard.training.run_paths import TrainingPaths, version_of_step
 from rollyard.training.start_checks import TrainPlan, check
 from rollyard.training.train import MainProcess, TrainingEnd, is_main_process, train
@@ -124,7 +124,7 @@ def heading(plan: TrainPlan) -> str:
     return "\n".join(plain_line(line) for line in [*lines, *(f"note: {note}" for note in plan.notes)])
 
 
-def _evaluation(config: TrainConfig, tasks: Tasks | None) -> str:
+def _evaluation(config: TrainConfig, tasks: DatasetTasks | None) -> str:
     if tasks is None:
         return "none (evaluation.input_jsonl_fpath is not set)"
     settings = config.evaluation
@@ -239,7 +239,7 @@ def _train(plan: TrainPlan, arguments: Sequence[str], messages: Messages) -> Tra
         # Otherwise, the Trainer would also use the GPUs of the engines.
         os.environ["CUDA_VISIBLE_DEVICES"] = plan.gpus[0]
     command = ["ng_train", *arguments]
-    with RunFolder.opened(config, command=command, project=plan.here, print_line=print_line) as folder:
+    with TrainingFolder.opened(config, command=command, project=plan.here, print_line=print_line) as folder:
         model = plan.model.fetch()
         _quiet_libraries()
         with start_blocking_portal(backend_options={"use_uvloop": True}) as portal:

@@ -22,7 +22,7 @@ from pydantic import Field
 from rollyard.analysis.viewer.app import Viewer, ViewerSettings
 from rollyard.analysis.viewer.export import MAX_EXPORTED, ExportView, export
 from rollyard.analysis.viewer.library import FileIndex
-from rollyard.analysis.viewer.responses import AccessMiddleware
+from rollyard.analysis.viewer.responses import ViewerAccessMiddleware
 from rollyard.analysis.viewer.series import SeriesSource, files_as_series, training_series
 from rollyard.analysis.viewer.token_texts import TokenDecoder, load_tokenizer
 from rollyard.analysis.viewer.training import TrainingFolder, TrainingIndex
@@ -197,7 +197,7 @@ async def _serve(
         find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), default=None)
         settings = ViewerSettings(options.author, options.read_only, options.pass_threshold, options.workers)
         viewer = Viewer(file_index, series, replays, decoder, FoundRun(transport, find), settings)
-        protected_app = AccessMiddleware(viewer.app, _access(options, token), token=token)
+        protected_app = ViewerAccessMiddleware(viewer.app, _access(options, token), token=token)
         async with (
             viewer,
             listening(protected_app, sock, ws="none", lifespan="off", timeout_graceful_shutdown=1) as serving,

@@ -105,7 +105,7 @@ class Logical:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonNode:
     operator: ComparisonOperator
     left: Node
     right: Node
@@ -119,12 +119,12 @@ class Arithmetic:
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     function: FunctionName
     arguments: tuple[Node, ...]
 
 
-Node = Constant | Items | Field | Not | Logical | Comparison | Arithmetic | Call
+Node = Constant | Items | Field | Not | Logical | ComparisonNode | Arithmetic | FunctionCall
 
 
 def fields_of(node: Node) -> Iterator[FieldPath]:
@@ -134,10 +134,10 @@ def fields_of(node: Node) -> Iterator[FieldPath]:
             yield path
         case Not(operand):
             yield from fields_of(operand)
-        case Logical(_, parts) | Call(_, parts):
+        case Logical(_, parts) | FunctionCall(_, parts):
             for part in parts:
                 yield from fields_of(part)
-        case Comparison(_, left, right) | Arithmetic(_, left, right):
+        case ComparisonNode(_, left, right) | Arithmetic(_, left, right):
             yield from fields_of(left)
             yield from fields_of(right)
 
@@ -261,7 +261,7 @@ class _Parser:
         for operator, left, right in zip(operators, nodes[:-1], nodes[1:], strict=True):
             if type(operator) not in _COMPARISONS:
                 raise self._refusal(found, "`is` is not known; use == or !=")
-            comparisons.append(Comparison(_COMPARISONS[type(operator)], left, right))
+            comparisons.append(ComparisonNode(_COMPARISONS[type(operator)], left, right))
         return comparisons[0] if len(comparisons) == 1 else Logical("and", tuple(comparisons))
 
     def _call(self, found: ast.expr, name: str, arguments: Sequence[ast.expr]) -> Node:
@@ -274,7 +274,7 @@ class _Parser:
         expected = _ARGUMENTS[function]
         if len(arguments) != expected:
             raise self._refusal(found, f"{name} has {len(arguments)} arguments; expected {expected}")
-        return Call(function, tuple(map(self.node, arguments)))
+        return FunctionCall(function, tuple(map(self.node, arguments)))
 
     def _parts(self, found: ast.expr) -> tuple[str | int, ...]:
         match found:

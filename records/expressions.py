@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from rollyard.records.expression_parser import (
     Arithmetic,
     ArithmeticOperator,
-    Call,
-    Comparison,
+    ComparisonNode,
     ComparisonOperator,
     Constant,
     Field,
     FieldPath,
+    FunctionCall,
     Items,
     Logical,
     Node,
@@ -152,13 +152,13 @@ class _Evaluation:
                 return _joined(np.logical_or, [self.mask(operand) for operand in operands])
             case Not(operand):
                 return ~self.mask(operand)
-            case Comparison(("in" | "not in") as name, left, right):
+            case ComparisonNode(("in" | "not in") as name, left, right):
                 among = self._is_in(left, right)
                 return ~among if name == "not in" else among
-            case Comparison(("==" | "!=") as name, left, right):
+            case ComparisonNode(("==" | "!=") as name, left, right):
                 equal = _equal(self.column(left), self.column(right))
                 return ~equal if name == "!=" else equal
-            case Comparison(name, left, right):
+            case ComparisonNode(name, left, right):
                 return _ordered(name, self.column(left), self.column(right))
         found = self.column(node)
         if found.numeric:
@@ -173,13 +173,13 @@ class _Evaluation:
                 return self._columns[path]
             case Arithmetic(name, left, right):
                 return self._arithmetic(name, self.column(left), self.column(right))
-            case Call("len", (argument,)):
+            case FunctionCall("len", (argument,)):
                 return numbers(self._mapped(argument, _length))
-            case Call("abs", (argument,)):
+            case FunctionCall("abs", (argument,)):
                 return numbers(np.abs(_as_numbers(self.column(argument))))
-            case Call("lower", (argument,)):
+            case FunctionCall("lower", (argument,)):
                 return column_of([_lower(value) for value in self.column(argument).objects()])
-            case Call(("startswith" | "endswith") as name, (text, part)):
+            case FunctionCall(("startswith" | "endswith") as name, (text, part)):
                 pairs = zip(self.column(text).objects(), self.column(part).objects(), strict=True)
                 return truths(np.array([_affix(name, whole, affix) for whole, affix in pairs], bool))
             case Items(values):

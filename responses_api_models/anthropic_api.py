@@ -25,8 +25,7 @@ from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.conversion import unconvertible
 from rollyard.responses_api_models.request_validation import check_responses_request
 from rollyard.responses_api_models.upstream.sse import data_of, payload_of, split_events
-from rollyard.services.http.problem import PROBLEM_TYPE
-from rollyard.services.http.request import RawRequest, RawResponse
+from rollyard.services.http.request import PROBLEM_TYPE, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import check_response, malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 

@@ -32,8 +32,7 @@ from rollyard.responses_api_models.conversion import (
     wants_logprobs,
 )
 from rollyard.responses_api_models.upstream.sse import DONE, DONE_EVENT, data_of, error_of, payload_of
-from rollyard.services.http.problem import to_problem
-from rollyard.services.http.request import RawRequest
+from rollyard.services.http.request import RawRequest, to_problem
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.response_validity import (
     calls_of,

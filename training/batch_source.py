@@ -15,10 +15,10 @@ from rollyard.records.errors import Failure, RunError
 from rollyard.records.manifest import ChangedCode, ChangedParameters
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import Rollout, Tasks
+from rollyard.services.datasets.tasks import DatasetTasks, Rollout
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
-from rollyard.services.rollouts.collector import Limits
-from rollyard.training.groups import Group, groups_of
+from rollyard.services.rollouts.collector import CollectionLimits
+from rollyard.training.groups import RolloutGroup, groups_of
 from rollyard.training.run_paths import TrainingPaths
 from rollyard.training.step_files import (
     STALE,
@@ -48,7 +48,7 @@ class StackBatchSource(BatchSource):
     def __init__(
         self,
         stack: TrainingStack,
-        tasks: Tasks,
+        tasks: DatasetTasks,
         config: TrainConfig,
         paths: TrainingPaths,
         position: Mapping[str, int],
@@ -165,7 +165,7 @@ class StepPlayer:
     def __init__(
         self,
         stack: TrainingStack,
-        data: Tasks,
+        data: DatasetTasks,
         config: TrainConfig,
         paths: TrainingPaths,
         order: TaskOrder,
@@ -281,7 +281,7 @@ class StepPlayer:
             config.agent_name,
             config.group_size,
             params=self._params,
-            limits=Limits(
+            limits=CollectionLimits(
                 config.num_samples_in_parallel, config.max_attempts, config.rollout_timeout_s, config.max_failure_rate
             ),
             is_final=lambda kind, server: self._rules.is_final(kind, server, agents),
@@ -305,7 +305,7 @@ class StepPlayer:
         keys = _group_keys([task_key(row.row) for row in rows])
         return await asyncio.to_thread(read_members, files, keys, self._config.group_size, step, self._rules)
 
-    def _groups(self, members: StepMembers) -> list[Group]:
+    def _groups(self, members: StepMembers) -> list[RolloutGroup]:
         scale = self._config.loss.resolved.scale
         return groups_of(members.members, scale=scale, min_members=self._config.min_group_members)
 

@@ -26,7 +26,7 @@ _PARTIAL = re.compile(r"\.step_\d{6,}\.partial")
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class TrainingCheckpoint:
     folder: Path
     step: int
     """Number of updates before it."""
@@ -43,7 +43,7 @@ class Checkpoints:
         self._keep = keep
         self._print_line = print_line
 
-    def newest(self) -> Checkpoint | None:
+    def newest(self) -> TrainingCheckpoint | None:
         """Return the newest complete checkpoint; None if there is none.
 
         Damaged ones that are newer get another name, so that they are neither used nor in the way; a line is printed
@@ -72,7 +72,7 @@ class Checkpoints:
         """Return the path that `begin` returns."""
         return self._root / f".{version_of_step(step)}.partial"
 
-    def commit(self, step: int, version: str, position: Mapping[str, int]) -> Checkpoint:
+    def commit(self, step: int, version: str, position: Mapping[str, int]) -> TrainingCheckpoint:
         """Give the folder its final name once all files are on disk, and remove old checkpoints.
 
         Raises RunError if a file cannot be written.
@@ -94,7 +94,7 @@ class Checkpoints:
             raise RunError(f"cannot write {folder}: {error.strerror}") from error
         replace(self._root / LATEST, orjson.dumps({"last_checkpoint": folder.name, "step": step}) + b"\n")
         self._prune()
-        return Checkpoint(folder, step, version, position)
+        return TrainingCheckpoint(folder, step, version, position)
 
     def _prune(self) -> None:
         for _, folder in self._found()[: -self._keep]:
@@ -117,7 +117,7 @@ class _DamagedError(Exception):
     pass
 
 
-def _read(folder: Path, step: int) -> Checkpoint:
+def _read(folder: Path, step: int) -> TrainingCheckpoint:
     """Return a checkpoint after reading all of its files. Raises _DamagedError."""
     try:
         manifest: Json = orjson.loads((folder / MANIFEST).read_bytes())
@@ -130,7 +130,7 @@ def _read(folder: Path, step: int) -> Checkpoint:
                 raise _DamagedError(f"{name} is not what was written")
         if manifest["step"] != step:
             raise _DamagedError(f"it is that of step {manifest['step']}")
-        return Checkpoint(folder, step, manifest["version"], manifest["position"])
+        return TrainingCheckpoint(folder, step, manifest["version"], manifest["position"])
     except FileNotFoundError:
         raise _DamagedError(f"{MANIFEST} is missing") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -116,7 +116,7 @@ _MIN_DEVIATION = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RolloutGroup:
     """The rollouts of one task. `advantages` has a number for each member, 0 for those that are left out."""
 
     task_key: str
@@ -126,7 +126,7 @@ class Group:
     """Why the group does not take part in the update; None if it does. Its advantages are then 0."""
 
 
-def groups_of(members: Iterable[GroupMember], *, scale: Scale, min_members: int = 2) -> list[Group]:
+def groups_of(members: Iterable[GroupMember], *, scale: Scale, min_members: int = 2) -> list[RolloutGroup]:
     """Group rollouts by task, in the order of each task's first member, and compute their advantages.
 
     An advantage is (reward - mean of the group) / (standard deviation + 1e-4), as in TRL's GRPOTrainer: mean and
@@ -141,7 +141,7 @@ def groups_of(members: Iterable[GroupMember], *, scale: Scale, min_members: int 
     return [_group(key, found, scale, batch, min_members) for key, found in by_task.items()]
 
 
-def _group(key: str, members: Sequence[GroupMember], scale: Scale, batch: float, min_members: int) -> Group:
+def _group(key: str, members: Sequence[GroupMember], scale: Scale, batch: float, min_members: int) -> RolloutGroup:
     rewards = [member.reward for member in members if member.counts]
     skipped = _skip_reason(members, rewards, min_members)
     advantages = (0.0,) * len(members)
@@ -149,7 +149,7 @@ def _group(key: str, members: Sequence[GroupMember], scale: Scale, batch: float,
         mean = statistics.fmean(rewards)
         divisor = {"group": _deviation(rewards) + _EPSILON, "batch": batch + _EPSILON, "none": 1.0}[scale]
         advantages = tuple((member.reward - mean) / divisor if member.counts else 0.0 for member in members)
-    return Group(key, tuple(members), advantages, skipped)
+    return RolloutGroup(key, tuple(members), advantages, skipped)
 
 
 def _skip_reason(members: Sequence[GroupMember], rewards: Sequence[float], min_members: int) -> SkipReason | None:

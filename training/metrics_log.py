@@ -177,7 +177,7 @@ NO_LOGGER = "none"
 _TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 
 
-class Tracker(Protocol):
+class MetricsTracker(Protocol):
     """A run in an experiment tracker, which continues one with the same id."""
 
     def log(self, metrics: Mapping[str, float], step: int) -> None: ...
@@ -185,7 +185,7 @@ class Tracker(Protocol):
     def close(self, *, failed: bool) -> None: ...
 
 
-MakeTracker = Callable[[str, str, Json, str], Tracker]
+MakeTracker = Callable[[str, str, Json, str], MetricsTracker]
 """Starts a run of a project: its names, its config and its id."""
 
 
@@ -253,7 +253,7 @@ class TrackerSink:
     Biases ignores steps before the last one that it has.
     """
 
-    def __init__(self, tracker: Tracker, *, one_slash: bool = False) -> None:
+    def __init__(self, tracker: MetricsTracker, *, one_slash: bool = False) -> None:
         """`one_slash`: replace further slashes in names by dots, as in train/reward.format."""
         self._tracker = tracker
         self._one_slash = one_slash

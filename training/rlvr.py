@@ -17,7 +17,7 @@ from rollyard.services.server.settings import parse_settings
 from rollyard.training.train_config import TrainConfig
 
 
-class Section(BaseModel):
+class RlvrSection(BaseModel):
     """Base class of the sections. Unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -29,21 +29,21 @@ class OpenSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
 
-class RunSection(Section):
+class RunSection(RlvrSection):
     name: str | None = None
     seed: int = 42
     port_start: int | None = None
 
 
-class ModelSection(Section):
+class ModelSection(RlvrSection):
     path: str
 
 
-class TokenizerSection(OpenSection):
+class RlvrTokenizerSection(OpenSection):
     pretrained_model_name_or_path: str | None = None
 
 
-class TrainingSection(Section):
+class TrainingSection(RlvrSection):
     num_epochs: int | None = Field(default=None, ge=1)
     max_steps: int | None = Field(default=None, ge=1)
     max_staleness: int = Field(default=0, ge=0)
@@ -65,7 +65,7 @@ class TrainingSection(Section):
     alpha_sft: float = 0.0
 
 
-class LossSection(Section):
+class LossSection(RlvrSection):
     name: Literal["grpo", "drgrpo", "dapo"] = "drgrpo"
     beta: float = Field(default=0.0, ge=0)
     eps: float | None = None
@@ -74,13 +74,13 @@ class LossSection(Section):
     C: float | None = Field(default=None, gt=0)
 
 
-class DataIterSection(Section):
+class DataIterSection(RlvrSection):
     system_prompt: str = ""
     assistant_prefix: str = ""
     skip_chat_template: bool = True
 
 
-class SamplingSection(Section):
+class SamplingSection(RlvrSection):
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = -1
@@ -91,21 +91,21 @@ class SamplingSection(Section):
     stop: str | tuple[str, ...] = ()
 
 
-class BufferSection(Section):
+class BufferSection(RlvrSection):
     maxsize: int = 0
     max_reads: int = 1
 
 
-class RoleSection(Section):
+class RoleSection(RlvrSection):
     name: str
     kind: Literal["titan", "vllm"]
     config: Json = Field(default_factory=dict)
 
 
-class RlvrConfig(Section):
+class RlvrConfig(RlvrSection):
     run: RunSection = RunSection()
     model: ModelSection
-    tokenizer: TokenizerSection = TokenizerSection()
+    tokenizer: RlvrTokenizerSection = RlvrTokenizerSection()
     training: TrainingSection
     verifier: Json = Field(default_factory=dict)
     loss: LossSection = LossSection()

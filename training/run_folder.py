@@ -32,7 +32,7 @@ _DATASETS = {_DATA: "dataset", _EVALUATION: "evaluation dataset"}
 _PACKAGES = ("rollyard", "torch", "transformers", "trl", "accelerate", "peft", "vllm")
 
 
-class RunFolder:
+class TrainingFolder:
     """Config, record and git state of a run. Only one process at a time has it open."""
 
     def __init__(self, config: TrainConfig, record: Json) -> None:
@@ -44,7 +44,7 @@ class RunFolder:
     @contextmanager
     def opened(
         cls, config: TrainConfig, *, command: Sequence[str], project: Path, print_line: Callable[[str], None]
-    ) -> Iterator[RunFolder]:
+    ) -> Iterator[TrainingFolder]:
         """Lock the folder, and record this start with its settings and the git state of `project`.
 
         Raises OperatorError if the folder has a run with other settings, and RunError if another process trains in it

@@ -17,7 +17,7 @@ from rollyard.services.config.overrides import refuse_secrets
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, notes_of, read_tasks
-from rollyard.services.datasets.tasks import Tasks
+from rollyard.services.datasets.tasks import DatasetTasks
 from rollyard.services.rollouts.collection import CollectionPlan, check_sampling
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.ray_launcher import check_cluster
@@ -148,7 +148,7 @@ def _refuse_unused(config: TrainConfig) -> None:
             raise OperatorError(f"head={config.head} uses a running stack, which has its own configs: remove {name}")
 
 
-def _evaluation_tasks(config: TrainConfig, agent: str | None, here: Path) -> Tasks | None:
+def _evaluation_tasks(config: TrainConfig, agent: str | None, here: Path) -> DatasetTasks | None:
     settings = config.evaluation
     if settings.input_jsonl_fpath is None:
         return None
@@ -179,8 +179,8 @@ class TrainPlan:
     model: InitialModel
     gpus: Sequence[str] | None
     """GPUs of this host; None if there are none."""
-    tasks: Tasks
-    evaluation_tasks: Tasks | None
+    tasks: DatasetTasks
+    evaluation_tasks: DatasetTasks | None
     notes: Sequence[str] = ()
 
     @property

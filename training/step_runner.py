@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal
 
 from rollyard.records.errors import RollyardError, RunError
 from rollyard.records.types import Json
-from rollyard.training.groups import Group
+from rollyard.training.groups import RolloutGroup
 from rollyard.training.metrics_log import MetricsLog
 from rollyard.training.policy_trainer import Save
 from rollyard.training.run_paths import TrainingPaths
@@ -378,7 +378,7 @@ class Traces:
             raise RunError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _entry_of_group(group: Group, used: set[int], step: int) -> Json:
+def _entry_of_group(group: RolloutGroup, used: set[int], step: int) -> Json:
     entry: Json = {"event": "skipped" if group.skipped else "used", "step": step, "task_key": group.task_key}
     if group.skipped:
         entry["reason"] = group.skipped
@@ -393,7 +393,7 @@ def _entry_of_group(group: Group, used: set[int], step: int) -> Json:
     }
 
 
-def _entries_of_failures(group: Group, step: int) -> list[Json]:
+def _entries_of_failures(group: RolloutGroup, step: int) -> list[Json]:
     return [
         {
             "event": "failed",

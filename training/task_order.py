@@ -11,7 +11,7 @@ from rollyard.records.errors import RunError
 from rollyard.records.rollout_keys import digest
 from rollyard.records.rows import with_seed
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import Rollout, Tasks
+from rollyard.services.datasets.tasks import DatasetTasks, Rollout
 
 _AGAIN = "again"
 
@@ -120,7 +120,13 @@ class StepTasks:
     """Implements `Tasks`. A task's index is its place in the step, because a step may use a row more than once."""
 
     def __init__(
-        self, data: Tasks, draws: Sequence[Draw], rows: Sequence[Rollout], *, first: int, sampling: Sampling | None
+        self,
+        data: DatasetTasks,
+        draws: Sequence[Draw],
+        rows: Sequence[Rollout],
+        *,
+        first: int,
+        sampling: Sampling | None,
     ) -> None:
         """`rows`: the row of each draw. `first`: index of the first task to play; those before it have been played.
         `sampling`: None: the engine samples without seeds.
@@ -146,7 +152,7 @@ class StepTasks:
                 yield replace(self._rows[index], task_index=index, rollout_index=repeat, row=row)
 
 
-def rows_at(data: Tasks, indices: Collection[int]) -> dict[int, Rollout]:
+def rows_at(data: DatasetTasks, indices: Collection[int]) -> dict[int, Rollout]:
     """Return rows of a dataset by index, in one pass. Raises RunError if one of them has changed."""
     wanted, found = set(indices), dict[int, Rollout]()
     for rollout in data.rollouts(1):

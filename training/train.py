@@ -19,13 +19,18 @@ from anyio.from_thread import BlockingPortal
 
 from rollyard.records.errors import Failure, RunError
 from rollyard.records.jsonl import iter_jsonl, skip
-from rollyard.services.datasets.tasks import Tasks
+from rollyard.records.manifest import ChangedParameters
+from rollyard.records.rewards import is_measured
+from rollyard.records.types import Json
+from rollyard.services.datasets.tasks import DatasetTasks
+from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, StackClients
+from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.training.batch_source import StackBatchSource
-from rollyard.training.checkpoints import Checkpoint, Checkpoints
-from rollyard.training.evaluator import Evaluator
+from rollyard.training.checkpoints import Checkpoints, TrainingCheckpoint
+from rollyard.training.groups import completion_tokens, has_parse_error
 from rollyard.training.metrics_log import MakeTracker, MetricsLog, MetricsSink, sinks_of
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
-from rollyard.training.run_folder import RunFolder
+from rollyard.training.run_folder import TrainingFolder
 from rollyard.training.run_paths import TrainingPaths, version_of_step
 from rollyard.training.step_runner import MeasureParity, Schedule, StackCalls, StackParts, StepRunner, Traces
 from rollyard.training.train_config import TrainConfig
@@ -41,6 +46,102 @@ from rollyard.training.weight_publisher import (
     resolved_method,
 )
 
+
+class Evaluator:
+    """Evaluates into files of the run folder. An interrupted evaluation continues where it stopped."""
+
+    def __init__(
+        self,
+        stack: StackClients,
+        tasks: DatasetTasks,
+        config: TrainConfig,
+        paths: TrainingPaths,
+        *,
+        print_line: Callable[[str], None],
+    ) -> None:
+        self._stack = stack
+        self._tasks = tasks
+        self._config = config
+        self._paths = paths
+        self._print_line = print_line
+
+    async def evaluate(self, step: int) -> dict[str, float]:
+        """Play every row with the weights after `step` updates, and return the metrics without a prefix.
+
+        Raises RunError if the collection stops, for example because too many rollouts fail.
+        """
+        output = self._paths.evaluation(step)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            await self._collect(self._plan(output), step)
+        except ChangedParameters as error:
+            # The servers have other settings since an earlier start. Rollouts of both must not be mixed.
+            self._print_line(f"{output.name} is played from the start: {error}")
+            await self._collect(self._plan(output, overwrite=True), step)
+        return evaluation_metrics(_rows(output), self._tasks.count * self._config.evaluation.num_repeats)
+
+    async def _collect(self, plan: CollectionPlan, step: int) -> None:
+        opened = OpenCollection.opened(plan, self._tasks, self._stack)
+        async with opened as collection:
+            state = await collection.run(print_line=self._print_line)
+            if state == "stopped":
+                raise RunError(f"the evaluation after {step} updates stopped: {collection.stopped_because}")
+
+    def _plan(self, output: Path, *, overwrite: bool = False) -> CollectionPlan:
+        settings, config = self._config.evaluation, self._config
+        return CollectionPlan(
+            output=output,
+            agent=config.agent_name,
+            repeats=settings.num_repeats,
+            params=settings.responses_create_params,
+            overwrite=overwrite,
+            # The servers of a resumed run may have newer code. As in training, the rows are marked with it.
+            accept_changed_code=True,
+            limits=CollectionLimits(
+                parallel=settings.num_samples_in_parallel,
+                max_attempts=config.max_attempts,
+                rollout_timeout_s=config.rollout_timeout_s,
+                max_failure_rate=config.max_failure_rate,
+            ),
+        )
+
+
+def evaluation_metrics(rows: Iterator[Json], expected: int) -> dict[str, float]:
+    """Return the metrics of an evaluation of `expected` rollouts.
+
+    Means are over the measured rollouts, as in training. `failed_rollouts` counts the others, which have no reward.
+    """
+    rewards: list[float] = []
+    successes: list[bool] = []
+    tokens = parse_errors = 0
+    for row in rows:
+        if not is_measured(row):
+            continue
+        rewards.append(float(row["reward"]))
+        if isinstance(row.get("success"), bool):
+            successes.append(row["success"])
+        tokens += completion_tokens(row)
+        parse_errors += has_parse_error(row)
+    count = len(rewards)
+    found: dict[str, float] = {"failed_rollouts": expected - count}
+    if not count:
+        return found
+    found |= {
+        "reward": sum(rewards) / count,
+        "parse_err_rate": parse_errors / count,
+        "avg_completion_length": tokens / count,
+        "total_completion_tokens": tokens,
+    }
+    if successes:
+        # Two names of the field for the same share: evaluations of datasets have an accuracy.
+        found["correct_rate"] = found["accuracy"] = sum(successes) / count
+    return found
+
+
+def _rows(output: Path) -> Iterator[Json]:
+    return (line.value for line in iter_jsonl(output, skip)) if output.exists() else iter(())
+
+
 TrainingEnd = Literal["complete", "interrupted"]
 MakeTrainer = Callable[[TrainerHooks], PolicyTrainer]
 """Creates the trainer of this process."""
@@ -54,13 +155,13 @@ _STATUS_S = 60.0
 class MainProcess:
     """What only the main process of a training has."""
 
-    folder: RunFolder
+    folder: TrainingFolder
     portal: BlockingPortal
     """Runs coroutines in the event loop of the stack's clients."""
     stack: TrainingStack
-    tasks: Tasks
+    tasks: DatasetTasks
     """The dataset to train on."""
-    evaluation_tasks: Tasks | None = None
+    evaluation_tasks: DatasetTasks | None = None
     """The dataset to evaluate on; None: no evaluation."""
     seeded: bool = False
     """Send a sampling seed with each rollout, for engines whose sampling is deterministic."""
@@ -93,7 +194,7 @@ def train(
 
 
 def run_training(
-    folder: RunFolder,
+    folder: TrainingFolder,
     portal: BlockingPortal,
     make_parts: MakeParts,
     make_trainer: MakeTrainer,
@@ -168,7 +269,7 @@ class TrainingLoop:
         self._version = version
         self._saved = -1
 
-    def run(self, checkpoint: Checkpoint | None) -> None:
+    def run(self, checkpoint: TrainingCheckpoint | None) -> None:
         """Train from a checkpoint until training ends. The last complete update has a checkpoint then.
 
         Raises the main process's error.
@@ -179,7 +280,7 @@ class TrainingLoop:
             if self._main is not None:
                 self._main.close()
 
-    def _run(self, checkpoint: Checkpoint | None) -> None:
+    def _run(self, checkpoint: TrainingCheckpoint | None) -> None:
         folder = self._trainer.share(str(checkpoint.folder) if checkpoint else None)
         self._trainer.run(Path(folder) if folder else None)
         # Without an update, the next start begins with the initial model again.
@@ -248,7 +349,7 @@ def _evaluated_steps(metrics: Path) -> set[int]:
     return {line.value["step"] for line in lines if any(name.startswith("eval/") for name in line.value)}
 
 
-def _version_names(folder: RunFolder) -> Callable[[int], str]:
+def _version_names(folder: TrainingFolder) -> Callable[[int], str]:
     """Return the function that names the weights after so many updates. Each start has names of its own, because the
     engines may still have those of an earlier one. Those of a running stack may have been trained by other runs, too.
     """
@@ -261,7 +362,7 @@ def _checkpoints(config: TrainConfig, paths: TrainingPaths, print_line: Callable
     return Checkpoints(paths.checkpoints, keep=config.keep_checkpoints, print_line=print_line)
 
 
-def _sinks(folder: RunFolder, trackers: Mapping[str, MakeTracker]) -> list[MetricsSink]:
+def _sinks(folder: TrainingFolder, trackers: Mapping[str, MakeTracker]) -> list[MetricsSink]:
     config = folder.config
     return sinks_of(
         config.loggers,
@@ -274,7 +375,7 @@ def _sinks(folder: RunFolder, trackers: Mapping[str, MakeTracker]) -> list[Metri
 
 
 def _print_start(
-    found: Checkpoint | None, config: TrainConfig, folder: RunFolder, print_line: Callable[[str], None]
+    found: TrainingCheckpoint | None, config: TrainConfig, folder: TrainingFolder, print_line: Callable[[str], None]
 ) -> None:
     if found is not None:
         print_line(f"resuming after {found.step} updates, from {found.folder}")

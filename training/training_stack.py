@@ -29,7 +29,7 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpResponse, HttpTransport, Transport
 from rollyard.services.rollouts.collection import StackClients
-from rollyard.services.runtime.program import Program, ended_badly, until_ready
+from rollyard.services.runtime.program import ServerProgram, ended_badly, until_ready
 from rollyard.training.run_paths import TrainingPaths
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.weight_publisher import PolicyClient
@@ -79,7 +79,7 @@ async def training_stack(
     here, token = Path.cwd(), environ.get(TOKEN) or secrets.token_urlsafe(32)
     configs = server_configs(config, str(model_folder), present_gpus(environ), environ, here)
     command = configs.command(config, paths.root / "policy_server.yaml", paths.logs)
-    program = await Program.start(
+    program = await ServerProgram.start(
         "ng_run", command, paths.logs / "ng_run.log", {**environ, TOKEN: token}, here, title(command)
     )
     try:
@@ -127,14 +127,16 @@ class _Messages:
             if not line.startswith(_LEFT_OUT):
                 self._print_line(f"    {line.strip()}")
 
-    async def follow(self, program: Program) -> None:
+    async def follow(self, program: ServerProgram) -> None:
         while program.running:
             self.show(program.printed())
             await asyncio.sleep(FOLLOW_S)
 
 
 @asynccontextmanager
-async def _connected(config: TrainConfig, head: HeadFile, program: Program | None) -> AsyncIterator[TrainingStack]:
+async def _connected(
+    config: TrainConfig, head: HeadFile, program: ServerProgram | None
+) -> AsyncIterator[TrainingStack]:
     lag = LoopLag()
     http = HttpTransport(lag=lag)
     transport: Transport = http if program is None else ProgramTransport(http, program)
@@ -195,7 +197,7 @@ class ProgramTransport:
     Otherwise, every episode would be retried on servers that no longer exist.
     """
 
-    def __init__(self, transport: Transport, program: Program) -> None:
+    def __init__(self, transport: Transport, program: ServerProgram) -> None:
         self._transport = transport
         self._program = program
 

@@ -15,7 +15,7 @@ import orjson
 from rollyard.records.errors import RunError
 from rollyard.records.jsonl import replace
 from rollyard.records.types import Json
-from rollyard.training.groups import Group
+from rollyard.training.groups import RolloutGroup
 from rollyard.training.training_sequence import TrainingSequence, check_temperature
 
 
@@ -25,7 +25,7 @@ class Batch:
 
     step: int
     """Number of the update, counted from 1."""
-    groups: tuple[Group, ...]
+    groups: tuple[RolloutGroup, ...]
     position: Mapping[str, int]
     """Position in the data after this batch, for the checkpoint."""
     wait_s: float = 0.0
@@ -58,7 +58,7 @@ class Update:
         return sum(sequence.loss_tokens for sequence in self.sequences)
 
 
-def update_of(groups: Iterable[Group], *, max_seq_len: int, temperature: float) -> Update:
+def update_of(groups: Iterable[RolloutGroup], *, max_seq_len: int, temperature: float) -> Update:
     """Select the sequences that have a loss. Sequences longer than `max_seq_len` tokens have none: truncated ones would
     be other episodes than those that were rewarded.
 

@@ -21,7 +21,7 @@ from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.locked_files import sync_folder, sync_tree
 from rollyard.records.types import Json
 from rollyard.services.backoff import Backoff
-from rollyard.services.http.problem import raise_for_status
+from rollyard.services.http.request import raise_for_status
 from rollyard.services.http.transport import Transport
 from rollyard.training.train_config import WeightSettings
 

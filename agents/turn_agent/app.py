@@ -25,7 +25,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rewards import check_reward, tidy
 from rollyard.records.rollout_types import PlayedEpisode, Response, ResponseItem
 from rollyard.records.types import FinishReason, Json
-from rollyard.services.http.problem import PROBLEM_TYPE, raise_for_status, with_server
+from rollyard.services.http.request import PROBLEM_TYPE, raise_for_status, with_server
 from rollyard.services.responses import response_validity
 from rollyard.services.responses.response_validity import read_answer
 from rollyard.services.server.app import Context

@@ -11,8 +11,8 @@ from pydantic import Field
 from rollyard.analysis.charts.svg import (
     NARROW,
     Axis,
-    Frame,
-    Scale,
+    AxisScale,
+    PlotFrame,
     Svg,
     Value,
     cut,
@@ -91,7 +91,7 @@ _LETTER = 7.4
 
 
 @dataclass(frozen=True)
-class Row:
+class ChartRow:
     """The name, value, label and optional link of a bar."""
 
     name: str
@@ -100,7 +100,7 @@ class Row:
     href: str | None = None
 
 
-def bars(label: str, rows: Sequence[Row]) -> Svg:
+def bars(label: str, rows: Sequence[ChartRow]) -> Svg:
     """Draw the first twelve rows as bars, scaled to the largest value."""
     rows = rows[:MAX_ROWS]
     most = max((row.value for row in rows), default=0.0) or 1.0
@@ -140,9 +140,9 @@ def histogram(label: str, bars: Sequence[Bar], x: Axis, y: Axis, x_ticks: Sequen
     if len(bars) == 1:
         low, high = low - alone, high + alone
     values = [bar.value for bar in bars]
-    frame = Frame(
-        Scale(low, high, ticks=8, integers=x.integers),
-        Scale(min(0.0, *values, 0.0), max(0.0, *values) or 1.0, ticks=6, integers=y.integers),
+    frame = PlotFrame(
+        AxisScale(low, high, ticks=8, integers=x.integers),
+        AxisScale(min(0.0, *values, 0.0), max(0.0, *values) or 1.0, ticks=6, integers=y.integers),
         x,
         y,
         x_ticks=x_ticks,
@@ -152,7 +152,7 @@ def histogram(label: str, bars: Sequence[Bar], x: Axis, y: Axis, x_ticks: Sequen
     return drawing(label, frame.total_height, frame.around(marks), "framed", linked=linked)
 
 
-def _mark(frame: Frame, bar: Bar, low: float, high: float) -> Svg:
+def _mark(frame: PlotFrame, bar: Bar, low: float, high: float) -> Svg:
     left, right = frame.across.part(low), frame.across.part(high)
     top, foot = sorted((frame.at(bar.value), frame.at(0.0)))
     room = 0.06 * (right - left) if bar.high > bar.low else 0.0
@@ -197,8 +197,8 @@ def lines(label: str, drawn: Sequence[Line], x: Axis, y: Axis) -> Svg:
     points = [point for line in drawn for point in line.points]
     values = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
     low, high = (0.0, 1.0) if y.percent and not y.zoomed else (min(values), max(values))
-    across = Scale(min(p.x for p in points), max(p.x for p in points), ticks=8, integers=x.integers)
-    frame = Frame(across, Scale(low, high, ticks=6), x, y)
+    across = AxisScale(min(p.x for p in points), max(p.x for p in points), ticks=8, integers=x.integers)
+    frame = PlotFrame(across, AxisScale(low, high, ticks=6), x, y)
     shapes: list[Svg] = []
     for number, line in enumerate(drawn):
         shapes.append(_plot(frame, line, f"s{number}"))
@@ -215,19 +215,19 @@ def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
     return [points[round(index * (len(points) - 1) / (most - 1))] for index in range(most)]
 
 
-def plot(frame: Frame, kind: str, shapes: Sequence[Svg]) -> Svg:
+def plot(frame: PlotFrame, kind: str, shapes: Sequence[Svg]) -> Svg:
     """Wrap shapes in a view box that stretches over the plot. It is 1000 units wide and one unit high per pixel."""
     box = f"0 {frame.top:g} {_UNITS:g} {frame.height:g}"
     position: dict[str, Value] = {"x": "0", "y": frame.top, "width": "100%", "height": frame.height}
     return tag("svg", {"class": kind, **position, "viewBox": box, "preserveAspectRatio": "none"}, *shapes)
 
 
-def spot(frame: Frame, x: float, y: float) -> str:
+def spot(frame: PlotFrame, x: float, y: float) -> str:
     """Return the coordinates of a point in the view box of `plot`, as `x,y`."""
     return f"{_UNITS * frame.across.part(x):.1f},{frame.at(y):.1f}"
 
 
-def _plot(frame: Frame, line: Line, kind: str) -> Svg:
+def _plot(frame: PlotFrame, line: Line, kind: str) -> Svg:
     banded = [(p.x, p.low, p.high) for p in line.points if p.low is not None and p.high is not None]
     shapes = []
     if len(banded) > 1:
@@ -238,11 +238,11 @@ def _plot(frame: Frame, line: Line, kind: str) -> Svg:
     return plot(frame, "plot", [*shapes, tag("polyline", {"class": f"line {kind}", "points": path})])
 
 
-def _dot(frame: Frame, p: Point, kind: str) -> Svg:
+def _dot(frame: PlotFrame, p: Point, kind: str) -> Svg:
     return tag("circle", {"class": f"dot {kind}", "cx": percent(frame.across.part(p.x)), "cy": frame.at(p.y), "r": 3})
 
 
-def _names(frame: Frame, drawn: Sequence[Line]) -> list[Svg]:
+def _names(frame: PlotFrame, drawn: Sequence[Line]) -> list[Svg]:
     """Draw each line's name at its end: the first above its line and the others below, if they do not overlap."""
     labels, taken = [], list[float]()
     for number, line in enumerate(drawn):
@@ -275,7 +275,7 @@ def scatter(label: str, pairs: Sequence[Pair], x: Axis, y: Axis, *, diagonal: bo
     xs, ys = [pair.x for pair in pairs], [pair.y for pair in pairs]
     if diagonal:
         xs = ys = [*xs, *ys]
-    frame = Frame(Scale(min(xs), max(xs), ticks=6), Scale(min(ys), max(ys), ticks=6), x, y)
+    frame = PlotFrame(AxisScale(min(xs), max(xs), ticks=6), AxisScale(min(ys), max(ys), ticks=6), x, y)
     shapes: list[Svg] = []
     if diagonal:
         low, high = min(xs), max(xs)
@@ -330,7 +330,7 @@ _INTERVALS_PITCH = 42
 
 
 @dataclass(frozen=True)
-class Interval:
+class DrawnInterval:
     """An estimate and its confidence interval. If there is no interval, `low` and `high` are None."""
 
     name: str
@@ -340,12 +340,12 @@ class Interval:
     tip: str
 
 
-def intervals(label: str, rows: Sequence[Interval], x: Axis, *, zero: bool = False) -> Svg:
+def intervals(label: str, rows: Sequence[DrawnInterval], x: Axis, *, zero: bool = False) -> Svg:
     """Draw each estimate as a dot on its interval, below its name. `zero` adds a line at zero."""
     ends = [value for row in rows for value in (row.mean, row.low, row.high) if value is not None]
     ends += [0.0] if zero else []
     room = (max(ends) - min(ends)) * 0.06
-    across = Scale(min(ends) - room, max(ends) + room)
+    across = AxisScale(min(ends) - room, max(ends) + room)
     foot = 8 + _INTERVALS_PITCH * len(rows)
     shapes = [
         tag("line", {"class": "grid", "x1": percent(at), "x2": percent(at), "y1": 4, "y2": foot})
@@ -395,8 +395,10 @@ def series(
     A series of more than 4,000 numbers is split into ranges, and only the lowest and the highest number of each range
     are drawn.
     """
-    across = Scale(xs[0], xs[-1], ticks=5, integers=x.integers)
-    frame = Frame(across, Scale(min(0.0, *ys), max(0.0, *ys) or 1.0, ticks=5, integers=y.integers), x, y, height=height)
+    across = AxisScale(xs[0], xs[-1], ticks=5, integers=x.integers)
+    frame = PlotFrame(
+        across, AxisScale(min(0.0, *ys), max(0.0, *ys) or 1.0, ticks=5, integers=y.integers), x, y, height=height
+    )
     spots = [spot(frame, xs[index], ys[index]) for index in drawn_indexes(ys)]
     if points:
         # A zero-length stroke with round caps stays a round dot when the plot is stretched.
@@ -410,7 +412,7 @@ def series(
     )
 
 
-def column(frame: Frame, xs: Sequence[float], part: range, describe: Tooltip) -> Svg:
+def column(frame: PlotFrame, xs: Sequence[float], part: range, describe: Tooltip) -> Svg:
     """Draw the hover area of a column, which extends halfway to its neighbours."""
     first, last = part[0], part[-1]
     left = frame.across.part((xs[max(first - 1, 0)] + xs[first]) / 2)

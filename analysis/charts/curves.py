@@ -30,8 +30,8 @@ from rollyard.analysis.charts.charts import (
 from rollyard.analysis.charts.svg import (
     STYLE,
     Axis,
-    Frame,
-    Scale,
+    AxisScale,
+    PlotFrame,
     Svg,
     Value,
     drawing,
@@ -200,7 +200,7 @@ def curve_plot(
     `averaged`: draw a long curve faintly, with its moving average on top.
     """
     values = [value for curve in curves for value in curve.values]
-    frame = Frame(_steps_scale(steps), _scale(values, y), Axis("step", integers=True), y, height=height)
+    frame = PlotFrame(_steps_scale(steps), _scale(values, y), Axis("step", integers=True), y, height=height)
     shapes: list[Svg] = []
     for number, curve in enumerate(curves):
         shapes += _curve(frame, curve, f"s{number}", averaged and len(curve.values) >= _MIN_AVERAGED)
@@ -220,12 +220,12 @@ def moving_average(values: Sequence[float], indexes: Sequence[int] | None = None
     return [(sums[end] - sums[start]) / (end - start) for start, end in ends]
 
 
-def _steps_scale(steps: tuple[int, int]) -> Scale:
+def _steps_scale(steps: tuple[int, int]) -> AxisScale:
     first, last = steps
-    return Scale(float(first), float(max(last, first + 1)), ticks=5, integers=True)
+    return AxisScale(float(first), float(max(last, first + 1)), ticks=5, integers=True)
 
 
-def _scale(values: Sequence[float], y: Axis) -> Scale:
+def _scale(values: Sequence[float], y: Axis) -> AxisScale:
     low, high = min(values), max(values)
     if low == high:  # a constant is read best by its distance from 0
         low, high = min(low, 0.0), max(high, 0.0)
@@ -233,11 +233,11 @@ def _scale(values: Sequence[float], y: Axis) -> Scale:
         low = 0.0
     room = _MARGIN * (high - low)
     if y.percent and low >= 0 and high <= 1:
-        return Scale(max(0.0, low - room), max(min(1.0, high + room), 0.01), ticks=5)
-    return Scale(low if low == 0 else low - room, high + room, ticks=5, integers=y.integers)
+        return AxisScale(max(0.0, low - room), max(min(1.0, high + room), 0.01), ticks=5)
+    return AxisScale(low if low == 0 else low - room, high + room, ticks=5, integers=y.integers)
 
 
-def _curve(frame: Frame, curve: Curve, kind: str, averaged: bool) -> list[Svg]:
+def _curve(frame: PlotFrame, curve: Curve, kind: str, averaged: bool) -> list[Svg]:
     chosen = drawn_indexes(curve.values, _MAX_POINTS)
     spots = [spot(frame, curve.steps[index], curve.values[index]) for index in chosen]
     shapes = [tag("polyline", {"class": f"line {kind}{' faint' if averaged else ''}", "points": " ".join(spots)})]
@@ -251,7 +251,7 @@ def _curve(frame: Frame, curve: Curve, kind: str, averaged: bool) -> list[Svg]:
     return shapes
 
 
-def _columns(frame: Frame, curves: Sequence[Curve], describe: Callable[[int, int], str]) -> list[Svg]:
+def _columns(frame: PlotFrame, curves: Sequence[Curve], describe: Callable[[int, int], str]) -> list[Svg]:
     steps = sorted({step for curve in curves for step in curve.steps})
     if len(steps) == 1:  # a column reaches halfway to its neighbours, which this one lacks
         hit: dict[str, Value] = {"x": 0, "width": 1000, "y": frame.top, "height": frame.height}

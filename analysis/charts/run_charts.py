@@ -10,10 +10,10 @@ from rollyard.analysis.charts.charts import (
     Bar,
     Chart,
     ChartLink,
-    Interval,
+    ChartRow,
+    DrawnInterval,
     Line,
     Point,
-    Row,
     bars,
     chart,
     histogram,
@@ -58,7 +58,7 @@ def agents(found: Sequence[Group], measured: int, links: Links | None = None) ->
 def stages(found: Sequence[Stage]) -> Chart:
     """Draw the share of the episodes' time that was spent in each stage."""
     shown = [(stage, stage.share) for stage in found if stage.share is not None and stage.stage != "total"]
-    rows = [Row(stage.stage, part, f"{share(part)} · {seconds(stage.seconds.mean)}") for stage, part in shown]
+    rows = [ChartRow(stage.stage, part, f"{share(part)} · {seconds(stage.seconds.mean)}") for stage, part in shown]
     caption = f"Most time is spent in {shown[0][0].stage}: {share(shown[0][1])} of the time of all rollouts."
     total = next((stage for stage in found if stage.stage == "total"), None)
     if total is not None:
@@ -73,7 +73,7 @@ def failures(found: Sequence[FailureKindCount], links: Links | None = None) -> C
     """Draw the number of failed attempts by kind."""
     hrefs = [links.rollouts(outcome="failed", end=kind.kind) if links else None for kind in found]
     rows = [
-        Row(kind.kind, kind.attempts, f"{pluralize(kind.attempts, 'attempt')} · {kind.lost:,} lost", href)
+        ChartRow(kind.kind, kind.attempts, f"{pluralize(kind.attempts, 'attempt')} · {kind.lost:,} lost", href)
         for kind, href in zip(found, hrefs, strict=True)
     ]
     attempts, lost = sum(kind.attempts for kind in found), sum(kind.lost for kind in found)
@@ -100,7 +100,7 @@ def _groups(
     for group, href in zip(found[:MAX_ROWS], hrefs, strict=False):
         part, reward = share(group.rollouts / (measured or 1)), short(group.mean_reward)
         label = f"{group.rollouts:,} · {part}{f' · reward {reward}' if means else ''}"
-        rows.append(Row(group.name, group.rollouts, label, href))
+        rows.append(ChartRow(group.name, group.rollouts, label, href))
         cells.append(((group.name, f"{group.rollouts:,}", part, *((reward,) if means else ())), href))
     if len(found) > MAX_ROWS:
         caption += f" The {MAX_ROWS} most frequent of {len(found):,}."
@@ -343,9 +343,9 @@ def difference_charts(found: Difference) -> list[Chart]:
     return charts
 
 
-def _row(name: str, found: Estimate, write: Write) -> Interval:
+def _row(name: str, found: Estimate, write: Write) -> DrawnInterval:
     label = f"{name}: {write(found.mean)}"
-    return Interval(label, found.mean, found.low, found.high, f"{label}{_interval(found, write)}")
+    return DrawnInterval(label, found.mean, found.low, found.high, f"{label}{_interval(found, write)}")
 
 
 def _interval(found: Estimate, write: Write) -> str:
@@ -413,7 +413,7 @@ def waiting(stages: Sequence[StageActivity]) -> Chart | None:
     """Draw the chart; return None if no rollout is in progress."""
     if not stages:
         return None
-    rows = [Row(f"{one.stage} at {one.server}", one.episodes, _label(one)) for one in stages]
+    rows = [ChartRow(f"{one.stage} at {one.server}", one.episodes, _label(one)) for one in stages]
     caption = f"{pluralize(sum(one.episodes for one in stages), 'rollout')} in progress, by stage."
     return chart("waiting", "Rollouts in progress by stage", bars(caption, rows), caption)
 

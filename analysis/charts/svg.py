@@ -169,7 +169,7 @@ class Axis:
         return short(0.0 if abs(value) < step / 1e6 else value)
 
 
-class Scale:
+class AxisScale:
     """A range of values with ticks at round numbers."""
 
     def __init__(self, low: float, high: float, *, ticks: int = 5, integers: bool = False) -> None:
@@ -202,11 +202,11 @@ _EDGE = 0.02
 
 
 @dataclass(frozen=True)
-class Frame:
+class PlotFrame:
     """The frame of a plot `height` pixels high, with the y-axis title above it and the x-axis ticks below it."""
 
-    across: Scale
-    up: Scale
+    across: AxisScale
+    up: AxisScale
     x: Axis
     y: Axis
     height: float = 150.0
@@ -234,7 +234,7 @@ class Frame:
         return [*grid, *marks, *labels, *ticks_below(self.across, self.x, foot, self.x_ticks)]
 
 
-def ticks_below(across: Scale, x: Axis, foot: float, ticks: Sequence[float] | None = None) -> list[Svg]:
+def ticks_below(across: AxisScale, x: Axis, foot: float, ticks: Sequence[float] | None = None) -> list[Svg]:
     """Draw the tick labels and the axis title below y = `foot`.
 
     If the tick labels would overlap on a phone screen, only every n-th label is drawn.

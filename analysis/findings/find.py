@@ -68,7 +68,7 @@ from rollyard.analysis.findings.exploits import (
     SameTextRewarded,
     SeveralAnswers,
     SolutionRead,
-    SpecialTokens,
+    SpecialTokensInAnswer,
     TestTampering,
 )
 from rollyard.analysis.findings.row_view import RowView
@@ -86,7 +86,7 @@ ROW_DETECTORS: tuple[RowDetector, ...] = (
     EmptyAnswerRewarded(),
     AnswerFarFromGold(),
     CopiedPrompt(),
-    SpecialTokens(),
+    SpecialTokensInAnswer(),
     AddressedGrader(),
     TestTampering(),
     SolutionRead(),

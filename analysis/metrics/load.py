@@ -61,7 +61,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """The lines that begin in one range of the file. Parts are sent between processes."""
 
     columns: Columns
@@ -115,10 +115,10 @@ def has_task_index(path: Path) -> bool | None:
     return indexed
 
 
-def _parts(path: Path, size: int, indexed: bool, workers: int, part: int, progress: Progress) -> list[Part]:
+def _parts(path: Path, size: int, indexed: bool, workers: int, part: int, progress: Progress) -> list[FilePart]:
     ranges = [(start, min(start + part, size)) for start in range(0, max(size, 1), part)]
     count = min(workers, len(ranges))
-    done: list[Part] = []
+    done: list[FilePart] = []
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(reading_pool(count)) if count > 1 else None
         for (start, stop), found in zip(ranges, read_parts(path, ranges, indexed, pool), strict=True):
@@ -154,7 +154,7 @@ def reading_pool(workers: int, *, nice: int = 0) -> Iterator[ProcessPoolExecutor
 
 def read_parts(
     path: Path, ranges: Sequence[tuple[int, int]], indexed: bool, pool: ProcessPoolExecutor | None = None
-) -> Iterator[Part]:
+) -> Iterator[FilePart]:
     """Read the ranges, in this process or in `pool`, and yield the part of each range in order.
 
     `indexed` states whether rows have a task index. Raises OSError if the file cannot be read, and BrokenProcessPool if
@@ -172,7 +172,7 @@ def read_parts(
 
 def read_part(
     path: Path, start: int, stop: int, indexed: bool, also: Callable[[RolloutRow, int], None] | None = None
-) -> Part:
+) -> FilePart:
     """Read the lines that begin in [start, stop). `also` receives every valid row and its byte offset.
 
     Raises OSError if the file cannot be read.
@@ -197,8 +197,8 @@ def read_part(
         bad = bad or (found.offset, problem)
         bad_lines += 1
     if torn is None:
-        return Part(parser.columns(), lines.end, bad, bad_lines)
-    return Part(parser.columns(), torn.offset if torn.number > 1 else 0, bad, bad_lines)
+        return FilePart(parser.columns(), lines.end, bad, bad_lines)
+    return FilePart(parser.columns(), torn.offset if torn.number > 1 else 0, bad, bad_lines)
 
 
 def _check_duplicates(path: Path, columns: Columns) -> None:

@@ -260,7 +260,7 @@ _NOISE = 1e-12
 
 
 @dataclass(frozen=True)
-class Level:
+class PairLevel:
     """Settings of tests and intervals."""
 
     alpha: float = 0.05
@@ -275,7 +275,7 @@ def difference(
     metric: Metric,
     before: Floats,
     after: Floats,
-    level: Level,
+    level: PairLevel,
     *,
     single: bool,
     equal_counts: Flags | None = None,
@@ -342,7 +342,7 @@ def _test(
     deviation: float,
     table: McNemar | None,
     span: float | None,
-    level: Level,
+    level: PairLevel,
 ) -> tuple[Interval | None, float | None, str]:
     """Return the interval, the p-value and the name of the test."""
     tasks, alpha = len(change), level.alpha
@@ -532,7 +532,7 @@ class PairedRuns:
             )
         return self._rollouts[metric.name]
 
-    def compare(self, metric: Metric, level: Level, dataset: str | None = None) -> PairedDifference | None:
+    def compare(self, metric: Metric, level: PairLevel, dataset: str | None = None) -> PairedDifference | None:
         """Return the difference over the tasks that have the metric in both runs; None if there is no such task."""
         rollouts = self.rollouts(metric)
         before = self.baseline.values(metric, rollouts[0])
@@ -570,7 +570,7 @@ def span_of(rollouts: Sequence[Floats]) -> float:
     return max(float(np.nanmax(values)) for values in rollouts) - min(float(np.nanmin(values)) for values in rollouts)
 
 
-def compare_runs(baseline: Run, candidate: Run, metrics: Sequence[Metric], level: Level) -> RunPair:
+def compare_runs(baseline: Run, candidate: Run, metrics: Sequence[Metric], level: PairLevel) -> RunPair:
     """Compare `candidate` with `baseline` on the tasks that both contain.
 
     `metrics` may be empty, which chooses solve rate and mean reward as far as they are defined. Raises OperatorError if
@@ -673,7 +673,7 @@ def compared_run(run: Run) -> ComparedRun:
     return ComparedRun(name=found.name, path=found.path, models=found.models, coverage=found.coverage, tasks=tasks)
 
 
-def _costs(paired: PairedRuns, level: Level) -> list[PairedDifference]:
+def _costs(paired: PairedRuns, level: PairLevel) -> list[PairedDifference]:
     found = []
     for name in (*COLUMNS, SECONDS):
         runs = paired.baseline.run, paired.candidate.run
@@ -799,7 +799,7 @@ class TaskChanges:
             why_not="",
             by=pairing.by,
             metric=metric.name,
-            difference=paired.compare(metric, Level()),
+            difference=paired.compare(metric, PairLevel()),
             only=(len(pairing.sides[0].key) - len(pairing.here), len(pairing.sides[1].key) - len(pairing.here)),
             task=(paired.baseline.first, paired.candidate.first),
             values=(paired.baseline.values(metric, rollouts[0]), paired.candidate.values(metric, rollouts[1])),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollyard.analysis.charts import run_charts
-from rollyard.analysis.charts.charts import Chart, Interval, chart, intervals
+from rollyard.analysis.charts.charts import Chart, DrawnInterval, chart, intervals
 from rollyard.analysis.charts.svg import Axis
 from rollyard.analysis.metrics.comparison import Change, DatasetDifference, Difference
 from rollyard.analysis.metrics.paired_tests import POWER
@@ -225,7 +225,7 @@ def _charts(pair: RunPair, alpha: float) -> list[Chart]:
     if not shares:
         return []
     rows = [
-        Interval(
+        DrawnInterval(
             f"{label(one)}: {change(one.metric, one.difference)}",
             one.difference,
             None if one.interval is None else one.interval.low,

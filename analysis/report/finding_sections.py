@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollyard.analysis.charts.charts import Chart, Interval, chart, intervals
+from rollyard.analysis.charts.charts import Chart, DrawnInterval, chart, intervals
 from rollyard.analysis.charts.svg import Axis, pluralize, share
 from rollyard.analysis.findings.detector import Finding, Findings
 from rollyard.analysis.metrics.profile_records import Profile
@@ -87,7 +87,7 @@ def _table(found: Sequence[Finding]) -> Table:
 
 def _charts(found: Sequence[Finding]) -> list[Chart]:
     rows = [
-        Interval(
+        DrawnInterval(
             f"{one.title}: {share(one.share.mean)}",
             one.share.mean,
             one.share.low,

@@ -20,7 +20,7 @@ from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.viewer.caches import ThrottledCache
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.responses import json_response
-from rollyard.analysis.viewer.rollout_list import Table, known
+from rollyard.analysis.viewer.rollout_list import RolloutTable, known
 from rollyard.analysis.viewer.run_file import RunFile, index_of
 from rollyard.records.types import Record
 
@@ -39,7 +39,7 @@ class TaskPair(Record):
     measured: tuple[int, int]
 
 
-class Comparison(Record):
+class ViewedComparison(Record):
     """GET /api/compare?first=0&second=1: the comparison of two runs.
 
     `sort` is one of task, change (of the solve rate, or of the mean reward if "solved" is undefined), first and second
@@ -87,10 +87,10 @@ class ComparedTasks:
         charts = [*side_by_side([first.profile, second.profile]), *difference_charts(comparison)]
         return cls(comparison, (task_a, task_b), (reward_a, reward_b), (solved_a, solved_b), (count_a, count_b), charts)
 
-    def page(self, runs: tuple[int, int], sort: str, start: int, limit: int) -> Comparison:
+    def page(self, runs: tuple[int, int], sort: str, start: int, limit: int) -> ViewedComparison:
         """Return a page of tasks. Tasks without a value for `sort` come last."""
         order = self._order(sort)[start : start + limit]
-        return Comparison(
+        return ViewedComparison(
             runs=runs,
             difference=self.difference if self.difference.tasks else None,
             note=" ".join(self.difference.notes),
@@ -202,7 +202,7 @@ def counterparts(run: RunFile, task: int, repeat: int, runs: Sequence[RunFile]) 
     return Counterparts(counterparts=found)
 
 
-def _counterpart(kind: Kind, run: RunFile, table: Table, index: int) -> Counterpart:
+def _counterpart(kind: Kind, run: RunFile, table: RolloutTable, index: int) -> Counterpart:
     line = table.line(index)
     return Counterpart(
         kind=kind,
@@ -215,7 +215,7 @@ def _counterpart(kind: Kind, run: RunFile, table: Table, index: int) -> Counterp
     )
 
 
-def _best(table: Table, indexes: Sequence[int]) -> int | None:
+def _best(table: RolloutTable, indexes: Sequence[int]) -> int | None:
     """Return the solved rollout with the highest reward, else the one with the highest reward."""
     measured = [index for index in indexes if table.measured[index]]
     return max(measured, key=lambda index: (table.success[index] == 1, table.reward[index]), default=None)

@@ -28,7 +28,7 @@ from rollyard.analysis.viewer.fields import DEFAULT
 from rollyard.analysis.viewer.findings import examined_now, view_of
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.note_routes import READ_ONLY_FILE, notes_summary, notes_view
-from rollyard.analysis.viewer.rollout_list import SORTS, Indexes, Query, Table
+from rollyard.analysis.viewer.rollout_list import SORTS, Indexes, Query, RolloutTable
 from rollyard.analysis.viewer.run_file import Replays, RunFile, numbers_of, rollout_view
 from rollyard.analysis.viewer.token_texts import TokenDecoder, decoded_rollout
 from rollyard.records.errors import OperatorError
@@ -101,7 +101,7 @@ def export(
     return single_page(orjson.dumps(data, default=lambda one: one.model_dump()), " ".join(filter(None, omitted)))
 
 
-def chosen(table: Table, limit: int, examples: Sequence[int] = ()) -> Indexes:
+def chosen(table: RolloutTable, limit: int, examples: Sequence[int] = ()) -> Indexes:
     """Select representative rollouts and return their indexes in ascending order.
 
     A quarter of them are the best, a quarter are the worst, up to a quarter have failed, and up to a quarter are
@@ -121,7 +121,7 @@ def chosen(table: Table, limit: int, examples: Sequence[int] = ()) -> Indexes:
     return np.union1d(found, between)
 
 
-def _by_task(table: Table, indexes: Indexes) -> Indexes:
+def _by_task(table: RolloutTable, indexes: Indexes) -> Indexes:
     """Reorder the indexes round-robin: the first one of every task, then the second of every task, and so on."""
     tasks = table.task[indexes]
     order = np.argsort(tasks, kind="stable")

@@ -51,7 +51,7 @@ _PLAIN = {int, float, bool, type(None)}
 
 
 @dataclass(frozen=True)
-class Selection:
+class ValueSelection:
     """What an expression and a sort key mean for the rollouts of a table."""
 
     mask: Mask | None = None
@@ -65,7 +65,7 @@ class Selection:
     other notes have been written."""
 
 
-def _selection(columns: Columns, measured: Mask, where: str, sort: str, found: FieldValues) -> Selection:
+def _selection(columns: Columns, measured: Mask, where: str, sort: str, found: FieldValues) -> ValueSelection:
     mask, ranks, places = None, None, np.flatnonzero(measured)
     if where:
         mask = np.zeros(len(measured), bool)
@@ -75,7 +75,7 @@ def _selection(columns: Columns, measured: Mask, where: str, sort: str, found: F
         field = parse_field(sort)
         computed = field.column if field.column in COMPUTED else None
         ranks[places] = _ranks(computed_column(columns, computed) if computed else found.columns[field])
-    return Selection(mask, ranks, version=f"{found.covered} {found.notes}")
+    return ValueSelection(mask, ranks, version=f"{found.covered} {found.notes}")
 
 
 def _ranks(column: Column) -> NDArray[np.float64]:
@@ -115,16 +115,16 @@ class FieldColumns:
         self._scan = FieldScan(path)
         self._columns = PacedCache[tuple[Column, int]](_MAX_COLUMNS)
         self._noted = PacedCache[Column](_MAX_COLUMNS)
-        self._selections = PacedCache[Selection](_MAX_SELECTIONS)
+        self._selections = PacedCache[ValueSelection](_MAX_SELECTIONS)
 
-    def select(self, columns: Columns, measured: Mask, until: int, where: str, sort: str) -> Selection:
+    def select(self, columns: Columns, measured: Mask, until: int, where: str, sort: str) -> ValueSelection:
         """Evaluate an expression and a sort key; either may be empty. `measured`: which rollouts of the table are those
         of `columns`, in the same order.
 
         Raises ExpressionError if `where` or `sort` is invalid.
         """
         if not where and not sort:
-            return Selection()
+            return ValueSelection()
         wanted = [*stored_fields(parse(where)), *note_fields(parse(where))] if where else []
         if sort and (field := parse_field(sort)).column not in COMPUTED and field not in wanted:
             wanted.append(field)

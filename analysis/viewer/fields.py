@@ -93,7 +93,7 @@ class KeyInfo(Record):
     example: str
 
 
-class Keys(Record):
+class FieldKeys(Record):
     """GET /api/runs/{run}/keys: the fields of the file's rows, found in a sample of them."""
 
     computed: list[str]
@@ -120,7 +120,7 @@ class FileFields:
         self._pages = PacedCache[tuple[Heads, Cells]](_MAX_PAGES)
         self.answers = PacedCache[Any](_MAX_ANSWERS)
         """Facets and groups, by their queries."""
-        self._keys: tuple[Ints, Keys] | None = None
+        self._keys: tuple[Ints, FieldKeys] | None = None
 
     def cells(self, columns: Columns, offsets: Sequence[int], places: Sequence[int], names: str) -> tuple[Heads, Cells]:
         """Return the columns, and the values of each of the rows that begin at `offsets` (negative: no row).
@@ -144,7 +144,7 @@ class FileFields:
         values = tuple(tuple(read(at, row) for read in readers) for at, row in enumerate(rows))
         return tuple(heads), values
 
-    def keys(self, columns: Columns) -> Keys:
+    def keys(self, columns: Columns) -> FieldKeys:
         cached = self._keys
         if cached is not None and cached[0] is columns.offset:
             return cached[1]
@@ -304,7 +304,7 @@ def _text(content: Any) -> str:
     return "\n".join(text for text in parts if isinstance(text, str))
 
 
-def known_keys(rows: Sequence[Json]) -> Keys:
+def known_keys(rows: Sequence[Json]) -> FieldKeys:
     values: dict[tuple[str, ...], list[Any]] = {}
     for row in rows:
         for parts, value in _values(row, ()):
@@ -318,7 +318,7 @@ def known_keys(rows: Sequence[Json]) -> Keys:
         if len(path := str(FieldPath(parts))) <= MAX_NAME:
             keys.append(KeyInfo(path=path, kind=kind, share=len(found) / len(rows), example=example))
     derived = [name for name in DERIVED if any(reader_of(FieldPath((name,)))(row) is not None for row in rows)]
-    return Keys(computed=[*COMPUTED, *derived, *NOTE_FIELDS], keys=keys, sampled=len(rows))
+    return FieldKeys(computed=[*COMPUTED, *derived, *NOTE_FIELDS], keys=keys, sampled=len(rows))
 
 
 def _values(value: Json, parts: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

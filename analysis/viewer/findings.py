@@ -31,7 +31,7 @@ from rollyard.analysis.viewer.api_records import Page
 from rollyard.analysis.viewer.caches import ThrottledCache
 from rollyard.analysis.viewer.library import NICE, WORTH_PROCESSES, FileIndex
 from rollyard.analysis.viewer.responses import json_response
-from rollyard.analysis.viewer.rollout_list import MAX_LINES, Indexes, Table, page_start
+from rollyard.analysis.viewer.rollout_list import MAX_LINES, Indexes, RolloutTable, page_start
 from rollyard.analysis.viewer.run_file import RunFile
 from rollyard.records.types import Record
 
@@ -221,7 +221,7 @@ class _Stopped(Exception):
     """The file changed or the viewer closes, so that the pool must end at once."""
 
 
-def rows_of(table: Table, found: Found) -> Indexes:
+def rows_of(table: RolloutTable, found: Found) -> Indexes:
     """Return the rows of the table that belong to a finding; attempts at the same rollout are one row."""
     tasks, repeats = found.task.astype(np.int64), found.repeat.astype(np.int64)
     known = np.stack([table.task, table.repeat], axis=1)

@@ -40,7 +40,7 @@ from rollyard.analysis.metrics.columns import (
     merged,
     numbered_in_file_order,
 )
-from rollyard.analysis.metrics.load import PART, Part, has_task_index, read_parts
+from rollyard.analysis.metrics.load import PART, FilePart, has_task_index, read_parts
 from rollyard.analysis.viewer.api_records import Attempt
 from rollyard.analysis.viewer.untrusted_values import row_at
 from rollyard.records.json_values import mapping, number, text_of, whole_number
@@ -77,7 +77,7 @@ class FollowedFile:
         self._index = RolloutPaths(path).sidecar("index.npz")
         self._worth_saving = worth_saving
         self._part = part
-        self._unsorted: list[Part] = []
+        self._unsorted: list[FilePart] = []
         """Parts that have been read but not sorted yet."""
         self._fingerprint: FileFingerprint | None = None
         self._saved = -1
@@ -236,7 +236,7 @@ def empty() -> Snapshot:
     return Snapshot(RolloutParser().columns())
 
 
-def extended(snapshot: Snapshot, parts: Sequence[Part], *, has_task_index: bool) -> Snapshot:
+def extended(snapshot: Snapshot, parts: Sequence[FilePart], *, has_task_index: bool) -> Snapshot:
     """Return the snapshot extended by `parts`, which must directly follow it in the file."""
     columns = merged([snapshot.columns, *(part.columns for part in parts)])
     duplicates = 0

@@ -49,7 +49,7 @@ def problem(status: int, title: str, detail: str, instance: str = "") -> Respons
     return Response(found.model_dump_json(exclude_none=True), status, media_type="application/problem+json")
 
 
-class Access(Protocol):
+class ViewerAccess(Protocol):
     """Decides whether a request is allowed, as all servers of Rollyard do (services/http/access.py)."""
 
     def refusal(self, scope: Scope) -> Failure | None:
@@ -57,10 +57,10 @@ class Access(Protocol):
         ...
 
 
-class AccessMiddleware:
+class ViewerAccessMiddleware:
     """Checks a request's origin (`Access`) and its token, if one is configured."""
 
-    def __init__(self, app: ASGIApp, access: Access, *, token: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, access: ViewerAccess, *, token: str | None = None) -> None:
         self._app = app
         self._access = access
         self._token = token

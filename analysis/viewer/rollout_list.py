@@ -18,7 +18,7 @@ from rollyard.analysis.metrics.columns import CategoryColumn, Columns, Floats, I
 from rollyard.analysis.metrics.solved import which_solved
 from rollyard.analysis.viewer.api_records import Outcome, Page, RolloutLine
 from rollyard.analysis.viewer.caches import PacedCache
-from rollyard.analysis.viewer.field_values import Selection
+from rollyard.analysis.viewer.field_values import ValueSelection
 from rollyard.analysis.viewer.growing_index import Failed
 
 Indexes = NDArray[np.intp]
@@ -29,7 +29,7 @@ _MAX_KEPT = 6
 """Maximum number of sort orders, and of selections. Each takes 8 MB for a million rollouts."""
 _ROUNDING = 1e-9
 """Tolerance of the reward filters, because rewards are sums. The histogram that links here uses the same value."""
-NO_SELECTION = Selection()
+NO_SELECTION = ValueSelection()
 NO_ROW = -1
 """Offset of a rollout that has no row because all of its attempts failed."""
 _NUMBERS = ("tool_calls", "turns", "output_tokens", "seconds")
@@ -73,7 +73,7 @@ def page_start(start: int, limit: int, total: int, searched: float = 1.0) -> int
 class Listing:
     """Provides the pages of one table. Thread-safe; in the worst case, two threads sort the same column."""
 
-    def __init__(self, table: Table, columns: Columns) -> None:
+    def __init__(self, table: RolloutTable, columns: Columns) -> None:
         """`columns`: the measured rollouts of the table, in the same order, with `success` as in the table."""
         self.table = table
         self.columns = columns
@@ -89,7 +89,7 @@ class Listing:
         return Page(total=total, start=start, lines=lines, searched=searched, ends=self._ends, agents=self._agents)
 
     def select(
-        self, query: Query, found: NDArray[np.int64] | None = None, selection: Selection = NO_SELECTION
+        self, query: Query, found: NDArray[np.int64] | None = None, selection: ValueSelection = NO_SELECTION
     ) -> Indexes:
         """Return the sorted indexes of the matching rollouts.
 
@@ -100,7 +100,7 @@ class Listing:
         version = f"{-1 if found is None else len(found)} {selection.version}"
         return self._selections.get((key, version), None, lambda: self._select(query, found, selection), final=True)
 
-    def _select(self, query: Query, found: NDArray[np.int64] | None, selection: Selection) -> Indexes:
+    def _select(self, query: Query, found: NDArray[np.int64] | None, selection: ValueSelection) -> Indexes:
         key = f"{query.sort} {selection.version if selection.ranks is not None else ''}"
         order = self._orders.get(key, None, lambda: _order(self.table, query.sort, selection.ranks), final=True)
         selected = self._mask(query)
@@ -130,7 +130,7 @@ class Listing:
         return np.asarray(np.logical_and.reduce(masks), bool) if masks else None
 
 
-def _order(table: Table, sort: str, ranks: NDArray[np.float64] | None) -> Indexes:
+def _order(table: RolloutTable, sort: str, ranks: NDArray[np.float64] | None) -> Indexes:
     """Return the sort order. Rows with equal values remain sorted by (task, repeat). `ranks`: values to sort by, if
     they are not a column of the table.
     """
@@ -173,7 +173,7 @@ def _clamped(value: int) -> int:
 
 
 @dataclass(frozen=True)
-class Table:
+class RolloutTable:
     """A file's rollouts as arrays of the same length, with NaN for missing values."""
 
     task: Ints
@@ -219,14 +219,14 @@ class Table:
         )
 
 
-def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -> Table:
+def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -> RolloutTable:
     """Build the table from measured rows, rows without a reward, and `failed` attempts at rollouts that have no row.
 
     Rewards of at least `threshold` count as solved.
     """
     solved = which_solved(columns, threshold)[1]
     count = len(columns)
-    measured = Table(
+    measured = RolloutTable(
         columns.task,
         columns.repeat,
         columns.offset,
@@ -244,7 +244,7 @@ def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -
     return _joined([measured, *others]) if others else measured
 
 
-def _lost(columns: Columns) -> Table:
+def _lost(columns: Columns) -> RolloutTable:
     """Return the rows without a reward, with each rollout's last row first."""
     lost = columns.unmeasured
     numbers = [getattr(lost, name)[::-1] for name in _NUMBERS]
@@ -252,7 +252,7 @@ def _lost(columns: Columns) -> Table:
     return _failed(lost.task[::-1], lost.repeat[::-1], lost.offset[::-1], numbers, kind, agent)
 
 
-def _failed_attempts(failed: Failed) -> Table:
+def _failed_attempts(failed: Failed) -> RolloutTable:
     """Return the failed attempts, with each rollout's last attempt first."""
     last = failed.take(slice(None, None, -1))
     missing, no_row = np.full(len(last.task), np.nan), np.full(len(last.task), NO_ROW)
@@ -261,13 +261,13 @@ def _failed_attempts(failed: Failed) -> Table:
 
 def _failed(
     task: Ints, repeat: Ints, offset: Ints, numbers: list[Floats], kind: CategoryColumn, agent: CategoryColumn
-) -> Table:
+) -> RolloutTable:
     missing, measured = np.full(len(task), np.nan), np.zeros(len(task), bool)
     calls, turns, tokens, seconds = numbers
-    return Table(task, repeat, offset, measured, missing, missing, calls, turns, tokens, seconds, kind, agent)
+    return RolloutTable(task, repeat, offset, measured, missing, missing, calls, turns, tokens, seconds, kind, agent)
 
 
-def _joined(parts: list[Table]) -> Table:
+def _joined(parts: list[RolloutTable]) -> RolloutTable:
     """Concatenate the parts and sort them by (task, repeat). If parts contain the same rollout, the first part takes
     precedence.
     """
@@ -282,7 +282,7 @@ def _joined(parts: list[Table]) -> Table:
     for name in ("end", "agent"):
         column = joined_categories([getattr(part, name) for part in parts])
         chosen[name] = CategoryColumn(column.codes[order], column.names)
-    return Table(**chosen)
+    return RolloutTable(**chosen)
 
 
 def known(value: float) -> float | None:

@@ -21,7 +21,16 @@ from rollyard.analysis.viewer.caches import ThrottledCache
 from rollyard.analysis.viewer.conversation import events_of
 from rollyard.analysis.viewer.fields import Cells, FileFields, verdict_of
 from rollyard.analysis.viewer.growing_index import AttemptFile, Failed, FollowedFile, Snapshot
-from rollyard.analysis.viewer.rollout_list import NO_ROW, SORTS, Indexes, Listing, Query, Table, page_start, table_of
+from rollyard.analysis.viewer.rollout_list import (
+    NO_ROW,
+    SORTS,
+    Indexes,
+    Listing,
+    Query,
+    RolloutTable,
+    page_start,
+    table_of,
+)
 from rollyard.analysis.viewer.run_notes import RunNotes
 from rollyard.analysis.viewer.text_search import SearchCache, Snippets
 from rollyard.analysis.viewer.untrusted_values import as_row, row_facts
@@ -59,7 +68,7 @@ class RunFile:
         self._numbers = ThrottledCache[tuple[int, Run]]()
 
     @property
-    def table(self) -> Table:
+    def table(self) -> RolloutTable:
         return self.listing.table
 
     @property
@@ -137,7 +146,7 @@ class RunFile:
         offsets, places = listing.table.offset[indexes], listing.places[indexes]
         return self.fields.cells(listing.columns, offsets.tolist(), places.tolist(), names)
 
-    def line(self, table: Table, index: int) -> bytes | None:
+    def line(self, table: RolloutTable, index: int) -> bytes | None:
         """Return a rollout's raw row; None if it has no row. Raises OSError if the file cannot be read."""
         offset = int(table.offset[index])
         return None if offset == NO_ROW else line_at(self.path, offset).rstrip(b"\r\n")
@@ -205,7 +214,7 @@ class RowChanged(RunError):
     """The file was changed, so the index pointed to a different row. The file is being read again."""
 
 
-def index_of(table: Table, task: int, repeat: int) -> int:
+def index_of(table: RolloutTable, task: int, repeat: int) -> int:
     """Return the index of a rollout in the table. Raises HTTPException (404) if it is not there."""
     index = table.find(task, repeat)
     if index is None:
@@ -213,7 +222,7 @@ def index_of(table: Table, task: int, repeat: int) -> int:
     return index
 
 
-def rollout_view(run: RunFile, table: Table, index: int, replays: Replays) -> RolloutView:
+def rollout_view(run: RunFile, table: RolloutTable, index: int, replays: Replays) -> RolloutView:
     """Return the rollout at `index` of the run's table.
 
     Raises OSError if the file cannot be read, and RowChanged if the index is out of date.
@@ -239,7 +248,7 @@ def token_charts(events: Sequence[Event]) -> list[Chart]:
     return [] if chart is None else [chart]
 
 
-def row_line(run: RunFile, table: Table, index: int) -> bytes:
+def row_line(run: RunFile, table: RolloutTable, index: int) -> bytes:
     """Return the line of the rollout at `index`; empty if it has no row. Raises OSError or RowChanged, as
     `rollout_view` does.
     """
@@ -249,13 +258,13 @@ def row_line(run: RunFile, table: Table, index: int) -> bytes:
     return line or b""
 
 
-def row_of(run: RunFile, table: Table, index: int) -> RolloutRow | None:
+def row_of(run: RunFile, table: RolloutTable, index: int) -> RolloutRow | None:
     """Return the row of the rollout at `index`, if it has one. Raises OSError or RowChanged, as `rollout_view` does."""
     line = run.line(table, index)
     return None if line is None else _validated(run, table, index, as_row(line))
 
 
-def _validated(run: RunFile, table: Table, index: int, row: Json | None) -> RolloutRow:
+def _validated(run: RunFile, table: RolloutTable, index: int, row: Json | None) -> RolloutRow:
     key = int(table.task[index]), int(table.repeat[index])
     found = None if row is None else (row.get("_ng_task_index"), row.get("_ng_rollout_index"))
     if row is None or (run.file.snapshot.has_task_index and found != key):
@@ -264,5 +273,5 @@ def _validated(run: RunFile, table: Table, index: int, row: Json | None) -> Roll
     return cast(RolloutRow, row)
 
 
-def _key(table: Table, index: int) -> tuple[int, int] | None:
+def _key(table: RolloutTable, index: int) -> tuple[int, int] | None:
     return (int(table.task[index]), int(table.repeat[index])) if 0 <= index < len(table) else None

@@ -23,7 +23,15 @@ from fastapi.responses import Response
 from rollyard.analysis.charts.curves import ChartGroup, group_of, step_chart
 from rollyard.analysis.metrics.columns import Floats, displayable
 from rollyard.analysis.metrics.estimators import Estimate
-from rollyard.analysis.metrics.load import PART, Part, Read, has_task_index, read_part, reading_pool, run_from_columns
+from rollyard.analysis.metrics.load import (
+    PART,
+    FilePart,
+    Read,
+    has_task_index,
+    read_part,
+    reading_pool,
+    run_from_columns,
+)
 from rollyard.analysis.metrics.run_pair import SOLVE_RATE
 from rollyard.analysis.metrics.training_steps import (
     SORTS,
@@ -410,7 +418,7 @@ class StepReader:
         indexed, size = has_task_index(one.path), one.path.stat().st_size
         if indexed is None:
             return None
-        parts: list[Part] = []
+        parts: list[FilePart] = []
         numbers: list[NumberColumns] = []
         begun = time.monotonic()
         with closing(self._parts(one.path, size, indexed)) as read_parts:
@@ -431,7 +439,7 @@ class StepReader:
         run = run_from_columns(one.path, one.name, read, pass_threshold=self._threshold)
         return step_summary(run, joined(numbers).at(run.columns.offset)) if len(run.columns) else None
 
-    def _parts(self, path: Path, size: int, indexed: bool) -> Generator[tuple[Part, NumberColumns, int]]:
+    def _parts(self, path: Path, size: int, indexed: bool) -> Generator[tuple[FilePart, NumberColumns, int]]:
         """Yield the parts of a file in order, each with the byte at which it ends."""
         places = [(start, min(start + self._part, size)) for start in range(0, size, self._part)]
         if size < self._worth_processes:
@@ -457,7 +465,7 @@ class _Closed(Exception):
     """The viewer ends."""
 
 
-def _part(path: Path, start: int, stop: int, indexed: bool) -> tuple[Part, NumberColumns]:
+def _part(path: Path, start: int, stop: int, indexed: bool) -> tuple[FilePart, NumberColumns]:
     numbers = RowNumbers()
     part = read_part(path, start, stop, indexed, numbers.add)
     return part, numbers.columns()

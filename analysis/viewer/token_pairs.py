@@ -35,7 +35,7 @@ _SAME = 1e-4
 _BEFORE, _AFTER = 40, 20
 
 
-class TokenPair(Record):
+class ViewedTokenPair(Record):
     """A token with a loss."""
 
     task: int
@@ -49,7 +49,7 @@ class TokenPair(Record):
     clipped: bool
 
 
-class LargeDifference(TokenPair):
+class LargeDifference(ViewedTokenPair):
     """A token on which engine and trainer differ."""
 
     run: int
@@ -125,7 +125,7 @@ def _mismatch(index: TrainingIndex, step: int | None, decoder: TokenDecoder | No
     )
 
 
-def _place(pair: TokenPair, run: RunFile | None, decoder: TokenDecoder | None) -> TokenPlace | None:
+def _place(pair: ViewedTokenPair, run: RunFile | None, decoder: TokenDecoder | None) -> TokenPlace | None:
     if run is None:
         return None
     table = run.table
@@ -148,7 +148,7 @@ def pair_charts(found: PairFile) -> list[Chart]:
     return charts
 
 
-def _against(found: PairFile, pairs: Sequence[tuple[TokenPair, bool]]) -> Chart:
+def _against(found: PairFile, pairs: Sequence[tuple[ViewedTokenPair, bool]]) -> Chart:
     points = [Pair(pair.engine, pair.trainer, _tip(pair), marked) for pair, marked in pairs]
     caption = (
         f"{pluralize(len(found.sample), 'token')} chosen at random, and in the second colour the "
@@ -160,7 +160,7 @@ def _against(found: PairFile, pairs: Sequence[tuple[TokenPair, bool]]) -> Chart:
     return chart("engine_trainer", "Engine against trainer", svg, caption)
 
 
-def _differences(pairs: Sequence[tuple[TokenPair, bool]]) -> Chart:
+def _differences(pairs: Sequence[tuple[ViewedTokenPair, bool]]) -> Chart:
     points = [Pair(pair.engine, pair.trainer - pair.engine, _tip(pair), marked) for pair, marked in pairs]
     caption = "Trainer minus engine: do unlikely tokens differ more?"
     svg = scatter(f"Difference. {caption}", points, _ENGINE, Axis("difference in nats"))
@@ -195,7 +195,7 @@ def _ratios(found: PairFile) -> Chart:
     return chart("log_ratios", "Log-ratios", svg, caption, table(["log-ratio", "tokens", "share"], rows))
 
 
-def _tip(pair: TokenPair) -> str:
+def _tip(pair: ViewedTokenPair) -> str:
     clipped = ", clipped" if pair.clipped else ""
     difference = signed(pair.trainer - pair.engine)
     return f"id {pair.id}: engine {short(pair.engine)}, trainer {short(pair.trainer)}, difference {difference}{clipped}"
@@ -208,8 +208,8 @@ class PairFile:
     edges: tuple[float, ...]
     counts: tuple[int, ...]
     """Number of tokens by log-ratio, with one number more than `edges`; empty if they do not fit together."""
-    sample: tuple[TokenPair, ...]
-    largest: tuple[TokenPair, ...]
+    sample: tuple[ViewedTokenPair, ...]
+    largest: tuple[ViewedTokenPair, ...]
     not_finite: int
     """Number of recorded tokens that are left out because the log-probability of engine or trainer is not a number."""
 
@@ -237,13 +237,13 @@ def read_pairs(path: Path) -> PairFile:
         clipped=whole_number(record.get("clipped"), least=0) or 0,
         edges=edges,
         counts=counts if edges and len(counts) == len(edges) + 1 else (),
-        sample=tuple(pair for pair in sample if isinstance(pair, TokenPair)),
-        largest=tuple(pair for pair in largest if isinstance(pair, TokenPair)),
+        sample=tuple(pair for pair in sample if isinstance(pair, ViewedTokenPair)),
+        largest=tuple(pair for pair in largest if isinstance(pair, ViewedTokenPair)),
         not_finite=len({pair for pair in sample + largest if isinstance(pair, tuple)}),
     )
 
 
-def _pairs(values: Any) -> Iterator[TokenPair | tuple[int, ...]]:
+def _pairs(values: Any) -> Iterator[ViewedTokenPair | tuple[int, ...]]:
     """Yield the valid pairs, and only (task, repeat, index, id) if a log-probability is not a finite number."""
     for value in map(mapping, items(values)):
         found = [whole_number(value.get(name)) for name in ("task", "repeat", "index", "id")]
@@ -256,7 +256,7 @@ def _pairs(values: Any) -> Iterator[TokenPair | tuple[int, ...]]:
             continue
         task, repeat, index, token = whole
         entropy = number(value.get("entropy"), None)
-        yield TokenPair(
+        yield ViewedTokenPair(
             task=task,
             repeat=repeat,
             index=index,

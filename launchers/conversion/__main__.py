@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TextIO
 
 from rollyard.launchers.conversion.cache import Contents, ConversionRequest, LockSettings, convert
-from rollyard.launchers.conversion.source import Source
+from rollyard.launchers.conversion.source import ConversionSource
 from rollyard.records.errors import OperatorError
 from rollyard.records.optional import EXTRAS, require
 from rollyard.records.script import ScriptParser, exit_status
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
     return 0
 
 
-def _to_hugging_face(source: Source, target: Path, report: Callable[[str], None]) -> Contents:
+def _to_hugging_face(source: ConversionSource, target: Path, report: Callable[[str], None]) -> Contents:
     """Import torch only if something is to be converted: that takes seconds on a shared file system."""
     for package in EXTRAS["convert"].packages:
         require(package, "convert", "the conversion of DCP checkpoints")

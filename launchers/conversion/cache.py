@@ -30,8 +30,8 @@ from pydantic import Field, ValidationError
 
 from rollyard.launchers.conversion.source import (
     CONVERTER_VERSION,
+    ConversionSource,
     Digests,
-    Source,
     digest_of,
     read_source,
     resolve,
@@ -59,7 +59,7 @@ class ConversionRequest:
     remember: bool = True
     """Store digests of the files in the cache folder, so that others need not read them. False for a dry run."""
 
-    def read(self, report: Callable[[str], None] = lambda line: None) -> tuple[Source, Versions]:
+    def read(self, report: Callable[[str], None] = lambda line: None) -> tuple[ConversionSource, Versions]:
         """Read the checkpoint to find its conversions. Needs no torch."""
         root = cache_root(self.environ)
         digests = Digests(root / ".digests", remember=self.remember)
@@ -100,7 +100,7 @@ class LockSettings(Record):
 class Converter(Protocol):
     """Writes a checkpoint in Hugging Face format into an empty folder, and checks it. Raises RunError if it fails."""
 
-    def __call__(self, source: Source, target: Path, report: Callable[[str], None]) -> Contents: ...
+    def __call__(self, source: ConversionSource, target: Path, report: Callable[[str], None]) -> Contents: ...
 
 
 def convert(
@@ -167,7 +167,7 @@ def _locked(base: Path, settings: LockSettings, report: Callable[[str], None]) -
 
 def _convert(
     request: ConversionRequest,
-    source: Source,
+    source: ConversionSource,
     versions: Versions,
     converter: Converter,
     report: Callable[[str], None],
@@ -185,7 +185,7 @@ def _convert(
         folder.mkdir()
         contents = converter(source, folder, report)
         source.require_unchanged()
-        manifest = Manifest(
+        manifest = ConversionManifest(
             key=source.key,
             token=request.token,
             converter_version=CONVERTER_VERSION,
@@ -272,10 +272,10 @@ class Versions:
                 f"{manifest.created}). Give another --hf-ckpt-path; --force-conversion writes {self.next()}"
             )
 
-    def _is_wanted(self, manifest: Manifest) -> bool:
+    def _is_wanted(self, manifest: ConversionManifest) -> bool:
         return manifest.key == self._key and (not self._token or manifest.token == self._token)
 
-    def _damage(self, folder: Path, manifest: Manifest) -> str:
+    def _damage(self, folder: Path, manifest: ConversionManifest) -> str:
         found = damage(folder, manifest, verify=self._verify)
         if found and self._checked.get(folder) != found:
             self._report(f"{folder} is damaged and not used: {found}")
@@ -312,7 +312,7 @@ class Contents(Record):
     """Between the checkpoint's weights and the files, on a fixed prompt."""
 
 
-class Manifest(Record):
+class ConversionManifest(Record):
     key: str
     """The source's key."""
     token: str = ""
@@ -328,10 +328,10 @@ class Manifest(Record):
     contents: Contents = Contents()
 
 
-def read_manifest(folder: Path) -> Manifest | None:
+def read_manifest(folder: Path) -> ConversionManifest | None:
     """Return a folder's manifest; None if it has none, or one that cannot be read."""
     try:
-        return Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+        return ConversionManifest.model_validate_json((folder / MANIFEST).read_bytes())
     except (OSError, ValidationError):
         return None
 
@@ -348,7 +348,7 @@ def _sync_files(folder: Path) -> dict[str, ConvertedFile]:
     return files
 
 
-def damage(folder: Path, manifest: Manifest, *, verify: bool = False) -> str:
+def damage(folder: Path, manifest: ConversionManifest, *, verify: bool = False) -> str:
     """Return what is wrong with the files of a conversion; "" if nothing. `verify`: compare their content, too."""
     for name, recorded in manifest.files.items():
         file = folder / name

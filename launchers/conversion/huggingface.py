@@ -23,7 +23,7 @@ from transformers.utils import logging
 
 from rollyard.launchers.conversion.cache import Contents
 from rollyard.launchers.conversion.dcp_checkpoint import DcpCheckpoint, stage
-from rollyard.launchers.conversion.source import PolicyConfig, Source
+from rollyard.launchers.conversion.source import ConversionSource, PolicyConfig
 from rollyard.records.errors import RunError
 from rollyard.records.writable import set_default_mode
 
@@ -35,7 +35,7 @@ class HuggingFaceConverter:
     def __init__(self, max_shard_bytes: int = MAX_SHARD_BYTES) -> None:
         self._max_shard_bytes = max_shard_bytes
 
-    def __call__(self, source: Source, target: Path, report: Callable[[str], None]) -> Contents:
+    def __call__(self, source: ConversionSource, target: Path, report: Callable[[str], None]) -> Contents:
         """Convert `source` into the empty folder `target`. Raises RunError if any check fails."""
         logging.disable_progress_bar()
         logging.set_verbosity_error()
@@ -167,13 +167,13 @@ def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
 
 
 @dataclass(frozen=True)
-class Selection:
+class WeightSelection:
     written: list[str]
     tied: dict[str, str]
     left_out: list[str]
 
 
-def select(checkpoint: DcpCheckpoint, skeleton: ModelSkeleton) -> Selection:
+def select(checkpoint: DcpCheckpoint, skeleton: ModelSkeleton) -> WeightSelection:
     """Leave out copies of tied weights and buffers that the model computes. Raises RunError if tied weights differ."""
     names = checkpoint.tensors
     left_out = [name for name in names if name in skeleton.computed_buffers]
@@ -185,7 +185,7 @@ def select(checkpoint: DcpCheckpoint, skeleton: ModelSkeleton) -> Selection:
                 f"the model's config ties {name} to {original}, but the checkpoint holds different values. Set "
                 "policy.hf_overrides.tie_word_embeddings to false in --dcp-config if the model was trained untied"
             )
-    return Selection([name for name in names if name not in tied and name not in left_out], tied, left_out)
+    return WeightSelection([name for name in names if name not in tied and name not in left_out], tied, left_out)
 
 
 def _write_weights(
@@ -246,7 +246,7 @@ _LISTED = 5
 def _check_conversion(
     checkpoint: DcpCheckpoint,
     skeleton: ModelSkeleton,
-    selection: Selection,
+    selection: WeightSelection,
     folder: Path,
     report: Callable[[str], None],
 ) -> float:
@@ -266,7 +266,7 @@ def _check_conversion(
     return difference
 
 
-def _compare_tensors(values: dict[str, torch.Tensor], selection: Selection, folder: Path) -> None:
+def _compare_tensors(values: dict[str, torch.Tensor], selection: WeightSelection, folder: Path) -> None:
     missing = set(selection.written)
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as opened:

@@ -40,7 +40,7 @@ _INSIDE = ("weights", "policy/weights", "model", "weights/model", "policy/weight
 
 
 @dataclass(frozen=True)
-class Source:
+class ConversionSource:
     checkpoint: Path
     config: Path
     policy: PolicyConfig
@@ -61,7 +61,9 @@ class Source:
             require_unchanged(self.checkpoint / name, state)
 
 
-def read_source(checkpoint: str | Path, config: str | Path, environ: Mapping[str, str], digests: Digests) -> Source:
+def read_source(
+    checkpoint: str | Path, config: str | Path, environ: Mapping[str, str], digests: Digests
+) -> ConversionSource:
     """Read a checkpoint's files to compute its key. Raises OperatorError if it is not a complete DCP checkpoint."""
     folder, config_file = resolve(checkpoint, environ), resolve(config, environ)
     policy = _read_policy_config(config_file)
@@ -81,7 +83,7 @@ def read_source(checkpoint: str | Path, config: str | Path, environ: Mapping[str
         raise RunError(f"cannot read {error.filename or folder}: {error.strerror}") from error
     key = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS, default=str)).hexdigest()
     files = {name: state for name, (state, _) in found.items()}
-    return Source(folder, config_file, policy, tokenizer, files, key)
+    return ConversionSource(folder, config_file, policy, tokenizer, files, key)
 
 
 def resolve(path: str | Path, environ: Mapping[str, str]) -> Path:

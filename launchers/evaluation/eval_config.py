@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from rollyard.records.types import Record
-from rollyard.services.config.overrides import Override
+from rollyard.services.config.overrides import ConfigOverride
 from rollyard.services.config.settings_file import load_settings, settings_of
 
 PolicyApi = Literal["chat", "responses"]
@@ -122,7 +122,7 @@ class EvalConfig(Record):
     """Pause before the next attempt, in seconds."""
 
 
-def load_eval_config(path: str | None, overrides: Iterable[Override], roots: Sequence[Path]) -> EvalConfig:
+def load_eval_config(path: str | None, overrides: Iterable[ConfigOverride], roots: Sequence[Path]) -> EvalConfig:
     """Read the file `path`, which is searched for in the roots and their folders `configs`, and apply the overrides.
 
     Raises OperatorError if the file does not exist or the config is invalid.
@@ -130,6 +130,6 @@ def load_eval_config(path: str | None, overrides: Iterable[Override], roots: Seq
     return load_settings(EvalConfig, path, overrides, roots)
 
 
-def config_of(tree: Mapping[str, Any], overrides: Iterable[Override] = (), owner: str = "config") -> EvalConfig:
+def config_of(tree: Mapping[str, Any], overrides: Iterable[ConfigOverride] = (), owner: str = "config") -> EvalConfig:
     """Return the config for the contents of a file. `owner`: the file's name, for messages."""
     return settings_of(EvalConfig, tree, overrides, owner)

@@ -55,7 +55,7 @@ from rollyard.services.config.overrides import title
 from rollyard.services.config.settings_file import dump_settings
 from rollyard.services.rollouts.store import most_frequent_failure
 from rollyard.services.rollouts.task_subset import TaskSubset
-from rollyard.services.runtime.program import STOP_S, Program, ended_badly, raise_for, tail, until_ready
+from rollyard.services.runtime.program import STOP_S, ServerProgram, ended_badly, raise_for, tail, until_ready
 from rollyard.services.server.settings import without_secrets
 
 POLL_S = 0.5
@@ -327,7 +327,7 @@ async def start_ray(plan: EvalPlan, environ: Mapping[str, str], stages: RunningS
         *(f"--dashboard-port={dashboard}", "--include-dashboard=false"),
         *("--disable-usage-stats", f"--temp-dir={folder}"),
     ]
-    process = await Program.start(
+    process = await ServerProgram.start(
         "Ray",
         command,
         plan.folder.ray_log,
@@ -374,7 +374,9 @@ async def _start_servers(
                 show(line)
         shown = len(lines)
 
-    process = await Program.start("ng_run", command, plan.folder.servers_log, variables, plan.here, title(command))
+    process = await ServerProgram.start(
+        "ng_run", command, plan.folder.servers_log, variables, plan.here, title(command)
+    )
     stages.add(process)
     return await until_ready(process, plan.here, show_new if plan.served else lambda printed: None)
 
@@ -433,11 +435,11 @@ class _Collection:
         if self._requests.ending:
             raise EvaluationEnding
 
-    async def _collect(self) -> Program:
+    async def _collect(self) -> ServerProgram:
         """Run the collector to its end. It is drained if the user pauses or ends the evaluation."""
         plan = self._plan
         command = collect_command(plan, self._head.url.removeprefix("http://"))
-        process = await Program.start(
+        process = await ServerProgram.start(
             "ng_collect_rollouts",
             command,
             plan.folder.collection_log,
@@ -472,7 +474,7 @@ class _Collection:
     def _status(self) -> CollectionStatus | None:
         return read_status(self._plan.folder.collected.output)
 
-    def _show(self, process: Program) -> None:
+    def _show(self, process: ServerProgram) -> None:
         status = self._status()
         # Before its first status, the file is that of an earlier collection.
         if status is not None and status.updated >= process.started:
@@ -481,7 +483,7 @@ class _Collection:
             if status.failed_attempts and not self._shown_failure:
                 self._show_failure(process)
 
-    def _show_failure(self, process: Program) -> None:
+    def _show_failure(self, process: ServerProgram) -> None:
         """Show the most frequent failure of this collection, if it was not shown before."""
         found = most_frequent_failure(self._plan.folder.collected.failures, process.started)
         cause = found.partition(": ")[2]
@@ -498,7 +500,7 @@ class _Collection:
 
 async def write_report(plan: EvalPlan, environ: Mapping[str, str]) -> str:
     command = report_command(plan)
-    process = await Program.start(
+    process = await ServerProgram.start(
         "ng_reward_profile", command, plan.folder.report_log, environ, plan.here, title(command)
     )
     try:
@@ -516,9 +518,9 @@ class RunningStages:
 
     def __init__(self, requests: ControlRequests) -> None:
         self.requests = requests
-        self._stages: list[Program] = []
+        self._stages: list[ServerProgram] = []
 
-    def add(self, stage: Program) -> None:
+    def add(self, stage: ServerProgram) -> None:
         self._stages.append(stage)
 
     def failure(self, count: int | None = None) -> str:

@@ -17,7 +17,7 @@ from rollyard.records.types import Json, Record
 from rollyard.services.config.overrides import as_override
 
 
-class Estimate(Record):
+class HeadlineEstimate(Record):
     """A mean with its 95% interval, clustered by task. A number that is undefined is null."""
 
     mean: float
@@ -32,7 +32,7 @@ class Headline(Record):
     measured: int
     expected: int | None
     """Number of expected rollouts; None if unknown."""
-    metrics: dict[str, Estimate]
+    metrics: dict[str, HeadlineEstimate]
     """By name, in the order of a table's columns: `reward`, `solve_rate`, `pass@1`, ..."""
 
     @property
@@ -87,7 +87,7 @@ def _first_run(report: Path) -> Json:
     return profile
 
 
-def formatted(estimate: Estimate | None) -> str:
+def formatted(estimate: HeadlineEstimate | None) -> str:
     """Return `0.135 [0.120, 0.150]`; a dash if the metric is not defined."""
     if estimate is None:
         return "-"

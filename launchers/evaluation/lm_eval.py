@@ -21,7 +21,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.launchers.evaluation.checkpoints import CheckpointWatch, Source, step_of
-from rollyard.launchers.evaluation.lm_eval_results import Baseline, Benchmark, ResultsStore, Score, newest, read_scores
+from rollyard.launchers.evaluation.lm_eval_results import (
+    Baseline,
+    Benchmark,
+    BenchmarkScore,
+    ResultsStore,
+    newest,
+    read_scores,
+)
 from rollyard.records import process_group
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
 from rollyard.records.script import EXIT_DONE, own_command, run_foreground
@@ -30,7 +37,7 @@ from rollyard.services.config.overrides import format_value
 
 
 @dataclass(frozen=True)
-class Evaluator:
+class LmEvaluator:
     harness: Harness
     results_store: ResultsStore
     benchmarks: Sequence[Benchmark]
@@ -92,7 +99,7 @@ class Evaluator:
             self.print_line,
         ).run(poll_s, stopped, once=once)
 
-    def _scores(self, checkpoint: str, model: Model, benchmark: Benchmark) -> list[Score]:
+    def _scores(self, checkpoint: str, model: Model, benchmark: Benchmark) -> list[BenchmarkScore]:
         folder = self.results_store.folder
         output = folder / "raw" / checkpoint / benchmark.title
         log = folder / "logs" / f"{checkpoint}_{benchmark.title}.log"

@@ -102,7 +102,7 @@ COLUMNS = (
 )
 
 
-class Score(Record):
+class BenchmarkScore(Record):
     """The value of one metric for one task and one checkpoint."""
 
     step: int | None
@@ -131,7 +131,7 @@ def newest(folder: Path) -> Path | None:
 
 def read_scores(
     path: Path, benchmark: Benchmark, checkpoint: str, step: int | None, baselines: Iterable[Baseline] = ()
-) -> list[Score]:
+) -> list[BenchmarkScore]:
     """Return every numeric metric in a results file. Raises RunError if the file is invalid or has no metrics."""
     reference: dict[tuple[str, int | None, str], float] = {
         (one.task, one.num_fewshot, one.metric): one.value for one in baselines
@@ -141,7 +141,7 @@ def read_scores(
         results = {**content["results"], **(content.get("groups") or {})}
         shots, samples = content.get("n-shot") or {}, content.get("n-samples") or {}
         scores = [
-            Score(
+            BenchmarkScore(
                 step=step,
                 checkpoint=checkpoint,
                 task=task,
@@ -179,7 +179,7 @@ def _metrics(found: dict[str, Any]) -> Iterable[tuple[str, float, float | None]]
             yield shown, value, number(found.get(f"{name}_stderr{comma}{chosen}"), None)
 
 
-def as_csv(scores: Sequence[Score]) -> str:
+def as_csv(scores: Sequence[BenchmarkScore]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -188,7 +188,7 @@ def as_csv(scores: Sequence[Score]) -> str:
     return text.getvalue()
 
 
-def as_markdown(scores: Sequence[Score]) -> str:
+def as_markdown(scores: Sequence[BenchmarkScore]) -> str:
     """Return the table as Markdown.
 
     Metrics from 0 to 1 are shown in percent, with differences in percentage points. Other metrics are not scaled.
@@ -208,7 +208,7 @@ def as_markdown(scores: Sequence[Score]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _error(score: Score, factor: int) -> str:
+def _error(score: BenchmarkScore, factor: int) -> str:
     """Format lm_eval's standard error as ` ± 1.00`. It is computed over examples, not over answers.
 
     For scores of 0% and 100% lm_eval's error is 0, so the 95% confidence bound is shown instead.
@@ -225,7 +225,7 @@ def _error(score: Score, factor: int) -> str:
     return f" ± {factor * score.stderr:.2f}"
 
 
-def as_json(scores: Sequence[Score]) -> bytes:
+def as_json(scores: Sequence[BenchmarkScore]) -> bytes:
     rows = [{**score.model_dump(), "difference": score.difference} for score in scores]
     return orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n"
 
@@ -239,7 +239,7 @@ class Entry(Record):
     checkpoint: str
     title: str
     """The benchmark's title."""
-    scores: list[Score]
+    scores: list[BenchmarkScore]
     """The scores; empty if the evaluation failed."""
     tries: int = 1
     error: str = ""
@@ -309,7 +309,9 @@ class ResultsStore:
         ]
         self._entries = {(entry.checkpoint, entry.title): entry for entry in kept}
 
-    def record(self, checkpoint: str, benchmark: Benchmark, scores: list[Score], measured: Mapping[str, str]) -> None:
+    def record(
+        self, checkpoint: str, benchmark: Benchmark, scores: list[BenchmarkScore], measured: Mapping[str, str]
+    ) -> None:
         self._keep(Entry(checkpoint=checkpoint, title=benchmark.title, scores=scores, measured=dict(measured)))
 
     def fail(self, checkpoint: str, benchmark: Benchmark, error: str, measured: Mapping[str, str]) -> None:
@@ -328,7 +330,7 @@ class ResultsStore:
         )
 
     @property
-    def scores(self) -> list[Score]:
+    def scores(self) -> list[BenchmarkScore]:
         """All scores, sorted by step and checkpoint, and then in the order of evaluation."""
         found = [score for entry in self._entries.values() for score in entry.scores]
         return sorted(found, key=lambda score: (-1 if score.step is None else score.step, score.checkpoint))

@@ -28,7 +28,7 @@ from rollyard.records.rewards import is_measured
 from rollyard.records.search_path import INSTALLED, find_file
 from rollyard.records.types import Json
 from rollyard.services.config.load import describe_error, read_yaml
-from rollyard.services.config.overrides import Override, apply
+from rollyard.services.config.overrides import ConfigOverride, apply
 from rollyard.services.server.settings import parse_settings
 
 _DEFAULT_OUTPUT = Path("results/eval")
@@ -64,7 +64,7 @@ class NemoRlRun:
         return "\n".join([summary(self.config, rollouts), *(f"wrote {path}" for path in written)])
 
 
-def read_nemo_rl(path: Path, overrides: Iterable[Override], servers: Iterable[str] = ()) -> NemoRlRun | None:
+def read_nemo_rl(path: Path, overrides: Iterable[ConfigOverride], servers: Iterable[str] = ()) -> NemoRlRun | None:
     """Return the evaluation in a config file, or None if it is not one of NeMo-RL.
 
     Keys of `ng_eval`, such as output_dir and shard, may appear next to NeMo-RL's sections. References are resolved
@@ -399,13 +399,13 @@ _LIKE_OURS = frozenset({"expert_parallel_size", "max_num_seqs", "num_prompts_per
 """NeMo-RL's keys that resemble a known key but are not misspelt."""
 
 
-class Section(BaseModel):
+class NemoRlSection(BaseModel):
     """Base class of the sections. Other programs read more keys, so unknown ones are allowed."""
 
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True, hide_input_in_errors=True)
 
 
-class VllmSection(Section):
+class VllmSection(NemoRlSection):
     tensor_parallel_size: int = Field(default=1, ge=1)
     pipeline_parallel_size: int = Field(default=1, ge=1)
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
@@ -414,7 +414,7 @@ class VllmSection(Section):
     enforce_eager: bool = False
 
 
-class GenerationSection(Section):
+class GenerationSection(NemoRlSection):
     backend: Literal["vllm"] = "vllm"
     model_name: str
     """A hub name or a folder; `builtin` is this stack's policy without a model."""
@@ -428,7 +428,7 @@ class GenerationSection(Section):
     vllm_cfg: VllmSection = VllmSection()
 
 
-class EvalSection(Section):
+class EvalSection(NemoRlSection):
     metric: Literal["pass@k", "cons@k"] = "pass@k"
     num_tests_per_prompt: int = Field(default=1, ge=1)
     k_value: int = Field(default=1, ge=1)
@@ -436,7 +436,7 @@ class EvalSection(Section):
     save_path: Path | None = None
 
 
-class DataSection(Section):
+class DataSection(NemoRlSection):
     dataset_name: str
     """A dataset of the Hugging Face hub, or a JSON Lines file of rows of an environment."""
     dataset_key: str = "test"
@@ -450,18 +450,18 @@ class DataSection(Section):
     """Not in NeMo-RL: use only the first rows."""
 
 
-class TokenizerSection(Section):
+class TokenizerSection(NemoRlSection):
     name: str | None = None
     chat_template: str | None = None
     chat_template_kwargs: Json | None = None
 
 
-class ClusterSection(Section):
+class ClusterSection(NemoRlSection):
     gpus_per_node: int = Field(default=1, ge=0)
     num_nodes: int = Field(default=1, ge=1)
 
 
-class NemoRlConfig(Section):
+class NemoRlConfig(NemoRlSection):
     generation: GenerationSection
     data: DataSection
     eval: EvalSection = EvalSection()
@@ -533,11 +533,11 @@ def parse(tree: DictConfig | Mapping[str, Any], origin: str) -> NemoRlConfig:
     return parsed
 
 
-def _extra(section: Section, prefix: str) -> Iterator[tuple[str, list[str]]]:
+def _extra(section: NemoRlSection, prefix: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each unknown key with the known names of its section."""
     known = list(type(section).model_fields)
     for name in section.model_extra or {}:
         yield prefix + name, known
     for name in known:
-        if isinstance(value := getattr(section, name), Section):
+        if isinstance(value := getattr(section, name), NemoRlSection):
             yield from _extra(value, f"{prefix}{name}.")

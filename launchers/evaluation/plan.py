@@ -39,12 +39,12 @@ from rollyard.records.script import own_command
 from rollyard.records.types import Json
 from rollyard.records.writable import check_writable
 from rollyard.services.config.load import load
-from rollyard.services.config.overrides import Override, as_override, parse_overrides, refuse_secrets
+from rollyard.services.config.overrides import ConfigOverride, as_override, parse_overrides, refuse_secrets
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, notes_of, read_tasks
-from rollyard.services.datasets.tasks import TaskFile, Tasks
+from rollyard.services.datasets.tasks import DatasetTasks, TaskFile
 from rollyard.services.http.transport import endpoint_transport
 from rollyard.services.rollouts.collection import CollectionPlan, check_sampling
 from rollyard.services.rollouts.task_subset import subset_of_original
@@ -68,7 +68,7 @@ class EvalPlan:
     agent: str | None
     input_jsonl_fpath: str | None
     data: str | dict[str, Any] | None
-    tasks: Tasks
+    tasks: DatasetTasks
     identity: Json
     """What must not change when the evaluation is resumed, in addition to the collection's own identity."""
     served: Json = field(default_factory=dict)
@@ -202,7 +202,7 @@ def _rows_beside(specs: Sequence[ServerSpec], servers: Sequence[ServerSpec]) -> 
     return found
 
 
-def _tasks_of_folder(tasks: Tasks, folder: EvalFolder, agent: str | None) -> Tasks:
+def _tasks_of_folder(tasks: DatasetTasks, folder: EvalFolder, agent: str | None) -> DatasetTasks:
     """Return `tasks`; if they are some tasks of the input that the folder was started with, as a subset of that input.
 
     `ng_collect_rollouts` accepts them likewise, so that `remaining_prompts.jsonl` continues an evaluation.
@@ -255,7 +255,7 @@ def _load(
     overrides = _model_overrides(source, served)
     # The key itself, because the environment variable is set only for the servers.
     given = [text for text in overrides if not text.startswith("+policy_api_key=")]
-    key = Override("+policy_api_key=...", "policy_api_key", source.api_key, adds=True)
+    key = ConfigOverride("+policy_api_key=...", "policy_api_key", source.api_key, adds=True)
     servers = _server_overrides(config.overrides, source)
     parsed = [*parse_overrides(given), *([key] if source.kind == "endpoint" else []), *parse_overrides(servers)]
     return load(list(paths), parsed, search_roots(here), environ)

@@ -135,7 +135,7 @@ ANY_ACCOUNT, ANY_REGION = "ACCOUNT", "REGION"
 """Shown instead of values that are not known without calling AWS."""
 
 
-class Target(Record):
+class SageMakerTarget(Record):
     account: str
     region: str
     bucket: str
@@ -165,7 +165,7 @@ class Target(Record):
         return f"https://{self.region}.console.aws.amazon.com/sagemaker/home?region={self.region}#/jobs/{job}"
 
 
-def find_target(settings: SageMakerSettings, *, offline: bool = False) -> Target:
+def find_target(settings: SageMakerSettings, *, offline: bool = False) -> SageMakerTarget:
     """Return the target of the settings. Asks STS for the account unless it is set.
 
     `offline`: uses placeholders instead of asking. Raises OperatorError if there is no region, AwsError if STS fails.
@@ -181,7 +181,7 @@ def find_target(settings: SageMakerSettings, *, offline: bool = False) -> Target
         if account is None:
             with aws_errors("the AWS account cannot be determined"):
                 account = str(sts.get_caller_identity()["Account"])
-    target = Target(
+    target = SageMakerTarget(
         account=account,
         region=region,
         bucket=settings.bucket or f"sagemaker-{region}-{account}",
@@ -205,7 +205,7 @@ _PUSH_ACTIONS = (
 )
 
 
-def policy(target: Target) -> dict[str, Any]:
+def policy(target: SageMakerTarget) -> dict[str, Any]:
     """Return the policy document for the user that runs `ng_submit`."""
     arn, place = f"arn:{target.partition}", f"{target.region}:{target.account}"
     bucket = f"{arn}:s3:::{target.bucket}"

@@ -20,7 +20,7 @@ from typing import Any
 
 from rollyard.launchers.sagemaker.image import Docker, EcrImage, build_command, registry_of, shown
 from rollyard.launchers.sagemaker.job_parameters import JobParameters
-from rollyard.launchers.sagemaker.settings import ANY_ACCOUNT, FEATURE, FILE, SageMakerSettings, Target
+from rollyard.launchers.sagemaker.settings import ANY_ACCOUNT, FEATURE, FILE, SageMakerSettings, SageMakerTarget
 from rollyard.launchers.sagemaker.source_bundle import SourceBundle
 from rollyard.launchers.sagemaker.training_job import JobRequest, NameTaken, TrainingJobs
 from rollyard.records.errors import OperatorError, RollyardError, RunError
@@ -34,7 +34,7 @@ BUNDLE = "sourcedir.tar.gz"
 
 
 @dataclass(frozen=True)
-class Plan:
+class SubmissionPlan:
     """What is to be submitted. Everything in it has been checked as far as that is possible without AWS."""
 
     names: Iterable[str]
@@ -54,9 +54,9 @@ class Plan:
         return "eval_output" if self.is_evaluation else "output"
 
 
-class Submission:
+class SageMakerSubmission:
     def __init__(
-        self, settings: SageMakerSettings, target: Target, log: JobLog, print_line: Callable[[str], None]
+        self, settings: SageMakerSettings, target: SageMakerTarget, log: JobLog, print_line: Callable[[str], None]
     ) -> None:
         self._settings = settings
         self._target = target
@@ -83,7 +83,7 @@ class Submission:
         docker.run(["docker", "tag", f"{self._target.repository}:{tag}", self._target.image(tag)])
         docker.run(["docker", "push", self._target.image(tag)])
 
-    def submit(self, plan: Plan) -> str:
+    def submit(self, plan: SubmissionPlan) -> str:
         """Create the job and return its name. Raises OperatorError or RunError, and then leaves nothing behind."""
         s3_client = self._settings.access.client("s3", FEATURE)
         jobs = TrainingJobs(self._settings.access.client("sagemaker", FEATURE))
@@ -104,7 +104,7 @@ class Submission:
                 return name
         raise taken or RunError("no job name is available")
 
-    def request(self, plan: Plan, name: str) -> JobRequest:
+    def request(self, plan: SubmissionPlan, name: str) -> JobRequest:
         target, settings = self._target, self._settings
         environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "AWS_DEFAULT_REGION": target.region}
         if plan.is_evaluation or plan.parameters.eval_config:
@@ -133,7 +133,7 @@ class Submission:
     def bundle_key(self, name: str) -> str:
         return f"{self._target.prefix}/source/{name}/{BUNDLE}"
 
-    def _create(self, plan: Plan, name: str, s3_client: Any, jobs: TrainingJobs) -> None:
+    def _create(self, plan: SubmissionPlan, name: str, s3_client: Any, jobs: TrainingJobs) -> None:
         """Log and create the job. The line comes first: without it, the job's experiment would be unknown."""
         request = self.request(plan, name)
         try:
@@ -219,9 +219,9 @@ _HIDDEN = "(hidden)"
 
 def describe(
     settings: SageMakerSettings,
-    target: Target,
-    plan: Plan,
-    submission: Submission,
+    target: SageMakerTarget,
+    plan: SubmissionPlan,
+    submission: SageMakerSubmission,
     log: JobLog,
     *,
     build: bool,

@@ -42,10 +42,10 @@ from rollyard.launchers.slurm.nodes import (
 from rollyard.launchers.slurm.scheduler import (
     CANCELLED,
     DONE,
-    Attempt,
     ChainEnd,
     ChainEventKind,
     ChainRecord,
+    JobAttempt,
     Marker,
     attempts_of,
     end_by_rule,
@@ -335,7 +335,7 @@ def _when_complete(client: SlurmClient, job_id: str) -> Standing | None:
     return standing
 
 
-def _state(known: JobState | None, attempt: Attempt, last: float, spec: JobSpec) -> tuple[JobState, str]:
+def _state(known: JobState | None, attempt: JobAttempt, last: float, spec: JobSpec) -> tuple[JobState, str]:
     if known is not None and known != JobState.UNKNOWN:
         return known, f"the job was ended by SLURM or killed; its state is {known}"
     limit = seconds_of(spec.time)

@@ -71,7 +71,7 @@ class PlannedJob(Record):
     """Names of planned jobs that must succeed first. Their ids are known when they have been submitted."""
 
 
-class Launch(Record):
+class SlurmLaunch(Record):
     """A launch. Its id makes the names of its jobs unique."""
 
     launch_id: str
@@ -117,10 +117,10 @@ class LaunchFolder:
     def launch(self) -> Path:
         return self.root / "launch.json"
 
-    def read(self) -> Launch:
+    def read(self) -> SlurmLaunch:
         """Return the launch. Raises OperatorError if the folder contains none."""
         try:
-            return Launch.model_validate_json(self.launch.read_bytes())
+            return SlurmLaunch.model_validate_json(self.launch.read_bytes())
         except FileNotFoundError as error:
             raise OperatorError(
                 f"{self.root} is not the folder of a launch: it has no launch.json; expected $LOG/nemo-rl/JOBNAME/ID"
@@ -129,7 +129,7 @@ class LaunchFolder:
             problem = error.strerror if isinstance(error, OSError) else error.errors()[0]["msg"]
             raise RunError(f"{self.launch} cannot be read: {problem}") from error
 
-    def write(self, launch: Launch, files: Mapping[Path, str]) -> None:
+    def write(self, launch: SlurmLaunch, files: Mapping[Path, str]) -> None:
         """Create the folders and files of a launch. launch.json comes last: a folder without it is no launch.
 
         Raises RunError if something cannot be written.
@@ -145,7 +145,7 @@ class LaunchFolder:
                 path.chmod(0o600)  # the config of an endpoint may contain a key
         self.write_launch(launch)
 
-    def write_launch(self, launch: Launch) -> None:
+    def write_launch(self, launch: SlurmLaunch) -> None:
         replace(self.launch, launch.model_dump_json(indent=2).encode() + b"\n")
 
     @contextmanager
@@ -168,7 +168,7 @@ class LaunchFolder:
                 os.close(fd)
 
 
-def launches(log_root: Path, jobname: str | None = None) -> list[Launch]:
+def launches(log_root: Path, jobname: str | None = None) -> list[SlurmLaunch]:
     """Return the readable launches below `log_root`, oldest first."""
     found = []
     for path in log_root.glob(f"{jobname or '*'}/*/launch.json"):
@@ -184,7 +184,7 @@ def _is_same(first: Path, second: Path) -> bool:
     return False
 
 
-def find_launch(log_root: Path, folder: Path | None, jobname: str | None = None) -> Launch:
+def find_launch(log_root: Path, folder: Path | None, jobname: str | None = None) -> SlurmLaunch:
     """Return the launch in `folder`, else the newest one. Raises OperatorError if there is none."""
     if folder is not None:
         path = folder.expanduser().resolve()
@@ -201,7 +201,7 @@ def find_launch(log_root: Path, folder: Path | None, jobname: str | None = None)
     return found[-1]
 
 
-def submitted_jobs(launch: Launch) -> dict[str, SubmittedJob]:
+def submitted_jobs(launch: SlurmLaunch) -> dict[str, SubmittedJob]:
     """Return the jobs that SLURM has, by name. A submission that was interrupted has no id in the job's folder."""
     found = {}
     for job in launch.jobs:

@@ -16,9 +16,16 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig
-from rollyard.launchers.evaluation.nemo_rl import NemoRlConfig, Section, find_source, is_nemo_rl, load_tree, parse
+from rollyard.launchers.evaluation.nemo_rl import NemoRlConfig, NemoRlSection, find_source, is_nemo_rl, load_tree, parse
 from rollyard.launchers.slurm.job import JobOptions, JobSpec
-from rollyard.launchers.slurm.launch import DEFAULT_CONFIG, Combination, Conversion, Launch, LaunchOptions, PlannedJob
+from rollyard.launchers.slurm.launch import (
+    DEFAULT_CONFIG,
+    Combination,
+    Conversion,
+    LaunchOptions,
+    PlannedJob,
+    SlurmLaunch,
+)
 from rollyard.launchers.slurm.sweep import (
     NO_SWEEP,
     Setting,
@@ -48,7 +55,7 @@ for any) -> folder of the conversion, and whether it exists already. Raises Oper
 
 @dataclass(frozen=True)
 class Planned:
-    launch: Launch
+    launch: SlurmLaunch
     files: dict[Path, str]
     cached: bool
     """An earlier conversion is used."""
@@ -107,7 +114,7 @@ class LaunchPlanner:
             for combination, one in zip(combinations, resources, strict=True)
             for job in jobs.evaluations(combination, one, self.eval_command, conversions)
         ]
-        launch = Launch(
+        launch = SlurmLaunch(
             launch_id=launch_id,
             jobname=options.jobname,
             folder=folder,
@@ -408,10 +415,10 @@ def _known_keys(tree: Json) -> Iterable[str]:
     yield from _leaves(tree)
 
 
-def _section_keys(model: type[Section], prefix: str = "") -> Iterable[str]:
+def _section_keys(model: type[NemoRlSection], prefix: str = "") -> Iterable[str]:
     for name, found in model.model_fields.items():
         kind = found.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
+        if isinstance(kind, type) and issubclass(kind, NemoRlSection):
             yield from _section_keys(kind, f"{prefix}{name}.")
         else:
             yield prefix + name

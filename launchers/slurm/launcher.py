@@ -14,10 +14,10 @@ import yaml
 from rollyard.launchers.slurm.job import JobState, SubmittedJob, read_submission
 from rollyard.launchers.slurm.launch import (
     Combination,
-    Launch,
     LaunchFolder,
     LaunchOptions,
     PlannedJob,
+    SlurmLaunch,
     launches,
     read_progress,
     submitted_jobs,
@@ -34,7 +34,7 @@ _SHARE = "shard="
 
 
 @dataclass(frozen=True)
-class Launcher:
+class SlurmLauncher:
     planner: LaunchPlanner
     scheduler: Scheduler
     print_line: Callable[[str], None]
@@ -64,7 +64,7 @@ class Launcher:
         with folder.locked():
             return self._submit_all(planned.launch)
 
-    def _submit_all(self, launch: Launch, completed: frozenset[str] = frozenset()) -> int:
+    def _submit_all(self, launch: SlurmLaunch, completed: frozenset[str] = frozenset()) -> int:
         """Submit the jobs that SLURM does not have yet, up to the first that it refuses: the next ones would be
         refused for the same reason, such as a limit or a dead controller. The caller holds the lock of the folder.
         """
@@ -97,7 +97,7 @@ class Launcher:
         return job_id
 
     def _incomplete(
-        self, launch: Launch, submitted: Mapping[str, SubmittedJob], job: PlannedJob, problem: Exception
+        self, launch: SlurmLaunch, submitted: Mapping[str, SubmittedJob], job: PlannedJob, problem: Exception
     ) -> int:
         missing = [one for one in launch.jobs if one.spec.name not in submitted]
         names = launch.title(job) + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
@@ -109,7 +109,7 @@ class Launcher:
         self.warn(f"{launch.title(job)} was not submitted: {problem}")
         return EXIT_FAILED
 
-    def resume(self, launch: Launch, jobs: int | None = None) -> int:
+    def resume(self, launch: SlurmLaunch, jobs: int | None = None) -> int:
         """Submit what is missing, and divide each incomplete combination among `jobs` jobs. Return the exit status."""
         folder = LaunchFolder(launch.folder)
         with folder.locked():
@@ -128,7 +128,7 @@ class Launcher:
                 self.print_line(f"Cancelled: {', '.join(job.job_id for job in surplus)}")
             return self._submit_all(reshaped, completed)
 
-    def cancel(self, launch: Launch) -> int:
+    def cancel(self, launch: SlurmLaunch) -> int:
         """Cancel all jobs of the launch with their successors. Return the exit status."""
         folder = LaunchFolder(launch.folder)
         with folder.locked():
@@ -146,7 +146,7 @@ class Launcher:
         return EXIT_DONE
 
     def _settle(
-        self, launch: Launch, submitted: dict[str, SubmittedJob], completed: frozenset[str] = frozenset()
+        self, launch: SlurmLaunch, submitted: dict[str, SubmittedJob], completed: frozenset[str] = frozenset()
     ) -> None:
         """Find out the ids of jobs whose submission was interrupted; submit those that SLURM does not have."""
         for job in launch.jobs:
@@ -156,7 +156,7 @@ class Launcher:
     def _states(self, jobs: Mapping[str, SubmittedJob]) -> dict[str, JobState]:
         return self.scheduler.states(list(jobs.values())) if jobs else {}
 
-    def _earlier(self, options: LaunchOptions, launch: Launch) -> Launch | None:
+    def _earlier(self, options: LaunchOptions, launch: SlurmLaunch) -> SlurmLaunch | None:
         """Return the launch to continue; None for a new one. Raises OperatorError if it has different content."""
         folder = LaunchFolder(launch.folder)
         if options.launch_id is not None and folder.launch.exists():
@@ -207,12 +207,12 @@ class Launcher:
 
 
 def _reshape(
-    launch: Launch,
+    launch: SlurmLaunch,
     submitted: Mapping[str, SubmittedJob],
     states: Mapping[str, JobState],
     complete: frozenset[str],
     jobs: int | None = None,
-) -> tuple[Launch, list[SubmittedJob]]:
+) -> tuple[SlurmLaunch, list[SubmittedJob]]:
     """Give each share of an incomplete combination a job; the default for `jobs` is as many as it was planned with.
 
     Returns the launch with additional jobs, and the live jobs to cancel. With another number of jobs, all live ones are
@@ -312,7 +312,7 @@ def _header(planned: Planned, dry: bool) -> Iterator[str]:
     yield f"Launch: {launch.folder}"
 
 
-def _block(launch: Launch, job: PlannedJob, after: Iterable[str]) -> Iterator[str]:
+def _block(launch: SlurmLaunch, job: PlannedJob, after: Iterable[str]) -> Iterator[str]:
     """Yield the block of one job, in the format of the original launcher. `after`: the lines below its command."""
     yield ""
     yield f"[{launch.title(job)}]"

@@ -21,8 +21,8 @@ from rollyard.launchers.evaluation.headline import (
 from rollyard.launchers.slurm.job import JobState, SubmittedJob
 from rollyard.launchers.slurm.launch import (
     Combination,
-    Launch,
     PlannedJob,
+    SlurmLaunch,
     read_progress,
     submitted_jobs,
 )
@@ -92,7 +92,7 @@ class LaunchStatus(Record):
         return f"{len(self.combinations)} combinations, {complete} complete; jobs: {states}"
 
 
-def launch_status(launch: Launch, scheduler: Scheduler) -> LaunchStatus:
+def launch_status(launch: SlurmLaunch, scheduler: Scheduler) -> LaunchStatus:
     """Ask SLURM and read the files of the launch. Raises RunError if SLURM does not answer."""
     submitted = submitted_jobs(launch)
     states = scheduler.states(list(submitted.values())) if submitted else {}
@@ -125,7 +125,7 @@ def _combination_row(combination: Combination, jobs: list[JobRow]) -> Combinatio
 
 
 def _job_row(
-    launch: Launch,
+    launch: SlurmLaunch,
     job: PlannedJob,
     submitted: Mapping[str, SubmittedJob],
     states: Mapping[str, JobState],
@@ -203,7 +203,7 @@ class SweepTable(Record):
         return f"{len(missing)} of {len(self.rows)} combinations are incomplete: {names}"
 
 
-def sweep_table(launch: Launch, pass_threshold: float | None = None) -> SweepTable:
+def sweep_table(launch: SlurmLaunch, pass_threshold: float | None = None) -> SweepTable:
     return SweepTable(launch_id=launch.launch_id, rows=[_row(one, pass_threshold) for one in launch.combinations])
 
 

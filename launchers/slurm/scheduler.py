@@ -136,7 +136,7 @@ class Scheduler:
         """Return how one job of a chain ended; None if SLURM no longer knows."""
         return self._client.ending(array_base(job_id)) or self._client.accounted(job_id)
 
-    def attempts(self, job: SubmittedJob) -> list[Attempt]:
+    def attempts(self, job: SubmittedJob) -> list[JobAttempt]:
         """Return every start of the job's command, with the state and reason of each end.
 
         SLURM is asked how a job ended if it was killed and no later job has recorded its end.
@@ -144,7 +144,7 @@ class Scheduler:
         found = attempts_of(ChainRecord(job.folder, _chain_of(job)).events())
         return [self._settled(attempt) if attempt.ended is None else attempt for attempt in found]
 
-    def _settled(self, attempt: Attempt) -> Attempt:
+    def _settled(self, attempt: JobAttempt) -> JobAttempt:
         standing = self._client.standing(attempt.job_id)
         if standing is not None and standing.state.alive:
             if standing.restarts == attempt.restart:
@@ -307,7 +307,7 @@ class ChainRecord:
         append(self._path, written.model_dump_json(exclude_none=True).encode() + b"\n")
 
 
-class Attempt(Record):
+class JobAttempt(Record):
     """One start of the command: a job of the chain, or a restart of the same job by SLURM."""
 
     job_id: str
@@ -325,13 +325,13 @@ class ChainEnd(NamedTuple):
     reason: str
 
 
-def attempts_of(events: Iterable[ChainEvent]) -> list[Attempt]:
+def attempts_of(events: Iterable[ChainEvent]) -> list[JobAttempt]:
     """Return the attempts in the order of their starts."""
-    found: dict[tuple[str, int], Attempt] = {}
+    found: dict[tuple[str, int], JobAttempt] = {}
     for event in events:
         key = (event.job_id, event.restart)
         if event.event == ChainEventKind.STARTED:
-            found[key] = Attempt(job_id=event.job_id, restart=event.restart, node=event.node, started=event.time)
+            found[key] = JobAttempt(job_id=event.job_id, restart=event.restart, node=event.node, started=event.time)
         elif event.event == ChainEventKind.ENDED and key in found and found[key].ended is None:
             end = {"ended": event.time, "state": event.state or JobState.UNKNOWN, "reason": event.reason}
             found[key] = found[key].model_copy(update=end)
@@ -345,7 +345,7 @@ def end_of(events: Sequence[ChainEvent]) -> ChainEnd | None:
     return None
 
 
-def end_by_rule(spec: JobSpec, attempts: Sequence[Attempt]) -> ChainEnd | None:
+def end_by_rule(spec: JobSpec, attempts: Sequence[JobAttempt]) -> ChainEnd | None:
     """Return why no further attempt may start; None if one may."""
     for attempt in attempts:
         if attempt.state == JobState.COMPLETED:

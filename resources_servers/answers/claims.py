@@ -27,7 +27,7 @@ from rollyard.resources_servers.answers.latex import (
     words,
 )
 from rollyard.resources_servers.answers.problem_statement import (
-    Problem,
+    ProblemStatement,
     is_other_quantity,
     is_requested,
     read_problem,
@@ -152,7 +152,7 @@ def _word(wanted: str, answer: str) -> str:
     return wanted if lettered and lettered["letter"] == wanted and lettered["kind"] in _KINDS else answer
 
 
-def _in_asked_base(gold: str, answer: str, problem: Problem) -> str:
+def _in_asked_base(gold: str, answer: str, problem: ProblemStatement) -> str:
     """Drop the base of a number if the gold answer has none and the problem names the base."""
     given = based(answer)
     if given is None or based(gold) is not None or given[0].casefold() != unquoted(gold).casefold():
@@ -161,7 +161,7 @@ def _in_asked_base(gold: str, answer: str, problem: Problem) -> str:
     return gold if asks or re.search(rf"base.{{0,12}}\b{given[1]}\b", problem.text) else answer
 
 
-def _with_unit(text: str, problem: Problem) -> str:
+def _with_unit(text: str, problem: ProblemStatement) -> str:
     r"""Write a letter after a number as a unit, `\text{ m}`, if the problem has that unit and no such variable."""
     text = _NUMBER_IN_TEXT.sub(r"\1", text)
     match = _BARE_UNIT.search(text)
@@ -182,7 +182,7 @@ def _without_parameter(gold: str, answer: str) -> tuple[str, str]:
     return gold, re.sub(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", named, answer[: given.start()].rstrip(" ,;"))
 
 
-def _in_requested_unit(found: Claim, problem: Problem) -> Claim:
+def _in_requested_unit(found: Claim, problem: ProblemStatement) -> Claim:
     """Drop the percent sign if a percentage is requested. Raises Refused if another unit is requested."""
     wanted, given = quantity(found.gold), quantity(found.answer)
     if problem.percent and wanted and given and given.percent and not wanted.percent and abs(wanted.value) >= 1:
@@ -199,7 +199,7 @@ def _in_requested_unit(found: Claim, problem: Problem) -> Claim:
     return found
 
 
-def _worded(gold: str, answer: str, problem: Problem) -> str:
+def _worded(gold: str, answer: str, problem: ProblemStatement) -> str:
     if based(answer) is not None:
         return answer
     try:
@@ -208,7 +208,7 @@ def _worded(gold: str, answer: str, problem: Problem) -> str:
         raise Refused(f"{str(unknown)!r} may change the meaning of the answer") from None
 
 
-def _named(text: str, problem: Problem) -> tuple[str, str] | None:
+def _named(text: str, problem: ProblemStatement) -> tuple[str, str] | None:
     r"""Split `x = 2` or `x \in \{2, 3\}` into its name and value. Return None for anything else."""
     found = links(text)
     if len(found) != 2 or found[1][0] not in ("=", r"\in"):
@@ -217,7 +217,7 @@ def _named(text: str, problem: Problem) -> tuple[str, str] | None:
     return (name, value) if is_name(name, problem) else None
 
 
-def _as_list(gold: str, answer: str, problem: Problem) -> Claim | None:
+def _as_list(gold: str, answer: str, problem: ProblemStatement) -> Claim | None:
     """Return named values (`x = 2, y = 3`) in the gold answer's order, or None if the answer is not such a list."""
     wanted, given = _assignments(gold, problem), _assignments(answer, problem)
     if wanted is given is None:
@@ -251,7 +251,7 @@ def _as_list(gold: str, answer: str, problem: Problem) -> Claim | None:
     return None
 
 
-def _unnamed(wanted: list[tuple[str, str]], answer: str, problem: Problem) -> Claim | None:
+def _unnamed(wanted: list[tuple[str, str]], answer: str, problem: ProblemStatement) -> Claim | None:
     """Compare values without names in the usual order of the variables. A set has no order, so it is refused."""
     kind = brackets(answer)
     if kind == "{":
@@ -268,7 +268,7 @@ def _tuple(values: list[str]) -> str:
     return f"({', '.join(values)})"
 
 
-def _assignments(text: str, problem: Problem) -> list[tuple[str, str]] | None:
+def _assignments(text: str, problem: ProblemStatement) -> list[tuple[str, str]] | None:
     sides = [side for _, side in links(text)] if text.startswith("(") and "=" in text else []
     if len(sides) == 2 and brackets(sides[0]) == brackets(sides[1]) == "(":  # (x, y) = (2, 3)
         names, values = (parts(side[1:-1]) for side in sides)
@@ -286,7 +286,7 @@ def _assignments(text: str, problem: Problem) -> list[tuple[str, str]] | None:
     return [one for one in found if one is not None]
 
 
-def _as_value(gold: str, answer: str, problem: Problem) -> Claim:
+def _as_value(gold: str, answer: str, problem: ProblemStatement) -> Claim:
     of_gold, of_answer = links(gold), links(answer)
     signs = {sign for sign, _ in of_answer[1:]}
     if len(parts(gold)) == 1 and len(of_gold) == 2 and of_gold[1][0] in ("=", r"\in"):
@@ -316,11 +316,11 @@ def _as_value(gold: str, answer: str, problem: Problem) -> Claim:
     return _chain(gold, answer, problem)
 
 
-def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
+def _as_named(gold: str, answer: str, problem: ProblemStatement) -> Claim:
     """Compare with a gold answer such as `y = 2x + 3`, which may be given without its name or rearranged."""
     name, value = (side for _, side in links(gold))
     found = links(answer)
-    if is_name(name, Problem()) and len(found) <= 2:
+    if is_name(name, ProblemStatement()) and len(found) <= 2:
         names = [side for sign, side in found if without_spaces(side) == without_spaces(name)]
         if len(found) == 1:
             return Claim(value, _worded(gold, answer, problem))
@@ -342,7 +342,7 @@ def _is_same_function(one: str, other: str) -> bool:
     return "y" in (one, other) and (_APPLIED.fullmatch(one) or _APPLIED.fullmatch(other)) is not None
 
 
-def _chain(gold: str, answer: str, problem: Problem) -> Claim:
+def _chain(gold: str, answer: str, problem: ProblemStatement) -> Claim:
     r"""Parse `A = \pi r^2 = 9\pi` or `\sqrt{2} \approx 1.414`. Its value is the last exact side."""
     found = links(answer)
     if len(found) == 1:
@@ -457,13 +457,13 @@ def without_wrapping(text: str) -> str:
     return _REMARK.sub(r" \\approx \1", text)
 
 
-def without_modulus(gold: str, answer: str, problem: Problem) -> str:
+def without_modulus(gold: str, answer: str, problem: ProblemStatement) -> str:
     r"""Reduce an answer such as `n \equiv 5 \pmod{23}` to `5`, unless the gold answer has a modulus."""
-    found = None if residue(gold, Problem()) else residue(answer, problem)
+    found = None if residue(gold, ProblemStatement()) else residue(answer, problem)
     return answer if found is None else found[1]
 
 
-def is_name(text: str, problem: Problem) -> bool:
+def is_name(text: str, problem: ProblemStatement) -> bool:
     """Return whether `text` is a plain name or the requested quantity: `x = 7` means 7, but `-x = 7` does not."""
     text = text.strip()
     if len(text) > _MAX_LENGTH:
@@ -483,16 +483,16 @@ def is_name(text: str, problem: Problem) -> bool:
     return not (_OF_NUMBER.fullmatch(bare) and bare in problem.formulas)
 
 
-def _in_order(names: list[str], problem: Problem) -> bool:
+def _in_order(names: list[str], problem: ProblemStatement) -> bool:
     listed = f"({','.join(names)})"
     return listed in problem.tuples or (names == sorted(names) and not _reordered(names, problem))
 
 
-def _reordered(names: list[str], problem: Problem) -> bool:
+def _reordered(names: list[str], problem: ProblemStatement) -> bool:
     return any(sorted(other.strip("()").split(",")) == sorted(names) for other in problem.tuples)
 
 
-def ordered_names(names: list[str], problem: Problem) -> list[str]:
+def ordered_names(names: list[str], problem: ProblemStatement) -> list[str]:
     """Return the names in the order of a tuple in the problem, or in alphabetical order if no tuple contains them."""
     for other in problem.tuples:
         listed = other.strip("()").split(",")
@@ -501,7 +501,7 @@ def ordered_names(names: list[str], problem: Problem) -> list[str]:
     return sorted(names)
 
 
-def _letters(problem: Problem) -> set[str]:
+def _letters(problem: ProblemStatement) -> set[str]:
     return {letter for formula in problem.formulas for letter in re.findall(r"(?<![\\a-zA-Z])[a-zA-Z]", formula)}
 
 
@@ -535,7 +535,7 @@ class UnknownWord(ValueError):
     """Raised for a word in the answer that may change its value."""
 
 
-def without_words(gold: str, answer: str, problem: Problem) -> str:
+def without_words(gold: str, answer: str, problem: ProblemStatement) -> str:
     r"""Return `answer` without harmless words. Units, `and` and `or` are kept. Raises UnknownWord for any other word.
 
     `18 \text{ eggs}` means 18, but `\text{half of } 18` and `\text{maybe } 18`
@@ -567,7 +567,7 @@ def without_words(gold: str, answer: str, problem: Problem) -> str:
     return normalized(_CHUNK.sub(kept, answer))
 
 
-def _leading(text: str, known: frozenset[str], problem: Problem) -> str | None:
+def _leading(text: str, known: frozenset[str], problem: ProblemStatement) -> str | None:
     """Return the first word that must not precede a number, such as `multiple` in `multiple of 5`, or None."""
     word: str
     for word in _WORD.findall(text):
@@ -577,7 +577,7 @@ def _leading(text: str, known: frozenset[str], problem: Problem) -> str | None:
     return None
 
 
-def _is_formula(run: str, known: frozenset[str], symbolic: bool, problem: Problem) -> bool:
+def _is_formula(run: str, known: frozenset[str], symbolic: bool, problem: ProblemStatement) -> bool:
     r"""Return whether letters outside `\text` stand for a product of variables or a pair of points, not for words."""
     if " " in run:
         return all(_is_formula(word, known, symbolic, problem) for word in run.split())
@@ -586,7 +586,7 @@ def _is_formula(run: str, known: frozenset[str], symbolic: bool, problem: Proble
     return len(run) <= 3 and (symbolic or not _is_word(run, problem))
 
 
-def _is_word(run: str, problem: Problem) -> bool:
+def _is_word(run: str, problem: ProblemStatement) -> bool:
     word = run.casefold()
     return (
         word in _JOINING
@@ -598,7 +598,7 @@ def _is_word(run: str, problem: Problem) -> bool:
     )
 
 
-def _kept(text: str, known: frozenset[str], problem: Problem) -> str:
+def _kept(text: str, known: frozenset[str], problem: ProblemStatement) -> str:
     """Return the part of `text` that must be kept. Raises UnknownWord for a word that may change the value."""
     if not _WORD.search(text):
         return text
@@ -634,7 +634,7 @@ def _without(text: str) -> str:
     return _WORD.sub(lambda match: match[0] if is_unit(match[0]) or _is_plain(words) else "", text)
 
 
-def _measured(words: list[str], problem: Problem) -> list[str]:
+def _measured(words: list[str], problem: ProblemStatement) -> list[str]:
     """Return the unit at the start of the words: `dollars` for `dollars for eggs`, but nothing for `eggs per day`."""
     taken: list[str] = []
     for word in words:
@@ -647,7 +647,7 @@ def _measured(words: list[str], problem: Problem) -> list[str]:
     return taken if taken and taken[0].casefold() not in ("per", "each", "every", "a", "an") else []
 
 
-def _is_allowed(word: str, words: list[str], position: int, known: frozenset[str], problem: Problem) -> bool:
+def _is_allowed(word: str, words: list[str], position: int, known: frozenset[str], problem: ProblemStatement) -> bool:
     if word in known or word in _JOINING:
         return True
     if word in _POWERS:

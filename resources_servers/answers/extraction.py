@@ -37,7 +37,7 @@ _SPEAKER = re.compile(
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundAnswer:
     """An answer as the model wrote it."""
 
     text: str
@@ -53,7 +53,7 @@ class Found:
     """All values in this format anywhere in the text. They are needed for lists whose items are boxed separately."""
 
 
-Finder = Callable[[str], "Found | None"]
+Finder = Callable[[str], "FoundAnswer | None"]
 
 
 def without_reasoning(text: str) -> str:
@@ -125,7 +125,7 @@ def scan(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
         position = max(position, limit)
 
 
-def first_of(finders: Sequence[Finder], text: str) -> Found | None:
+def first_of(finders: Sequence[Finder], text: str) -> FoundAnswer | None:
     return next((found for finder in finders if (found := finder(text))), None)
 
 
@@ -166,13 +166,15 @@ _NAME = re.compile(r"(?<![a-zA-Z\\])([a-zA-Z](?:_\{?\w{1,9}\}?)?) *= *\$?$")
 MAX_NAME_LENGTH = 20
 
 
-def last_row(text: str, values: Iterable[tuple[int, Found]], between: re.Pattern[str] = _BETWEEN) -> Found | None:
+def last_row(
+    text: str, values: Iterable[tuple[int, FoundAnswer]], between: re.Pattern[str] = _BETWEEN
+) -> FoundAnswer | None:
     r"""Return the last of `values`, combined with those adjacent to it: `\boxed{1} or \boxed{2}`, or boxes on
     consecutive lines. `values` are (start position, value) pairs.
 
     If the gold answer is a list, the values are compared with it as a list. Otherwise each of them must be correct.
     """
-    row = list[tuple[int, Found]]()
+    row = list[tuple[int, FoundAnswer]]()
     for start, value in values:
         if row and not _adjacent(text, row[-1][1], start, between):
             row = []
@@ -187,13 +189,13 @@ def last_row(text: str, values: Iterable[tuple[int, Found]], between: re.Pattern
     return together(row[-1][1], texts)
 
 
-def together(last: Found, texts: Iterable[str]) -> Found:
+def together(last: FoundAnswer, texts: Iterable[str]) -> FoundAnswer:
     """Return a copy of `last` whose values are `texts`, without duplicates."""
     parts = tuple(dict.fromkeys(texts))
     return replace(last, text=", ".join(parts), parts=parts if len(parts) > 1 else ())
 
 
-def _adjacent(text: str, value: Found, start: int, between: re.Pattern[str]) -> bool:
+def _adjacent(text: str, value: FoundAnswer, start: int, between: re.Pattern[str]) -> bool:
     gap = start - value.end
     return value.whole and 0 <= gap <= MAX_BETWEEN and bool(between.fullmatch(text, value.end, start))
 

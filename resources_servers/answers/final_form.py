@@ -9,7 +9,7 @@ import math
 import re
 
 from rollyard.resources_servers.answers.latex import links, normalized, parts, plain_spelling
-from rollyard.resources_servers.answers.problem_statement import Problem
+from rollyard.resources_servers.answers.problem_statement import ProblemStatement
 from rollyard.resources_servers.answers.quantity import quantity
 
 MAX_STEPS = 2
@@ -69,7 +69,7 @@ _LEADING = re.compile(r"\d{1,9}")
 _PRODUCT = re.compile(r"\([^()]*[-+][^()]*\)\s*(?:\^|[\w(\\])|\w\s*\([^()]*[-+][^()]*\)")
 
 
-def unfinished(gold: str, answer: str, problem: Problem) -> str | None:
+def unfinished(gold: str, answer: str, problem: ProblemStatement) -> str | None:
     """Return why `answer` is not in final form although it may equal `gold`, or None if it is."""
     gold, answer = normalized(gold), normalized(answer)
     for name, pattern in _UNFINISHED:
@@ -93,7 +93,7 @@ def _is_residue(name: str, answer: str) -> bool:
     return name.startswith("a divisor") and re.fullmatch(r"-?\d+ *\\bmod *\d+", answer) is not None
 
 
-def _is_problem_formula(gold: str, answer: str, problem: Problem) -> bool:
+def _is_problem_formula(gold: str, answer: str, problem: ProblemStatement) -> bool:
     """Return whether the answer only repeats a formula from the problem, which the gold answer simplifies."""
     bare = plain_spelling(answer)
     if bare not in problem.formulas and plain_spelling(_bare(answer)) not in problem.formulas:
@@ -143,7 +143,7 @@ def _bare(text: str) -> str:
     return re.sub(r"\\text\s*\{[^{}]*\}(?:\s*\^\s*\{?\d\}?)?|\\begin\s*\{\w+\}|\\end\s*\{\w+\}|_\{[^{}]*\}", "", text)
 
 
-def _is_set_up(answer: str, problem: Problem) -> bool:
+def _is_set_up(answer: str, problem: ProblemStatement) -> bool:
     """Return whether the answer calculates with the problem's numbers: `64 - 56`, but not `3/4` or `3 * 10^5`."""
     bare = _SCIENTIFIC.sub("", _bare(answer)).strip()
     if _FRACTION.fullmatch(bare) or _ARITHMETIC.search(bare) is None:
@@ -156,7 +156,7 @@ def _largest_radicand(text: str) -> int:
     return max((int(match[1] or match[2]) for match in _RADICAND.finditer(text)), default=0)
 
 
-def _other_form(gold: str, answer: str, problem: Problem) -> str | None:
+def _other_form(gold: str, answer: str, problem: ProblemStatement) -> str | None:
     """Return why the answer lacks the form that the problem asks for (factored, expanded, simplified), or None."""
     if "simplif" in problem.tasks and _largest_radicand(answer) > _largest_radicand(gold) > 0:
         return "a root is not simplified"

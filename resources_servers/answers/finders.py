@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rollyard.resources_servers.answers.extraction import MASK, Found, formulas, last_row, masked, scan, together
+from rollyard.resources_servers.answers.extraction import MASK, FoundAnswer, formulas, last_row, masked, scan, together
 from rollyard.resources_servers.answers.latex import choice, parts, plain_spelling, words
 from rollyard.resources_servers.answers.quantity import quantity
 
@@ -34,7 +34,7 @@ _BESIDE = 150
 _MAX_DEPTH = 5
 
 
-def boxed(text: str) -> Found | None:
+def boxed(text: str) -> FoundAnswer | None:
     r"""Return the last box, combined with the boxes adjacent to it: `1, 2` for `\boxed{1} or \boxed{2}`."""
     found = list(_boxes(text))
     last = last_row(text, found)
@@ -46,7 +46,7 @@ def boxed(text: str) -> Found | None:
     return replace(together(last, beside), every=tuple(dict.fromkeys(alone)))
 
 
-def _boxes(text: str) -> Iterator[tuple[int, Found]]:
+def _boxes(text: str) -> Iterator[tuple[int, FoundAnswer]]:
     end = 0
     for match in deque(_BOX.finditer(text), MAX_BOXES):
         if match.start() < end:  # a nested box repeats the same value
@@ -61,14 +61,14 @@ def _boxes(text: str) -> Iterator[tuple[int, Found]]:
         yield match.start(), box
 
 
-def _box(text: str, start: int) -> Found | None:
+def _box(text: str, start: int) -> FoundAnswer | None:
     if text[start : start + 1] == "{":
         end = closing(text, start)
         if end is None:
-            return Found("unclosed", "boxed", start, whole=False)
-        return Found(_unnested(text[start + 1 : end].strip()), "boxed", end + 1)
+            return FoundAnswer("unclosed", "boxed", start, whole=False)
+        return FoundAnswer(_unnested(text[start + 1 : end].strip()), "boxed", end + 1)
     bare = _BARE_BOX.match(text, start)
-    return Found(bare.group(), "boxed", bare.end()) if bare else None
+    return FoundAnswer(bare.group(), "boxed", bare.end()) if bare else None
 
 
 def _unnested(inner: str) -> str:
@@ -113,18 +113,18 @@ _MINERVA = re.compile(r"(final answer is:?)|\.?\s{0,9}I hope it is correct", re.
 _TAG = re.compile(r"<(/?)(?:final_?)?answer>", re.IGNORECASE)
 
 
-def tagged(text: str) -> Found | None:
+def tagged(text: str) -> FoundAnswer | None:
     """Return the content of the last `<answer>` tag, which may be unclosed: `</answer>` is a common stop string."""
-    opening, found = None, list[tuple[int, Found]]()
+    opening, found = None, list[tuple[int, FoundAnswer]]()
     for match in deque(_TAG.finditer(text), MAX_TAGS):
         if not match[1]:
             opening = match
         elif opening is not None:
             inner = _content(text[opening.end() : match.start()])
-            found.append((opening.start(), Found(inner, "answer_tag", match.end())))
+            found.append((opening.start(), FoundAnswer(inner, "answer_tag", match.end())))
             opening = None
     if opening is not None and text[opening.end() :].strip():
-        return Found(_content(text[opening.end() :]), "answer_is", len(text))
+        return FoundAnswer(_content(text[opening.end() :]), "answer_is", len(text))
     return last_row(text, found)
 
 
@@ -134,7 +134,7 @@ def _content(inner: str) -> str:
     return later.text if later else undecorated(inner)
 
 
-def boxed_or_tagged(text: str) -> Found | None:
+def boxed_or_tagged(text: str) -> FoundAnswer | None:
     """Return the last box or the last tag, whichever begins later. For a box inside a tag, that is the box."""
     box, tag = boxed(text), tagged(text)
     if tag is None or box is None:
@@ -142,18 +142,18 @@ def boxed_or_tagged(text: str) -> Found | None:
     return tag if any(not sign[1] for sign in _TAG.finditer(text, box.end, tag.end)) else box
 
 
-def hashes(text: str) -> Found | None:
+def hashes(text: str) -> FoundAnswer | None:
     """Return the last non-empty answer in GSM8K's format, `#### 18`, combined with those adjacent to it."""
-    found, end = deque[tuple[int, Found]](), len(text)
+    found, end = deque[tuple[int, FoundAnswer]](), len(text)
     for match in reversed(deque(_HASHES.finditer(text), MAX_TAGS)):
         line = text[match.end() : min(end, match.end() + MAX_LINE_LENGTH)].partition("\n")[0].rstrip()
         if line:
-            found.appendleft((match.start(), Found(line.strip("* "), "hashes", match.end() + len(line))))
+            found.appendleft((match.start(), FoundAnswer(line.strip("* "), "hashes", match.end() + len(line))))
         end = match.start()
     return last_row(text, found)
 
 
-def minerva(text: str) -> Found | None:
+def minerva(text: str) -> FoundAnswer | None:
     """Find the answer in `Final Answer: The final answer is $18$. I hope it is correct.`"""
     opening, last = None, None
     for match in scan(_MINERVA, text):
@@ -164,7 +164,7 @@ def minerva(text: str) -> Found | None:
     if last is None:
         return None
     opening, ending = last
-    return Found(text[opening : ending.start()].strip(), "final_answer", ending.end())
+    return FoundAnswer(text[opening : ending.start()].strip(), "final_answer", ending.end())
 
 
 MAX_CANDIDATES = 40
@@ -208,7 +208,7 @@ _HAS_VALUE = re.compile(r"\d|\\[a-zA-Z]|\$|^\W*[A-Z]\W*$|\([A-Z]\)")
 _COPULA = re.compile(r"\s*(?:です|である|だ|になります|입니다|이다|है|होगा)$")
 
 
-def phrased(text: str) -> Found | None:
+def phrased(text: str) -> FoundAnswer | None:
     """Find an answer such as `The answer is 18.` or `Answer: 18`. It extends to the end of the sentence.
 
     The last phrase that is followed by a value counts. If none is, the last phrase that is followed by any text counts.
@@ -218,7 +218,7 @@ def phrased(text: str) -> Found | None:
         for opening in (_OPENING, _HEADING, _JSON)
         for match in deque(scan(opening, text), MAX_CANDIDATES)
     }
-    fallback, with_value = None, list[tuple[int, Found]]()
+    fallback, with_value = None, list[tuple[int, FoundAnswer]]()
     for _, match in sorted(matches.items()):
         found = _json_value(text, match) if match.re is _JSON else _after(text, match)
         if found is not None and _HAS_VALUE.search(found.text):
@@ -227,7 +227,7 @@ def phrased(text: str) -> Found | None:
     return last_row(text, with_value) or fallback
 
 
-def _after(text: str, opening: re.Match[str]) -> Found | None:
+def _after(text: str, opening: re.Match[str]) -> FoundAnswer | None:
     """Return the sentence after the phrase, or all values of a list on the lines after it."""
     blank = _BLANK.match(text, opening.end())
     position = blank.end() if blank else opening.end()
@@ -236,11 +236,11 @@ def _after(text: str, opening: re.Match[str]) -> Found | None:
     bullet = _BULLET.match(text, position)
     value, end = sentence(text, bullet.end() if bullet else position)
     if "\n" in text[opening.end() : position] and (below := _below(text, end, bullet)):
-        return together(Found(value, "answer_is", below[-1][1]), [value, *(line for line, _ in below)])
+        return together(FoundAnswer(value, "answer_is", below[-1][1]), [value, *(line for line, _ in below)])
     value = undecorated(_COPULA.sub("", value))
     if "|" in opening.group() or text[position : position + 1] == "|":  # a cell of a table
         value = undecorated(value.partition("|")[0])
-    return Found(value, "answer_is", end) if value else None
+    return FoundAnswer(value, "answer_is", end) if value else None
 
 
 def _below(text: str, end: int, bullet: re.Match[str] | None) -> list[tuple[str, int]]:
@@ -257,13 +257,13 @@ def _below(text: str, end: int, bullet: re.Match[str] | None) -> list[tuple[str,
     return found
 
 
-def _json_value(text: str, opening: re.Match[str]) -> Found | None:
+def _json_value(text: str, opening: re.Match[str]) -> FoundAnswer | None:
     r"""Parse a JSON value leniently, because models often write `\frac` where JSON requires `\\frac`."""
     match = _JSON_VALUE.match(text, opening.end())
     if match is None:
         return None
     value = next(group for group in match.groups() if group is not None).replace("\\\\", "\\").strip()
-    return Found(value.replace('"', "") if match[3] else value, "answer_is", match.end()) if value else None
+    return FoundAnswer(value.replace('"', "") if match[3] else value, "answer_is", match.end()) if value else None
 
 
 MAX_FORMULAS = 20
@@ -279,20 +279,20 @@ _DENIED_NUMBER = re.compile(r"\b(?:not|rather than|instead of) ?\$?$", re.IGNORE
 _JOINED = re.compile(rf"[ ,(]*{_OR}[ (]*")
 
 
-def dollars(text: str) -> Found | None:
+def dollars(text: str) -> FoundAnswer | None:
     """Return the last formula between dollar signs or LaTeX brackets, combined with the formulas adjacent to it."""
     last = deque(formulas(text), MAX_FORMULAS)
-    return last_row(text, [(each.start, Found(each.text, "last_formula", each.end)) for each in last], _JOINED)
+    return last_row(text, [(each.start, FoundAnswer(each.text, "last_formula", each.end)) for each in last], _JOINED)
 
 
-def number(text: str) -> Found | None:
+def number(text: str) -> FoundAnswer | None:
     """Return the last number, together with the number before it if the two are alternatives, as in `18 or 19`."""
     last = deque(scan(_NUMBER, text), 3)
     if len(last) > 1 and _DENIED_NUMBER.search(text, max(last[-1].start() - 20, 0), last[-1].start()):
         last.pop()
     if not last:
         return None
-    found = Found(last[-1].group().replace(" ", ""), "last_number", last[-1].end())
+    found = FoundAnswer(last[-1].group().replace(" ", ""), "last_number", last[-1].end())
     before = last[-2] if len(last) > 1 else None
     if before and _ALTERNATIVE.fullmatch(text, before.end(), last[-1].start()):
         return together(found, [before.group().replace(" ", ""), found.text])
@@ -326,7 +326,7 @@ _FORMULA = re.compile(r"\d|\\[a-zA-Z]|[=^+]|[a-z]\b")
 _AND = re.compile(r"(?:[\s$*]|\\[)\]])*and\s+(?=\$?-?\d[\d.,/]*\$?\s*$)")
 
 
-def with_alternatives(text: str, found: Found) -> Found:
+def with_alternatives(text: str, found: FoundAnswer) -> FoundAnswer:
     r"""Add the alternatives that `text` offers after the answer `found`: `\boxed{5} or 6`."""
     offered = _offered(text, found.end) or (_announced(text, found) if found.method in _MARKED else [])
     return together(found, [*(found.parts or (found.text,)), *offered]) if offered else found
@@ -340,7 +340,7 @@ def _offered(text: str, end: int) -> list[str]:
     return [bare_value(each) for each in named] if is_value(named[0]) else []
 
 
-def _announced(text: str, found: Found) -> list[str]:
+def _announced(text: str, found: FoundAnswer) -> list[str]:
     """Return other values of the answer's kind that the text after the answer announces as final."""
     rest = text[found.end :]
     if not rest.strip():

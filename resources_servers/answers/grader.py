@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS, Comparison, compare_without_algebra
 from rollyard.resources_servers.answers.extraction import (
     Finder,
-    Found,
+    FoundAnswer,
     after_last_retraction,
     cut,
     first_of,
@@ -89,7 +89,7 @@ class AnswerGrader:
             strict = exactly.equal and exactly.exact
         return Grade(found.text, found.method, compared.reason, strict, compared.equal, strict_found is not None)
 
-    async def _compared(self, gold: str, found: Found, problem: str, budget: Budget | None) -> Comparison:
+    async def _compared(self, gold: str, found: FoundAnswer, problem: str, budget: Budget | None) -> Comparison:
         """Several values are right if each equals the gold answer, or if their list does."""
         if _LISTING.search(gold) and quantity(gold) is None and (listed := _listed(found)) is not None:
             as_list = await self._equal(gold, listed, problem, budget)
@@ -126,7 +126,7 @@ async def _in_thread_if_long(length: int, function: Callable[P, R], *args: P.arg
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
-def read(response: Verification, form: AnswerForm) -> tuple[Found | None, Found | None]:
+def read(response: Verification, form: AnswerForm) -> tuple[FoundAnswer | None, FoundAnswer | None]:
     """Return the answer in the requested format and the answer in any format, in linear time."""
     text = cut(without_reasoning(first_turn(response.text, partial(_is_answered, form))), form.stops)
     kept, truncated = after_last_retraction(text), response.response.get("status") == "incomplete"
@@ -148,7 +148,7 @@ def _is_answered(form: AnswerForm, text: str) -> bool:
     return found is not None and found.whole and found.method not in OPEN_ENDED
 
 
-def _listed(found: Found) -> str | None:
+def _listed(found: FoundAnswer) -> str | None:
     """Return the values as one list: all values in the text if none of them is a list, otherwise the adjacent ones."""
     single = not any(_LISTING.search(value) for value in found.every)
     values = found.every if single and len(found.every) > len(found.parts) else found.parts
@@ -157,7 +157,7 @@ def _listed(found: Found) -> str | None:
     return (r" \text{ or } " if all(map(_INEQUALITY.search, values)) else ", ").join(values)
 
 
-def _usable(found: Found | None, text: str, truncated: bool) -> Found | None:
+def _usable(found: FoundAnswer | None, text: str, truncated: bool) -> FoundAnswer | None:
     if found is None or not found.whole:
         return None
     if truncated and found.method not in CLOSED and (found.method in OPEN_ENDED or not text[found.end :].strip()):
@@ -165,7 +165,7 @@ def _usable(found: Found | None, text: str, truncated: bool) -> Found | None:
     return found
 
 
-def _why_nothing(response: Verification, found: Found | None) -> str:
+def _why_nothing(response: Verification, found: FoundAnswer | None) -> str:
     if found is not None:
         return "the text is truncated before an answer is complete"
     if not response.text.strip():
@@ -176,7 +176,7 @@ def _why_nothing(response: Verification, found: Found | None) -> str:
 def narrowed(finder: Finder, narrow: Callable[[str], Sequence[str]]) -> Finder:
     """Return a finder that replaces each value with the values that `narrow` extracts from it."""
 
-    def find(text: str) -> Found | None:
+    def find(text: str) -> FoundAnswer | None:
         found = finder(text)
         if found is None:
             return None

@@ -53,7 +53,7 @@ _TASKS = ("factor", "expand", "simplif")
 
 
 @dataclass(frozen=True)
-class Problem:
+class ProblemStatement:
     """Properties of a problem that affect the verdict. Formulas are normalized with `plain_spelling`."""
 
     formulas: frozenset[str] = frozenset()
@@ -102,9 +102,9 @@ def problem_text(task: Mapping[str, Any]) -> str:
 
 
 @lru_cache(maxsize=512)
-def read_problem(text: str) -> Problem:
+def read_problem(text: str) -> ProblemStatement:
     if not text:
-        return Problem()
+        return ProblemStatement()
     text = _PRICE.sub(r"\\$", text[:MAX_CHARACTERS])
     spans = list(formulas(text))
     found = [normalized(formula.text) for formula in spans]
@@ -120,7 +120,7 @@ def read_problem(text: str) -> Problem:
     pieces = set[str]().union(*map(_pieces, found))
     words = frozenset(word.casefold() for word in _WORD.findall(prose))
     counted = {match[1].casefold() for match in (*_COUNTED.finditer(prose), *_COMPARED.finditer(prose))}
-    return Problem(
+    return ProblemStatement(
         formulas=frozenset(pieces),
         requested=frozenset(requested),
         computed=frozenset(computed),
@@ -188,7 +188,7 @@ def derivative(formula: str) -> tuple[str, int] | None:
     return (match["primed"] or match["above"] or match["behind"], len(match["order"] or "'"))
 
 
-def is_requested(name: str, problem: Problem) -> bool:
+def is_requested(name: str, problem: ProblemStatement) -> bool:
     """Return whether the problem asks for this formula, or for the same derivative in a different notation."""
     if plain_spelling(name) in problem.requested:
         return True
@@ -196,7 +196,7 @@ def is_requested(name: str, problem: Problem) -> bool:
     return derived is not None and derived in {derivative(formula) for formula in problem.requested}
 
 
-def is_other_quantity(name: str, problem: Problem) -> bool:
+def is_other_quantity(name: str, problem: ProblemStatement) -> bool:
     """Return whether `name` is a quantity, but not the requested one: `a = 7` does not answer "find $a+b$"."""
     bare = plain_spelling(name)
     if not problem.computed or is_requested(name, problem) or _is_set_equal(bare, problem):
@@ -211,13 +211,13 @@ def is_other_quantity(name: str, problem: Problem) -> bool:
     return bare in problem.formulas
 
 
-def _is_set_equal(bare: str, problem: Problem) -> bool:
+def _is_set_equal(bare: str, problem: ProblemStatement) -> bool:
     """Return whether the problem states that `bare` equals the requested quantity."""
     pairs = ((bare, asked) for asked in problem.computed)
     return any(f"{one}={other}" in problem.formulas or f"{other}={one}" in problem.formulas for one, other in pairs)
 
 
-def residue(answer: str, problem: Problem) -> tuple[str, str] | None:
+def residue(answer: str, problem: ProblemStatement) -> tuple[str, str] | None:
     r"""Return the left side (empty if there is none) and the residue of `n \equiv 5 \pmod{17}` or `78 \bmod 4 = 2`.
 
     Return None for anything else, for a modulus that the problem does not mention, and for `78 \equiv 2` if the problem

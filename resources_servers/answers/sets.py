@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from rollyard.resources_servers.answers.latex import links, normalized, parts
-from rollyard.resources_servers.answers.problem_statement import Problem
+from rollyard.resources_servers.answers.problem_statement import ProblemStatement
 from rollyard.resources_servers.answers.quantity import quantity
 
 _OR = re.compile(r"\\text\s*\{\s*,?\s*or\s*\}|(?<![a-zA-Z\\])or(?![a-zA-Z])|\\cup")
@@ -48,7 +48,7 @@ def with_usual_sets(text: str) -> str:
     return _FOREIGN_INTERVAL.sub(_usual, text)
 
 
-def same_vector(gold: str, answer: str, problem: Problem) -> tuple[str, str]:
+def same_vector(gold: str, answer: str, problem: ProblemStatement) -> tuple[str, str]:
     """Write vectors as tuples. A matrix of one row stands for a column only if the problem is about vectors."""
     if "matrix" not in gold + answer:
         return gold, answer

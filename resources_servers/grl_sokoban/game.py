@@ -67,7 +67,7 @@ class Room:
         return cls(len(lines), len(lines[0]), fixed, state)
 
 
-class Step(NamedTuple):
+class GameStep(NamedTuple):
     reward: float
     done: bool
     """Whether all boxes are on targets or the step limit is reached."""
@@ -102,7 +102,7 @@ class Game:
         room, state = self._room, bytes(self._cells).translate(_STATE, b"\n")
         return Room(room.rows, room.cols, room.fixed, state, room.seed, room.tries)
 
-    def step(self, action: int) -> Step:
+    def step(self, action: int) -> GameStep:
         """Move the player, pushing a box if necessary. A blocked move also costs a step.
 
         Raises ValueError if the action is not one of UP, DOWN, LEFT, RIGHT.
@@ -124,7 +124,7 @@ class Game:
             reward += 10
         self.done = done = success or self.steps == self.max_steps
         self.total_reward += reward
-        return Step(reward, done, effective, success)
+        return GameStep(reward, done, effective, success)
 
     def back_to(self, before: Room) -> float:
         """Restore an earlier position of this game and return the reward. Must not be called once the game is done.

@@ -15,9 +15,8 @@ from rollyard.records.json_values import items, mapping, number
 from rollyard.records.replay import Cell, Frame, Replay
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask
-from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, read_move
+from rollyard.resources_servers.grl_sokoban.app import GameEpisode, GrlSokoban, read_move
 from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room, parse_action
-from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode
 from rollyard.resources_servers.grl_sokoban.observation import board_in
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
@@ -34,7 +33,7 @@ _ACTION = re.compile(r"<action>.*?</action>", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Turn:
+class ReplayTurn:
     """The moves in one tool call or message, and the environment's response."""
 
     moves: tuple[int, ...] = ()
@@ -45,15 +44,15 @@ class Turn:
     """Index of the tool call within the episode."""
 
 
-def turns_of(row: Json) -> list[Turn]:
+def turns_of(row: Json) -> list[ReplayTurn]:
     """Return the turns in order. If the prompt shows the start, the first turn contains that board and no moves."""
-    found: list[Turn] = []
+    found: list[ReplayTurn] = []
     params = mapping(row.get("responses_create_params"))
     # The start is the last board in the prompt; earlier boards belong to examples.
     shown = [board for item in items(params.get("input")) for board in boards_in(_text_of(mapping(item)))]
     shown = shown or list(boards_in(params["input"] if isinstance(params.get("input"), str) else ""))
     if shown:
-        found.append(Turn(board=shown[-1]))
+        found.append(ReplayTurn(board=shown[-1]))
     before = sum(map(_is_call, items(params.get("input"))))
     for turn in _played_turns(items(mapping(row.get("response")).get("output")), before):
         if len(found) < _MAX_TURNS:
@@ -94,7 +93,7 @@ def _is_call(item: Any) -> bool:
     return str(mapping(item).get("type")).endswith("_call")
 
 
-def _played_turns(output: list[Any], before: int) -> Iterator[Turn]:
+def _played_turns(output: list[Any], before: int) -> Iterator[ReplayTurn]:
     """Yield the turns in an episode's output. `before` is the number of tool calls in the prompt."""
     calls = before
     pending: dict[str, tuple[int, tuple[int, ...]]] = {}
@@ -113,11 +112,11 @@ def _played_turns(output: list[Any], before: int) -> Iterator[Turn]:
             board = next(boards_in(_text_of(item)), None)
             move = read_move(message) if message else None
             if board is not None or move is not None:
-                yield Turn(() if move is None else (move,), board)
+                yield ReplayTurn(() if move is None else (move,), board)
             message = ""
     # The environment may not respond to the last move.
     if (tag := _ACTION.search(message)) and calls == before and (move := read_move(tag.group())) is not None:
-        yield Turn((move,))
+        yield ReplayTurn((move,))
 
 
 def _moves(call: Json) -> tuple[int, ...]:
@@ -133,7 +132,7 @@ def _moves(call: Json) -> tuple[int, ...]:
         return ()
 
 
-def _answered(item: Json, event: int | None, moves: tuple[int, ...]) -> Turn:
+def _answered(item: Json, event: int | None, moves: tuple[int, ...]) -> ReplayTurn:
     output = item.get("output")
     text = output if isinstance(output, str) else _text_of({"content": output})
     try:
@@ -145,7 +144,7 @@ def _answered(item: Json, event: int | None, moves: tuple[int, ...]) -> Turn:
     # A call that the environment rejected did not move anything.
     played = () if "error" in answer and board is None else moves
     reward, total = (number(answer.get(name), None, MAX_MAGNITUDE) for name in ("reward", "total_reward"))
-    return Turn(played, board, reward, total, event)
+    return ReplayTurn(played, board, reward, total, event)
 
 
 def _text_of(item: Json) -> str:
@@ -215,7 +214,7 @@ def _environment(row: Json) -> GrlSokoban | None:
         return None
 
 
-def _starts(turns: list[Turn], boards: list[str], environment: GrlSokoban | None) -> list[tuple[Room, str]]:
+def _starts(turns: list[ReplayTurn], boards: list[str], environment: GrlSokoban | None) -> list[tuple[Room, str]]:
     """Return the possible start positions of the episode, most likely first, each with a note."""
     starts = []
     if turns and not turns[0].moves and turns[0].board is not None:
@@ -232,7 +231,7 @@ def _starts(turns: list[Turn], boards: list[str], environment: GrlSokoban | None
     return starts
 
 
-def _played(start: Room, turns: list[Turn], max_steps: int, settings: SokobanSettings) -> list[Frame] | None:
+def _played(start: Room, turns: list[ReplayTurn], max_steps: int, settings: SokobanSettings) -> list[Frame] | None:
     """Replay every move according to the rules; None if the result differs from the recorded boards."""
     play = GameEpisode(start, max_steps, settings)
     frames = [Frame(board=play.game.board(), total=0.0)]
@@ -280,11 +279,11 @@ def _best(start: Room) -> tuple[tuple[Frame, ...], str]:
         return (), "This room has no solution."
     if solution is None:
         return (), f"The optimal solution is unknown: the search stopped after {_STATES:,} positions."
-    turn = Turn(moves=solution.path)
+    turn = ReplayTurn(moves=solution.path)
     return tuple(_played(start, [turn], len(solution.path) + 1, CANDIDATE_SETTINGS[0]) or ()), ""
 
 
-def _rewards(row: Json, frames: list[Frame], turns: list[Turn]) -> str:
+def _rewards(row: Json, frames: list[Frame], turns: list[ReplayTurn]) -> str:
     """Explain why the recorded rewards differ from those in the replay; empty if they do not."""
     if not turns or (recorded := turns[-1].total) is None:
         return ""
@@ -300,7 +299,7 @@ def _rewards(row: Json, frames: list[Frame], turns: list[Turn]) -> str:
     return " ".join(notes)
 
 
-def _as_recorded(turns: list[Turn], boards: list[str]) -> Replay | None:
+def _as_recorded(turns: list[ReplayTurn], boards: list[str]) -> Replay | None:
     """Show only the recorded boards, because the moves cannot be replayed; None if there are none."""
     if not boards:
         return None

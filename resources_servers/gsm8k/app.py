@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
-from rollyard.resources_servers.answers.extraction import Found
+from rollyard.resources_servers.answers.extraction import FoundAnswer
 from rollyard.resources_servers.answers.finders import (
     CHANGED,
     bare_value,
@@ -112,9 +112,9 @@ def same_digits(gold: str, answer: str) -> bool:
     return bare(gold) == bare(answer)
 
 
-def _first(pattern: re.Pattern[str], method: str, text: str) -> Found | None:
+def _first(pattern: re.Pattern[str], method: str, text: str) -> FoundAnswer | None:
     match = pattern.search(text)
-    return Found(match.group(1), method, match.end(1)) if match else None
+    return FoundAnswer(match.group(1), method, match.end(1)) if match else None
 
 
 def _numbers_in(text: str) -> list[str]:

@@ -25,7 +25,7 @@ _SUBSTITUTED = frozenset({"COPY", "ADD", "ENV", "WORKDIR", "USER", "FROM", "VOLU
 class Copy:
     """Copies files of the folder environment/."""
 
-    instruction: Instruction
+    instruction: DockerInstruction
     sources: tuple[str, ...]
     target: str
     """Absolute path."""
@@ -35,10 +35,10 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunInstruction:
     """Runs a command."""
 
-    instruction: Instruction
+    instruction: DockerInstruction
     argv: tuple[str, ...]
     cwd: str
     env: dict[str, str]
@@ -48,7 +48,7 @@ class Run:
 class Build:
     """Everything that a Dockerfile does."""
 
-    steps: list[Copy | Run] = field(default_factory=list)
+    steps: list[Copy | RunInstruction] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     """Folders to create first."""
     env: dict[str, str] = field(default_factory=lambda: {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"})
@@ -73,7 +73,7 @@ class _Reader:
         self._accepted = accepted
         self._arguments: dict[str, str] = {}
         self._shell: tuple[str, ...] = ("/bin/sh", "-c")
-        self._readers: dict[str, Callable[[Instruction], None]] = {
+        self._readers: dict[str, Callable[[DockerInstruction], None]] = {
             "FROM": self._from,
             "ARG": self._arg,
             "ENV": self._env,
@@ -86,7 +86,7 @@ class _Reader:
             "VOLUME": self._volume,
         }
 
-    def read(self, instruction: Instruction) -> None:
+    def read(self, instruction: DockerInstruction) -> None:
         if instruction.keyword in _IGNORED:
             return
         if (reader := self._readers.get(instruction.keyword)) is None:
@@ -97,12 +97,12 @@ class _Reader:
             raise instruction.refuse("it has no arguments")
         if instruction.keyword in _SUBSTITUTED:
             text = substituted(instruction.text, {**self._arguments, **self.build.env})
-            instruction = Instruction(instruction.line, instruction.keyword, text, instruction.flags)
+            instruction = DockerInstruction(instruction.line, instruction.keyword, text, instruction.flags)
             if not text.strip():
                 raise instruction.refuse("it has no arguments after its variables are replaced")
         reader(instruction)
 
-    def _from(self, instruction: Instruction) -> None:
+    def _from(self, instruction: DockerInstruction) -> None:
         if self.has_base:
             raise instruction.refuse("builds with several stages are not supported")
         image = instruction.text.split()[0]
@@ -113,11 +113,11 @@ class _Reader:
             )
         self.has_base = True
 
-    def _arg(self, instruction: Instruction) -> None:
+    def _arg(self, instruction: DockerInstruction) -> None:
         name, _, default = instruction.text.partition("=")
         self._arguments[name.strip()] = _unquoted(substituted(default.strip(), self._arguments))
 
-    def _env(self, instruction: Instruction) -> None:
+    def _env(self, instruction: DockerInstruction) -> None:
         if re.match(r"[^\s=]+=", instruction.text):
             try:
                 words = shlex.split(instruction.text)
@@ -132,15 +132,15 @@ class _Reader:
                 raise instruction.refuse("expected NAME=value")
             self.build.env[name] = _unquoted(value.strip())
 
-    def _workdir(self, instruction: Instruction) -> None:
+    def _workdir(self, instruction: DockerInstruction) -> None:
         self.build.workdir = self._absolute(_unquoted(instruction.text), instruction)
         self.build.folders.append(self.build.workdir)
 
-    def _volume(self, instruction: Instruction) -> None:
+    def _volume(self, instruction: DockerInstruction) -> None:
         for path in instruction.exec_form() or instruction.text.split():
             self.build.folders.append(self._absolute(path, instruction))
 
-    def _copy(self, instruction: Instruction) -> None:
+    def _copy(self, instruction: DockerInstruction) -> None:
         unknown = instruction.flags.keys() - {"chown", "chmod", "link"}
         if unknown:
             raise instruction.refuse(f"--{min(unknown)} is not supported")
@@ -160,7 +160,7 @@ class _Reader:
         path = self._absolute(target, instruction)
         self.build.steps.append(Copy(instruction, tuple(sources), path, into_folder, int(chmod, 8) if chmod else None))
 
-    def _run(self, instruction: Instruction) -> None:
+    def _run(self, instruction: DockerInstruction) -> None:
         words = instruction.exec_form()
         if words is None and instruction.flags:
             raise instruction.refuse(f"--{min(instruction.flags)} is not supported")
@@ -169,19 +169,19 @@ class _Reader:
             raise instruction.refuse(f"`{found[1]}` needs a network, which a box does not have")
         argv = tuple(words) if words else (*self._shell, instruction.text)
         env = {**self._arguments, **self.build.env}
-        self.build.steps.append(Run(instruction, argv, self.build.workdir, env))
+        self.build.steps.append(RunInstruction(instruction, argv, self.build.workdir, env))
 
-    def _set_shell(self, instruction: Instruction) -> None:
+    def _set_shell(self, instruction: DockerInstruction) -> None:
         words = instruction.exec_form()
         if words is None:
             raise instruction.refuse('expected a list, such as ["/bin/bash", "-c"]')
         self._shell = tuple(words)
 
-    def _user(self, instruction: Instruction) -> None:
+    def _user(self, instruction: DockerInstruction) -> None:
         if instruction.text.partition(":")[0] not in ("root", "0"):
             raise instruction.refuse("a box has one user, root")
 
-    def _absolute(self, path: str, instruction: Instruction) -> str:
+    def _absolute(self, path: str, instruction: DockerInstruction) -> str:
         found = absolute(posixpath.join(self.build.workdir, path))
         if is_read_only(found):
             raise instruction.refuse(f"{found} is read-only in a box")
@@ -209,7 +209,7 @@ _HEREDOC = re.compile(r"<<-?[\"']?\w")
 
 
 @dataclass(frozen=True)
-class Instruction:
+class DockerInstruction:
     """One instruction, which may span several lines of the file."""
 
     line: int
@@ -239,7 +239,7 @@ class Instruction:
         return words
 
 
-def instructions(text: str) -> Iterator[Instruction]:
+def instructions(text: str) -> Iterator[DockerInstruction]:
     """Yield the instructions. Raises UnsupportedTask for here-documents, NUL, and escape characters other than `\\`."""
     if "\0" in text:
         raise UnsupportedTask("environment/Dockerfile contains a NUL character, so it is not a text file")
@@ -250,7 +250,7 @@ def instructions(text: str) -> Iterator[Instruction]:
         while found := _FLAG.match(rest):
             flags[found[1]] = found[2] or ""
             rest = rest[found.end() :]
-        instruction = Instruction(line, keyword.upper(), rest.strip(), flags)
+        instruction = DockerInstruction(line, keyword.upper(), rest.strip(), flags)
         if instruction.keyword in ("RUN", "COPY", "ADD") and _HEREDOC.search(rest):
             raise instruction.refuse("here-documents are not supported")
         yield instruction

@@ -13,7 +13,7 @@ import orjson
 
 from rollyard.records.json_values import is_number
 from rollyard.records.types import MAX_REWARD
-from rollyard.resources_servers.harbor_task.dockerfile import Copy, Run, UnsupportedTask
+from rollyard.resources_servers.harbor_task.dockerfile import Copy, RunInstruction, UnsupportedTask
 from rollyard.resources_servers.harbor_task.task_folder import ENVIRONMENT, SOLUTION, TESTS, HarborSettings, TaskFolder
 from rollyard.services.sandbox.shell_box import BoxDied, BoxEntry, BoxRefused, CommandResult, ShellBox, plan_for
 
@@ -112,7 +112,7 @@ class TaskBox:
         context = self._task.path / ENVIRONMENT
         await self._box.write(await asyncio.to_thread(copied, step, context, probe.exit_code == 0))
 
-    async def _run_step(self, step: Run, left_s: float) -> None:
+    async def _run_step(self, step: RunInstruction, left_s: float) -> None:
         async with self._slots:
             result = await self._box.run(step.argv, cwd=step.cwd, env=step.env, timeout_s=left_s)
         if result.timed_out:

@@ -17,7 +17,7 @@ from rollyard.resources_servers.answers.prompts import chat, completion
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, parsed_row, score
 from rollyard.resources_servers.python_answers.program_extraction import (
-    Program,
+    AnswerProgram,
     clean,
     defined,
     fenced,
@@ -80,17 +80,17 @@ def lm_eval_program(prompt: str, text: str) -> str:
     return prompt + cut(text, STOPS)
 
 
-def program(prompt: str, entry_point: str, text: str) -> Program | None:
+def program(prompt: str, entry_point: str, text: str) -> AnswerProgram | None:
     """Extract the program from an answer that is the whole function, or only the rest of it after the prompt."""
     whole = find(text, (entry_point,))
     if whole is not None and entry_point in defined(whole.code):
-        return Program(joined([_before(prompt, entry_point), whole.code]), f"{whole.method}, whole function")
-    bodies = [Program(body, method) for body, method in _bodies(visible_text(text))]
+        return AnswerProgram(joined([_before(prompt, entry_point), whole.code]), f"{whole.method}, whole function")
+    bodies = [AnswerProgram(body, method) for body, method in _bodies(visible_text(text))]
     cut_off = (candidate for body in bodies for candidate in shortened(body.code, prompt))
     for candidate in chain(bodies, cut_off):
         code = prompt + candidate.code
         if _length(code, entry_point) > _length(prompt, entry_point):
-            return Program(code, candidate.method)
+            return AnswerProgram(code, candidate.method)
     return None
 
 

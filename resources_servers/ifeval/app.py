@@ -76,12 +76,12 @@ class Ifeval(Environment[IfevalSettings]):
             reason=f"not followed: {', '.join(violated)}" if violated else "every instruction is followed",
         )
 
-    def _outcomes(self, text: str) -> list[Outcome]:
+    def _outcomes(self, text: str) -> list[InstructionOutcome]:
         return [outcome(kind, checked, text) for kind, checked in self.instructions]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class InstructionOutcome:
     """Whether one instruction was followed."""
 
     kind: str
@@ -102,9 +102,9 @@ def instructions(row: Mapping[str, Any]) -> list[tuple[str, Instruction]]:
     return [(kind, instruction(kind, kwargs)) for kind, kwargs in zip(kinds, arguments, strict=True)]
 
 
-def outcome(kind: str, checked: Instruction, text: str) -> Outcome:
+def outcome(kind: str, checked: Instruction, text: str) -> InstructionOutcome:
     strict = checked.followed(text)
-    return Outcome(kind, strict, strict or any(checked.followed(variant) for variant in variants(text)))
+    return InstructionOutcome(kind, strict, strict or any(checked.followed(variant) for variant in variants(text)))
 
 
 def variants(text: str) -> list[str]:

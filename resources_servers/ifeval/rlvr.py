@@ -62,7 +62,7 @@ class KeywordFrequency(Instruction):
         return sum(1 for _ in _whole(self.word.strip(), re.IGNORECASE).finditer(text)) == self.N
 
 
-class ForbiddenWords(Instruction):
+class RlvrForbiddenWords(Instruction):
     """The response contains none of the words, ignoring case, not even as part of a longer word."""
 
     forbidden_words: list[Phrase] = Field(min_length=1)
@@ -71,7 +71,7 @@ class ForbiddenWords(Instruction):
         return not any(word.lower() in text.lower() for word in self.forbidden_words)
 
 
-class LetterFrequency(Instruction):
+class RlvrLetterFrequency(Instruction):
     """The response contains the letter exactly N times. Case matters."""
 
     letter: str = Field(min_length=1, max_length=1)
@@ -130,7 +130,7 @@ class Paragraphs(Instruction):
         return len(parts) == self.N and re.match(rf"{re.escape(word)}(?!\w)", parts[self.i - 1]) is not None
 
 
-class Postscript(Instruction):
+class RlvrPostscript(Instruction):
     """The response contains the marker and some text after it."""
 
     postscript_marker: Phrase
@@ -209,7 +209,7 @@ class CapitalWords(Instruction):
         return _holds(found, self.quantifier, self.N, _tenth(self.N))
 
 
-class RepeatPrompt(ifeval.RepeatPrompt):
+class RlvrRepeatPrompt(ifeval.RepeatPrompt):
     """The response starts with the prompt, repeated word for word. Case is ignored."""
 
     prompt_to_repeat: Phrase = Field(validation_alias="original_prompt")
@@ -227,14 +227,14 @@ class End(Instruction):
 FUNCTIONS: dict[str, type[Instruction]] = {
     "verify_keywords": Keywords,
     "verify_keyword_frequency": KeywordFrequency,
-    "validate_forbidden_words": ForbiddenWords,
-    "verify_letter_frequency": LetterFrequency,
+    "validate_forbidden_words": RlvrForbiddenWords,
+    "verify_letter_frequency": RlvrLetterFrequency,
     "validate_response_language": ifeval.ResponseLanguage,
     "verify_paragraph_count": ParagraphCount,
     "validate_word_constraint": WordConstraint,
     "verify_sentence_constraint": SentenceConstraint,
     "validate_paragraphs": Paragraphs,
-    "verify_postscript": Postscript,
+    "verify_postscript": RlvrPostscript,
     "validate_placeholders": Placeholders,
     "verify_bullet_points": BulletPoints,
     "validate_title": ifeval.Title,
@@ -242,7 +242,7 @@ FUNCTIONS: dict[str, type[Instruction]] = {
     "validate_highlighted_sections": HighlightedSections,
     "validate_sections": Sections,
     "validate_json_format": ifeval.JsonFormat,
-    "validate_repeat_prompt": RepeatPrompt,
+    "validate_repeat_prompt": RlvrRepeatPrompt,
     "validate_two_responses": ifeval.TwoResponses,
     "validate_uppercase": Uppercase,
     "validate_lowercase": Lowercase,

@@ -11,7 +11,7 @@ from typing import Any
 from rollyard.records.types import Json
 from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS
-from rollyard.resources_servers.answers.extraction import Found
+from rollyard.resources_servers.answers.extraction import FoundAnswer
 from rollyard.resources_servers.answers.finders import (
     bare_value,
     boxed,
@@ -60,12 +60,12 @@ _BARE = re.compile(r"\\sqrt(?:$|\\sqrt)|\\frac\s*(?:$|\\frac)")
 _SLASH = re.compile(r"(-?\d+)/(-?\d+)")
 
 
-def between_dollars(text: str) -> Found | None:
+def between_dollars(text: str) -> FoundAnswer | None:
     """Return the text between the first and the last dollar sign, or the whole text if it has fewer than two."""
     first, last = text.find("$"), text.rfind("$")
     if first < last:
-        return Found(text[first + 1 : last], "between_dollars", last + 1)
-    return Found(text, "whole_text", len(text)) if text.strip() else None
+        return FoundAnswer(text[first + 1 : last], "between_dollars", last + 1)
+    return FoundAnswer(text, "whole_text", len(text)) if text.strip() else None
 
 
 def last_box(solution: str) -> str | None:
@@ -142,15 +142,15 @@ def gold_answer(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def whole(text: str) -> Found | None:
+def whole(text: str) -> FoundAnswer | None:
     """Return the text if it is a single line with at most three words, and therefore probably just the answer."""
     line = text.strip()
     if not line or "\n" in line or len(_WORD.findall(line)) > 3:
         return None
-    return Found(line, "whole_text", len(text))
+    return FoundAnswer(line, "whole_text", len(text))
 
 
-def concluded(text: str) -> Found | None:
+def concluded(text: str) -> FoundAnswer | None:
     """Return the conclusion at the end, such as `x = 5` in `Therefore, x = 5.`, if it is short enough."""
     text = text.rstrip()
     begin = max(text.rfind("\n"), text.rfind(". "), len(text) - MAX_CONCLUSION_LENGTH, 0)

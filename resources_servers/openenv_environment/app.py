@@ -13,7 +13,7 @@ from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, InvalidToolCall, ToolResult, Turn, Verdict, Verification, serve
 from rollyard.resources_servers.episode_tools import EpisodeTools
 from rollyard.resources_servers.openenv_environment.connection import (
-    Connection,
+    OpenEnvConnection,
     OpenEnvServer,
     OpenEnvSettings,
     RejectedMessage,
@@ -21,7 +21,7 @@ from rollyard.resources_servers.openenv_environment.connection import (
     mcp_tools,
     openenv_server,
 )
-from rollyard.services.responses.lenient_json import as_text
+from rollyard.services.responses.response_validity import as_text
 
 _OVER = "The episode is over."
 
@@ -39,7 +39,7 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
     def __init__(self, task: Mapping[str, Any], settings: OpenEnvSettings) -> None:
         super().__init__(task, settings)
         self._arguments = _reset_arguments(task)
-        self._connection = Connection(self.shared.http, self.shared.url, settings)
+        self._connection = OpenEnvConnection(self.shared.http, self.shared.url, settings)
         self._tools: dict[str, Json] = {}
         self._rewards: list[float] = []
         self._steps = 0

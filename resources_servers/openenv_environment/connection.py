@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import RESERVED_PATHS, Json
 from rollyard.resources_servers.base import EnvironmentSettings
-from rollyard.services.responses.lenient_json import loads
+from rollyard.services.responses.response_validity import loads
 
 
 class OpenEnvSettings(EnvironmentSettings):
@@ -71,7 +71,7 @@ class StepTimeout(Exception):
     """The server did not answer in time. The connection is closed: a late answer would be taken for the next one."""
 
 
-class Connection:
+class OpenEnvConnection:
     """Sends messages and reads their answers, one at a time."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, settings: OpenEnvSettings) -> None:

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict
-from rollyard.resources_servers.python_answers.program_extraction import Program, parsed
-from rollyard.services.sandbox.records import Ending, Limits, Outcome, Trial
+from rollyard.resources_servers.python_answers.program_extraction import AnswerProgram, parsed
+from rollyard.services.sandbox.records import Ending, Outcome, SandboxLimits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 
 
@@ -24,7 +24,7 @@ class ProgramSettings(EnvironmentSettings):
     score: Literal["lenient", "strict"] = "lenient"
     """Which score becomes the reward. lenient accepts a program found anywhere in the answer, strict accepts only the
     answer as truncated by the benchmark's own rule."""
-    limits: Limits = Limits()
+    limits: SandboxLimits = SandboxLimits()
     """Resource limits per answer."""
     sandbox_slots: int | None = Field(default=None, ge=1)
     """Maximum number of answers that run in parallel; null: one per CPU. Waiting time does not count as run time."""
@@ -66,7 +66,7 @@ class ProgramEnvironment(Environment[P]):
         finally:
             await sandbox.stop()
 
-    def verdict(self, scored: Score) -> Verdict:
+    def verdict(self, scored: AnswerScore) -> Verdict:
         """Build the verdict from the score. Raises BadTask if the row's tests are not valid Python."""
         right = scored.lenient if self.settings.score == "lenient" else scored.strict
         outcome, program = scored.outcome, scored.program
@@ -91,28 +91,28 @@ class ProgramEnvironment(Environment[P]):
 
 
 @dataclass(frozen=True)
-class Score:
+class AnswerScore:
     strict: bool
     """Whether the text passes when truncated by the benchmark's rule and otherwise unchanged."""
     lenient: bool
     """Whether the extracted program passes, even if some of its top-level statements fail. True if `strict` is."""
-    program: Program | None
+    program: AnswerProgram | None
     outcome: Outcome | None
     """What `program` did."""
 
 
-async def score(sandbox: Sandbox, tests: Trial, strict: str, found: Program | None) -> Score:
+async def score(sandbox: Sandbox, tests: Trial, strict: str, found: AnswerProgram | None) -> AnswerScore:
     """Test the strict and the extracted program. `tests` has no code yet. Raises Failure if there is no verdict."""
     outcome = await sandbox.run(tests.model_copy(update={"code": found.code, "forgiving": True})) if found else None
     lenient = outcome is not None and outcome.passed
     if found is not None and outcome is not None and found.code.strip() == strict.strip():
-        return Score(lenient and not outcome.passed_over, lenient, found, outcome)
+        return AnswerScore(lenient and not outcome.passed_over, lenient, found, outcome)
     if not strict.strip() or parsed(strict) is None:
-        return Score(False, lenient, found, outcome)
+        return AnswerScore(False, lenient, found, outcome)
     plain = await sandbox.run(tests.model_copy(update={"code": strict}))
     if plain.passed and not lenient:
-        return Score(True, True, Program(strict, "unchanged text"), plain)
-    return Score(plain.passed, lenient, found, outcome)
+        return AnswerScore(True, True, AnswerProgram(strict, "unchanged text"), plain)
+    return AnswerScore(plain.passed, lenient, found, outcome)
 
 
 R = TypeVar("R", bound=BaseModel)

@@ -31,7 +31,7 @@ _FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Program:
+class AnswerProgram:
     """A program and how it was extracted."""
 
     code: str
@@ -82,7 +82,7 @@ def visible_text(text: str) -> str:
     return without_reasoning(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
 
 
-def find(text: str, wanted: Sequence[str]) -> Program | None:
+def find(text: str, wanted: Sequence[str]) -> AnswerProgram | None:
     """Return the first program that defines all `wanted` names, or else the first valid one, or None."""
     names, first, seen = set(wanted), None, {""}
     for program in _candidates(visible_text(text)):
@@ -110,23 +110,23 @@ def joined(pieces: Iterable[str]) -> str:
     return future + _FUTURE.sub("\n", code) if future else code
 
 
-def _candidates(text: str) -> Iterator[Program]:
+def _candidates(text: str) -> Iterator[AnswerProgram]:
     for group in fenced(text):
         readable = [python for code in group if (python := _readable(code)) is not None]
         method = "fenced blocks that are Python" if len(readable) < len(group) else "fenced blocks"
-        yield Program(joined(readable), method if len(group) > 1 else "fenced block")
+        yield AnswerProgram(joined(readable), method if len(group) > 1 else "fenced block")
         for python in reversed(readable):  # joined, they may be too long to be parsed
-            yield Program(python, "one of the fenced blocks")
+            yield AnswerProgram(python, "one of the fenced blocks")
     marked = _AFTER_BEGIN.search(text)
     plain = clean((marked.group(1) if marked else text).partition("[DONE]")[0].partition("\n```")[0])
-    yield Program(plain, "text between [BEGIN] and [DONE]" if marked else "text")
+    yield AnswerProgram(plain, "text between [BEGIN] and [DONE]" if marked else "text")
     yield from shortened(plain)
     for first in islice(_FIRST.finditer(plain), _MAX_BEGINNINGS):
         rest = plain[first.start() :]
-        yield Program(rest, "text from its first definition")
+        yield AnswerProgram(rest, "text from its first definition")
         yield from shortened(rest)
     if indented := _INDENTED.search(plain):
-        yield Program(textwrap.dedent(indented.group()), "indented text")
+        yield AnswerProgram(textwrap.dedent(indented.group()), "indented text")
 
 
 def _readable(code: str) -> str | None:
@@ -142,7 +142,7 @@ def clean(code: str) -> str:
     return code if parsed(code) else _SPACES.sub(" ", _ZERO_WIDTH.sub("", code))
 
 
-def shortened(text: str, before: str = "") -> Iterator[Program]:
+def shortened(text: str, before: str = "") -> Iterator[AnswerProgram]:
     """Yield shorter and shorter beginnings of `text`, each cut before the top-level statement with a syntax error.
 
     This removes incomplete statements, and text that a base model generates after its answer. `before` is the code that
@@ -162,7 +162,7 @@ def shortened(text: str, before: str = "") -> Iterator[Program]:
         if not starts:
             return
         text = "".join(lines[: starts[-1]])
-        yield Program(text, "text up to where it stops being Python")
+        yield AnswerProgram(text, "text up to where it stops being Python")
 
 
 _MAX_BLOCKS = 50

@@ -20,9 +20,9 @@ from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.builtin_model.fault_injection import Faults, FaultSettings
 from rollyard.responses_api_models.builtin_model.policy import (
     ErrorRates,
+    PolicyTurn,
     RandomDraws,
     SokobanPolicy,
-    Turn,
     read_conversation,
 )
 from rollyard.responses_api_models.conversion import refuse_logprobs, refuse_state
@@ -150,17 +150,17 @@ def callable_tools(request: Json) -> list[Json]:
     return [tool for tool in tools if named in (None, tool["name"])]
 
 
-def random_turn(request: Json, tools: Sequence[Json], *, done: bool, draws: RandomDraws) -> Turn:
+def random_turn(request: Json, tools: Sequence[Json], *, done: bool, draws: RandomDraws) -> PolicyTurn:
     """Return a call to one of `tools`, or occasionally a text answer. After the environment has returned `done`, always
     return a text answer.
     """
     must_call = request.get("tool_choice") not in (None, "auto")
     if done or (not must_call and draws.below(TURNS_PER_ANSWER) == 0):
-        return Turn(None, f"The answer is {draws.below(RANGE)}.")
+        return PolicyTurn(None, f"The answer is {draws.below(RANGE)}.")
     tool = tools[draws.below(len(tools))]
     schema = tool.get("parameters") or {}
     arguments = _object(schema, schema.get("$defs") or {}, draws, 0)
-    return Turn(orjson.dumps(arguments).decode(), name=tool["name"])
+    return PolicyTurn(orjson.dumps(arguments).decode(), name=tool["name"])
 
 
 def _value(schema: Any, defs: Mapping[str, Any], draws: RandomDraws, depth: int) -> Any:
@@ -212,7 +212,7 @@ BYTES_PER_TOKEN = 4
 ECHOED = ("instructions", "max_output_tokens", "metadata", "reasoning", "text", "top_p", "user")
 
 
-def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: str, input_bytes: int) -> Json:
+def response(request: Json, turn: PolicyTurn, *, model: str, temperature: float, tag: str, input_bytes: int) -> Json:
     """Return the Response to `request`; all its ids contain `tag`."""
     if turn.arguments is None:
         text = turn.text

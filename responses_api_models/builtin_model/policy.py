@@ -57,7 +57,7 @@ class ErrorRates(BaseModel):
         return self.stray + self.give_up + self.mumble
 
 
-class Turn(NamedTuple):
+class PolicyTurn(NamedTuple):
     """One decision: call the tool `name` with `arguments`, or answer with `text` if `arguments` is None."""
 
     arguments: str | None
@@ -84,21 +84,23 @@ class SokobanPolicy:
         self._calls_planned = calls_planned
         self._plan = lru_cache(plans_kept)(partial(plan, limit=search_limit))
 
-    def turn(self, conversation: Conversation, can_step: bool, temperature: float, draws: RandomDraws) -> Turn:
+    def turn(
+        self, conversation: ReadConversation, can_step: bool, temperature: float, draws: RandomDraws
+    ) -> PolicyTurn:
         if can_step:
             return self._act(conversation, temperature, draws)
         if conversation.board is not None:
-            return Turn(None, self._speak(conversation.board, temperature, draws))
-        return Turn(None, f"The answer is {draws.below(100)}.")
+            return PolicyTurn(None, self._speak(conversation.board, temperature, draws))
+        return PolicyTurn(None, f"The answer is {draws.below(100)}.")
 
-    def _act(self, conversation: Conversation, temperature: float, draws: RandomDraws) -> Turn:
+    def _act(self, conversation: ReadConversation, temperature: float, draws: RandomDraws) -> PolicyTurn:
         if conversation.done:
             return _answer(conversation)
         slip = self._slip(temperature, draws)
         if slip == "give_up":
             return _answer(conversation)
         if slip == "mumble":
-            return Turn(INVALID_ARGUMENTS[draws.below(len(INVALID_ARGUMENTS))])
+            return PolicyTurn(INVALID_ARGUMENTS[draws.below(len(INVALID_ARGUMENTS))])
         if slip == "stray":
             return _wander(draws)
         if conversation.blanks == MAX_BLANKS:
@@ -141,16 +143,16 @@ class SokobanPolicy:
         return "give_up" if drawn < slips.stray + slips.give_up else "mumble"
 
 
-def _step(*moves: str) -> Turn:
-    return Turn(orjson.dumps({"actions": moves}).decode())
+def _step(*moves: str) -> PolicyTurn:
+    return PolicyTurn(orjson.dumps({"actions": moves}).decode())
 
 
-def _wander(draws: RandomDraws) -> Turn:
+def _wander(draws: RandomDraws) -> PolicyTurn:
     return _step(*(MOVES[draws.below(len(MOVES))] for _ in range(1 + draws.below(BURST))))
 
 
-def _answer(conversation: Conversation) -> Turn:
-    return Turn(None, f"<answer>{' || '.join(_moves_made(conversation.calls))}</answer>")
+def _answer(conversation: ReadConversation) -> PolicyTurn:
+    return PolicyTurn(None, f"<answer>{' || '.join(_moves_made(conversation.calls))}</answer>")
 
 
 def _moves_made(calls: list[str]) -> list[str]:
@@ -278,7 +280,7 @@ MAX_BLANKS = 3
 
 
 @dataclass(slots=True)
-class Conversation:
+class ReadConversation:
     text: bytes
     """The text of all items without their ids, so the same conversation always has the same text."""
     board: str | None = None
@@ -291,7 +293,7 @@ class Conversation:
     """Arguments of the tool calls made so far."""
 
 
-def read_conversation(request: Json) -> Conversation:
+def read_conversation(request: Json) -> ReadConversation:
     items = request.get("input")
     texts: list[str] = []
     calls: list[str] = []
@@ -313,12 +315,12 @@ def read_conversation(request: Json) -> Conversation:
                 user_texts.append(text)
         texts.append(text)
     texts.append(_text(request.get("instructions")))
-    conversation = Conversation("\x1e".join(texts).encode("utf-8", "surrogatepass"), calls=calls)
+    conversation = ReadConversation("\x1e".join(texts).encode("utf-8", "surrogatepass"), calls=calls)
     _find_last_board(conversation, outputs, user_texts)
     return conversation
 
 
-def _find_last_board(conversation: Conversation, outputs: list[str], user_texts: list[str]) -> None:
+def _find_last_board(conversation: ReadConversation, outputs: list[str], user_texts: list[str]) -> None:
     for output in reversed(outputs):
         shown, done = _observation(output)
         conversation.board = find_board(shown)

@@ -18,7 +18,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models.upstream.response_parsing import error_message
 from rollyard.responses_api_models.upstream.upstream import Upstream
-from rollyard.services.http.problem import PROBLEM_TYPE
+from rollyard.services.http.request import PROBLEM_TYPE
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import orjson
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.token_backends import GenerateBackend, TokenBackend, read_hermes
-from rollyard.responses_api_models.chat_engine.token_history import Continuation, Turn, first_difference
+from rollyard.responses_api_models.chat_engine.token_history import Continuation, TokenTurn, first_difference
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.responses.response_validity import first_choice
@@ -128,7 +128,7 @@ class TokenDiagnostics:
         ending = await self._continuation.ending(self._backend, self._body, self._request_context)
         if ending is not None and ending.token in whole:
             ids = whole[: len(whole) - whole[::-1].index(ending.token)]
-        before = Turn(1, ids, {})
+        before = TokenTurn(1, ids, {})
         body = {**self._body, "messages": [*_START, case.message, *case.new]}
         built = await self._continuation.prompt(self._backend, before, body, self._request_context)
         expected = await self._text(after[-SHOWN_IDS:])

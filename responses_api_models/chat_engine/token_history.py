@@ -82,7 +82,7 @@ class TokenTurns:
 
     async def make(self, request: Json, request_context: RequestContext) -> Json:
         """Return the chat completion for a chat request; its message contains the tokens and their trace."""
-        history = TokenHistory(request, _messages(request))
+        history = ServedTokenHistory(request, _messages(request))
         body = {**sampling.PLAIN, **{key: value for key, value in request.items() if value is not None}}
         body.update(messages=history.messages, logprobs=True, top_logprobs=request.get("top_logprobs") or 0)
         texts = bool(request.get("logprobs"))
@@ -127,7 +127,7 @@ class TokenTurns:
         return EngineTurn("chat", completion, sampling.of_request(body, tools_constrain=True), reason)
 
     async def _as_ids(
-        self, history: TokenHistory, body: Json, request_context: RequestContext, texts: bool
+        self, history: ServedTokenHistory, body: Json, request_context: RequestContext, texts: bool
     ) -> EngineTurn | str:
         """Send the turn as token ids, or return why this is not possible."""
         backend = await self._capabilities.backend(request_context)
@@ -149,7 +149,7 @@ class TokenTurns:
         return EngineTurn(backend.name, turn.completion, turn.sampling)
 
     async def _prompt(
-        self, backend: TokenBackend, before: Turn | None, body: Json, request_context: RequestContext
+        self, backend: TokenBackend, before: TokenTurn | None, body: Json, request_context: RequestContext
     ) -> tuple[list[int], Rendered] | None:
         if before is not None:
             return await self._continuation.prompt(backend, before, body, request_context)
@@ -163,7 +163,7 @@ def _read_completion(body: bytes) -> Json:
     return completion
 
 
-def _unsupported_reason(backend: TokenBackend | None, history: TokenHistory, body: Json) -> str:
+def _unsupported_reason(backend: TokenBackend | None, history: ServedTokenHistory, body: Json) -> str:
     """Return why the prompt cannot be sent as ids; empty if it can."""
     messages = body["messages"]
     if history.is_changed:
@@ -211,7 +211,7 @@ def _check(message: Json) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TokenTurn:
     index: int
     """Index of its assistant message."""
     ids: list[int]
@@ -220,7 +220,7 @@ class Turn:
     """The turn's `token_trace`; empty if another framework recorded the tokens."""
 
 
-class TokenHistory:
+class ServedTokenHistory:
     """The token history that the messages of one chat request contain.
 
     The caller creates one per request, sends its `messages`, and calls `trace` with the message that the model
@@ -271,14 +271,14 @@ class TokenHistory:
         return {"segment": segment + 1, "break": mismatch} if mismatch else {"segment": segment}
 
 
-def last_turn(messages: list[Json]) -> Turn | None:
+def last_turn(messages: list[Json]) -> TokenTurn | None:
     """Return the last turn with recorded tokens; None at the start of an episode."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         prompt, generated = message.get("prompt_token_ids"), message.get("generation_token_ids")
         if isinstance(prompt, list) and isinstance(generated, list) and (prompt or generated):
             trace = message.get("token_trace")
-            return Turn(index, prompt + generated, trace if isinstance(trace, dict) else {})
+            return TokenTurn(index, prompt + generated, trace if isinstance(trace, dict) else {})
     return None
 
 
@@ -309,7 +309,7 @@ _TEMPLATE = ("tools", "chat_template", "chat_template_kwargs", "reasoning_effort
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class TurnEnding:
     """How the chat template ends the model turn in a placeholder conversation."""
 
     token: int
@@ -329,10 +329,10 @@ class Continuation:
     """
 
     def __init__(self) -> None:
-        self._endings: dict[bytes, Ending | None] = {}
+        self._endings: dict[bytes, TurnEnding | None] = {}
 
     async def prompt(
-        self, backend: TokenBackend, before: Turn, body: Json, request_context: RequestContext
+        self, backend: TokenBackend, before: TokenTurn, body: Json, request_context: RequestContext
     ) -> tuple[list[int], Rendered] | None:
         """Return the prompt's ids and the rendered request; None if the template has no recognizable end of a turn."""
         ending = await self.ending(backend, body, request_context)
@@ -350,7 +350,7 @@ class Continuation:
         has_ending = before.ids[-1] == ending.token
         return before.ids + rendered.ids[at + has_ending :], rendered
 
-    async def ending(self, backend: TokenBackend, body: Json, request_context: RequestContext) -> Ending | None:
+    async def ending(self, backend: TokenBackend, body: Json, request_context: RequestContext) -> TurnEnding | None:
         """Return how the template ends a turn with this request's tools and template arguments. Results are cached."""
         key = orjson.dumps([body.get(name) for name in _TEMPLATE])
         if key not in self._endings:
@@ -362,7 +362,7 @@ class Continuation:
         return self._endings[key]
 
 
-def _shared_ending(one: list[int], two: list[int]) -> Ending | None:
+def _shared_ending(one: list[int], two: list[int]) -> TurnEnding | None:
     """Return the token that starts the common suffix of two renderings; None if it also occurs in ordinary text.
 
     The contents end in different characters, so the suffix belongs to the template.
@@ -372,7 +372,7 @@ def _shared_ending(one: list[int], two: list[int]) -> Ending | None:
     # A token that also occurs in ordinary text (a newline) could be found inside a call or reasoning instead.
     if not shared or one.count(shared[-1]) != two.count(shared[-1]):
         return None
-    return Ending(shared[-1], one.count(shared[-1]))
+    return TurnEnding(shared[-1], one.count(shared[-1]))
 
 
 def _placeholder(text: str, message: Json | None = None) -> Json:

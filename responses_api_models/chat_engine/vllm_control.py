@@ -36,8 +36,7 @@ from rollyard.responses_api_models.chat_engine.policy_versions import (
 )
 from rollyard.responses_api_models.chat_engine.weight_loader import CpuLimits, WeightLoader
 from rollyard.responses_api_models.chat_engine.weight_update import JoiningEngines
-from rollyard.services.http.problem import PROBLEM_TYPE
-from rollyard.services.http.request import read_object
+from rollyard.services.http.request import PROBLEM_TYPE, read_object
 
 log = logging.getLogger(__name__)
 

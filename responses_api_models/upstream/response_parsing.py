@@ -15,8 +15,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import is_number, mapping
 from rollyard.records.types import Json
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.responses.lenient_json import loads
-from rollyard.services.responses.response_validity import check_completion, check_response
+from rollyard.services.responses.response_validity import check_completion, check_response, loads
 from rollyard.services.responses.tool_calls import normalize_calls, read_items
 
 EXCERPT_CHARS = 300
@@ -138,7 +137,7 @@ def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
 
 
 def _header_fields(answer: HttpResponse) -> Iterator[tuple[str, str]]:
-    """Yield the headers of an error response as problem fields, which services/http/problem.py converts back to
+    """Yield the headers of an error response as problem fields, which services/http/request.py converts back to
     headers. Retry-After has the same cap for our own callers.
     """
     if request_id := answer.headers.get("x-request-id"):

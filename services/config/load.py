@@ -31,7 +31,7 @@ from rollyard.services.config.nemo_gym import (
     with_chosen_environment,
     with_roots_of,
 )
-from rollyard.services.config.overrides import Override, apply
+from rollyard.services.config.overrides import ConfigOverride, apply
 from rollyard.services.config.plugins import ALIASES, FAMILIES
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_entries import ServerEntries, check_references
@@ -125,7 +125,7 @@ _PLAIN_REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 def load(
     config_paths: Sequence[str | Mapping[str, Any]],
-    overrides: Sequence[Override],
+    overrides: Sequence[ConfigOverride],
     roots: Sequence[Path],
     environ: Mapping[str, str],
     *,
@@ -171,7 +171,7 @@ def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:
     return merged
 
 
-def _check_top_level_keys(tree: DictConfig, overrides: Sequence[Override], options: Iterable[str]) -> None:
+def _check_top_level_keys(tree: DictConfig, overrides: Sequence[ConfigOverride], options: Iterable[str]) -> None:
     """Reject overrides whose key is neither in a config nor used in a `${...}`, because it is probably misspelt."""
     text = OmegaConf.to_yaml(tree)
     known = {*(str(key) for key in tree), *_PLAIN_REFERENCE.findall(text), *LAUNCH_KEYS}

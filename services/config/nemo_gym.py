@@ -26,7 +26,7 @@ from pydantic import ConfigDict, Field
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
-from rollyard.services.config.overrides import Override
+from rollyard.services.config.overrides import ConfigOverride
 from rollyard.services.config.plugins import ALIASES, FAMILIES, folder_names
 from rollyard.services.config.run_config import ForeignProgram, ServerSpec
 from rollyard.services.http.access import is_loopback
@@ -251,7 +251,7 @@ def foreign_server(name: str, family: str, implementation: str, raw: Json, folde
     )
 
 
-def with_chosen_environment(roots: Sequence[Path], overrides: Sequence[Override]) -> list[Path]:
+def with_chosen_environment(roots: Sequence[Path], overrides: Sequence[ConfigOverride]) -> list[Path]:
     """Return the search path, extended by the environment of `--python` or `--venv`, in which NeMo Gym is installed."""
     given = {override.key: override.value for override in overrides if override.key in ("python", "venv")}
     interpreter = chosen(parse_settings(LaunchSettings, given, "the command line"), "the command line")

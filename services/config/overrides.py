@@ -27,7 +27,7 @@ _SECRET_INSIDE = re.compile(
 
 
 @dataclass(frozen=True)
-class Override:
+class ConfigOverride:
     """A command-line argument `key=value`, or `~key`, which deletes a key."""
 
     text: str
@@ -75,7 +75,7 @@ def parse_overrides(
     known: Mapping[str, str] | None = None,
     *,
     around: tuple[Sequence[str], Sequence[str]] = ((), ()),
-) -> list[Override]:
+) -> list[ConfigOverride]:
     """Parse command-line arguments.
 
     Raises OperatorError, which says what is wrong with the first invalid argument.
@@ -85,7 +85,7 @@ def parse_overrides(
     """
     given = join_split_values(arguments)
     parser = OverridesParser.create()
-    parsed: list[Override] = []
+    parsed: list[ConfigOverride] = []
 
     def read(text: str) -> HydraOverride | None:
         try:
@@ -103,13 +103,15 @@ def parse_overrides(
             raise OperatorError(explain([*before, *given, *after], len(before) + number, known or {}))
         key = override.key_or_group.replace("/", ".")
         if override.type in _VALUE_OPERATIONS:
-            parsed.append(Override(text, key, _plain(override.value()), adds=override.type is not OverrideType.CHANGE))
+            parsed.append(
+                ConfigOverride(text, key, _plain(override.value()), adds=override.type is not OverrideType.CHANGE)
+            )
         else:
-            parsed.append(Override(text, key, None, delete=True))
+            parsed.append(ConfigOverride(text, key, None, delete=True))
     return parsed
 
 
-def apply(tree: DictConfig, overrides: Iterable[Override]) -> None:
+def apply(tree: DictConfig, overrides: Iterable[ConfigOverride]) -> None:
     """Apply overrides to `tree`. Later ones take precedence. Raises OperatorError if one does not fit the configs."""
     for override in overrides:
         try:
@@ -122,7 +124,7 @@ def apply(tree: DictConfig, overrides: Iterable[Override]) -> None:
             raise OperatorError(f"{override.shown!r} does not fit the configs: {detail}") from error
 
 
-def _apply(tree: DictConfig, override: Override) -> None:
+def _apply(tree: DictConfig, override: ConfigOverride) -> None:
     if not override.delete:
         OmegaConf.update(tree, override.key, override.value, merge=True, force_add=True)
         return
@@ -167,7 +169,7 @@ def title(command: Sequence[str]) -> str:
     return " ".join(shown(word) for word in words)
 
 
-def refuse_secrets(overrides: Iterable[str | Override]) -> None:
+def refuse_secrets(overrides: Iterable[str | ConfigOverride]) -> None:
     """Raise OperatorError for a secret in a command line, where all users of the host can read it."""
     parsed = [one for given in overrides for one in (parse_overrides([given]) if isinstance(given, str) else [given])]
     for override in parsed:
@@ -180,7 +182,7 @@ def refuse_secrets(overrides: Iterable[str | Override]) -> None:
             )
 
 
-def _is_exposed(override: Override) -> bool:
+def _is_exposed(override: ConfigOverride) -> bool:
     value = _without_references(override.value)
     return bool(redacted_at(override.key, value) != value)
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.services.config.load import describe_error, find_config, read_yaml, resolved
-from rollyard.services.config.overrides import Override
+from rollyard.services.config.overrides import ConfigOverride
 from rollyard.services.server.settings import alternatives, parse_settings, takes_list, takes_text
 
 M = TypeVar("M", bound=BaseModel)
@@ -21,7 +21,7 @@ M = TypeVar("M", bound=BaseModel)
 _REFERENCE = re.compile(r"(\\*)\$\{")
 
 
-def load_settings(model: type[M], path: str | None, overrides: Iterable[Override], roots: Sequence[Path]) -> M:
+def load_settings(model: type[M], path: str | None, overrides: Iterable[ConfigOverride], roots: Sequence[Path]) -> M:
     """Read the file `path`, which is searched for in `search_path(roots)`, and apply the overrides.
 
     Raises OperatorError if the file does not exist or the config is invalid.
@@ -36,7 +36,7 @@ def search_path(roots: Sequence[Path]) -> list[Path]:
 
 
 def settings_of(
-    model: type[M], tree: Mapping[str, Any], overrides: Iterable[Override] = (), owner: str = "config"
+    model: type[M], tree: Mapping[str, Any], overrides: Iterable[ConfigOverride] = (), owner: str = "config"
 ) -> M:
     """Return the config for the contents of a file. `owner`: the file's name, for messages."""
     return parse_settings(model, _lists(model, _overridden(model, dict(tree), overrides)), owner)
@@ -68,7 +68,7 @@ def _read(path: Path) -> Json:
     return {str(key): value for key, value in plain.items()}
 
 
-def _overridden(model: type[BaseModel], tree: Json, overrides: Iterable[Override]) -> Json:
+def _overridden(model: type[BaseModel], tree: Json, overrides: Iterable[ConfigOverride]) -> Json:
     """Return `tree` with the overrides applied; a mapping is merged into an existing one."""
     result = dict(tree)
     for override in overrides:
@@ -89,7 +89,7 @@ def _overridden(model: type[BaseModel], tree: Json, overrides: Iterable[Override
     return result
 
 
-def _typed(model: type[BaseModel], override: Override) -> Any:
+def _typed(model: type[BaseModel], override: ConfigOverride) -> Any:
     """Return the value as typed if the key takes text: a model named 007 is not the number 7."""
     annotation: Any = model
     for part in override.key.split("."):

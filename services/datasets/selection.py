@@ -12,7 +12,7 @@ from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
-from rollyard.services.datasets.tasks import TaskFile, Tasks
+from rollyard.services.datasets.tasks import DatasetTasks, TaskFile
 
 
 def agents_in(run_config: RunConfig) -> list[ServerSpec]:
@@ -50,7 +50,7 @@ def read_tasks(
     limit: int | None,
     *,
     key: str = "input_jsonl_fpath",
-) -> Tasks:
+) -> DatasetTasks:
     """Read and validate the rows as `ng_collect_rollouts` does. Raises OperatorError if one is invalid.
 
     `key`: name of the setting `input_jsonl_fpath`, for messages.
@@ -67,6 +67,6 @@ def read_tasks(
     return Mixture(read_mixture(data, files.roots), files, agent=agent, limit=limit)
 
 
-def notes_of(tasks: Tasks) -> list[str]:
+def notes_of(tasks: DatasetTasks) -> list[str]:
     """Return the warnings about a mixture, which the user must see before it is used."""
     return tasks.notes if isinstance(tasks, Mixture) else []

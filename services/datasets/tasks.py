@@ -49,7 +49,7 @@ class Rollout:
         return {**row_agent_ref, "name": self.agent} if row_agent_ref else {"name": self.agent}
 
 
-class Tasks(Protocol):
+class DatasetTasks(Protocol):
     """The tasks of a collection, from one file or from a mixture of several."""
 
     count: int

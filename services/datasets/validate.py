@@ -21,7 +21,7 @@ MAX_LISTED = 20
 R = TypeVar("R")
 
 
-class Problem(Record):
+class RowProblem(Record):
     line: int
     problem: str
 
@@ -38,7 +38,7 @@ class FileReport(Record):
     rows: int
     """Number of valid rows."""
     problems: int
-    first_problems: list[Problem]
+    first_problems: list[RowProblem]
     agents: dict[str, int]
     """Agent -> number of rows; '' for rows without an agent."""
     keys: dict[str, int]
@@ -47,7 +47,7 @@ class FileReport(Record):
     """Number of characters in the prompt, per row."""
     repeated_ids: int
     """Number of rows with the same id as an earlier row of this file. A mixture rejects such a file."""
-    first_repeated_ids: list[Problem]
+    first_repeated_ids: list[RowProblem]
     duplicates: int
     """Number of duplicate tasks: rows that equal an earlier row of any file, except for ids and agents."""
     first_duplicates: list[Repetition]
@@ -102,7 +102,7 @@ class _Listed(Generic[R]):
 
 
 def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
-    problems, repeated_ids = _Listed[Problem](), _Listed[Problem]()
+    problems, repeated_ids = _Listed[RowProblem](), _Listed[RowProblem]()
     duplicates = _Listed[Repetition]()
     overlap = {kind: _Listed[Match]() for kind in KINDS}
     ids = set[int]()
@@ -111,7 +111,7 @@ def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
     seen.start_file(file)
     for row in rows_of(file):
         if row.problem:
-            problems.add(Problem(line=row.line, problem=row.problem.lstrip(": ")))
+            problems.add(RowProblem(line=row.line, problem=row.problem.lstrip(": ")))
             continue
         task = row_hash(row.value)
         if (repetition := seen.earlier(task, row.line)) is not None:
@@ -123,7 +123,7 @@ def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
         if (own_id := id_of_row(row.value)) is not None:
             # Hashes take a third of the memory of ids; collisions among 2^61 values are negligible.
             if hash(own_id) in ids:
-                repeated_ids.add(Problem(line=row.line, problem=f"has the same id as an earlier row ({own_id!r})"))
+                repeated_ids.add(RowProblem(line=row.line, problem=f"has the same id as an earlier row ({own_id!r})"))
             ids.add(hash(own_id))
         agents[agent_of(row.value) or ""] += 1
         keys.update(row.value.keys())

@@ -13,7 +13,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Directory, HeadFile, Heartbeat, Keys, Registration, RunOrigin, ServerCode
 from rollyard.records.types import Record
 from rollyard.services.http.client import RUN_HEADER, SECRET_HEADER
-from rollyard.services.http.problem import raise_for_status, with_server
+from rollyard.services.http.request import raise_for_status, with_server
 from rollyard.services.http.transport import HttpTransport, Transport
 
 REPORT_DEADLINE_S = 2.0

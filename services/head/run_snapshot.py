@@ -15,7 +15,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import HeadFile, ServerInstance, StackKind
 from rollyard.records.terminal import duration
 from rollyard.records.types import FailureRow, Record
-from rollyard.services.http.problem import raise_for_status
+from rollyard.services.http.request import raise_for_status
 from rollyard.services.http.transport import Transport
 
 DEADLINE_S = 2.0

@@ -15,8 +15,8 @@ from yarl import URL
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.services.http.connection_pool import (
     ConnectFailed,
+    HttpLimits,
     InvalidResponse,
-    Limits,
     ReceivedResponse,
     ResponseBody,
     decoders,
@@ -31,7 +31,7 @@ CONNECT_ATTEMPTS = 8
 class AiohttpClient:
     """Wraps one aiohttp session, which is created on first use because it needs a running event loop."""
 
-    def __init__(self, keepalive_s: float, connect_timeout_s: float, limits: Limits, lag: LoopLag) -> None:
+    def __init__(self, keepalive_s: float, connect_timeout_s: float, limits: HttpLimits, lag: LoopLag) -> None:
         self._keepalive_s = keepalive_s
         self._connect_timeout_s = connect_timeout_s
         self._limits = limits

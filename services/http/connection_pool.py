@@ -29,7 +29,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """Maximum sizes of the parts of an HTTP message. Larger messages are rejected."""
 
     header_bytes: int = 64 * 1024
@@ -42,10 +42,10 @@ class Limits:
     interim_responses: int = 16
 
 
-RUN_LIMITS = Limits()
+RUN_LIMITS = HttpLimits()
 """Limits for messages between servers of the run, which can contain complete rollouts."""
 
-ENDPOINT_LIMITS = Limits(body_bytes=64 * MIB)
+ENDPOINT_LIMITS = HttpLimits(body_bytes=64 * MIB)
 """Limits for responses of engines and hosted APIs: about 500,000 tokens with their log-probabilities."""
 
 PER_ITERATION = 16
@@ -64,7 +64,7 @@ class ConnectionPool:
     """Manages keep-alive connections to any number of peers. A connection is reused once its response is complete."""
 
     def __init__(
-        self, keepalive_s: float, other_keepalive_s: float, dialer: Dialer, limits: Limits, lag: LoopLag
+        self, keepalive_s: float, other_keepalive_s: float, dialer: Dialer, limits: HttpLimits, lag: LoopLag
     ) -> None:
         """`keepalive_s` is for peers that send the header in `echo`, and `other_keepalive_s` for all others."""
         self._keepalive_s = keepalive_s
@@ -80,7 +80,7 @@ class ConnectionPool:
     async def send(
         self,
         method: str,
-        target: Target,
+        target: RequestTarget,
         body: bytes,
         headers: Mapping[str, str],
         timeout_s: float,
@@ -121,13 +121,13 @@ class ConnectionPool:
     def _new(self) -> Connection:
         return Connection(self._open, self._limits, self._lag, self._budget)
 
-    def _give_back(self, target: Target, connection: Connection, keepalive_s: float) -> None:
+    def _give_back(self, target: RequestTarget, connection: Connection, keepalive_s: float) -> None:
         if connection.reusable:
             self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic() + keepalive_s))
         else:
             connection.abort()
 
-    def _take_idle(self, target: Target) -> Connection | None:
+    def _take_idle(self, target: RequestTarget) -> Connection | None:
         """Take the most recently used idle connection, which is the most likely to still be open."""
         idle = self._idle.get((target.host, target.port))
         if not idle:
@@ -143,7 +143,9 @@ class ConnectionPool:
         return None
 
 
-def _head(method: str, target: Target, length: int, headers: Mapping[str, str], echo: tuple[str, str] | None) -> bytes:
+def _head(
+    method: str, target: RequestTarget, length: int, headers: Mapping[str, str], echo: tuple[str, str] | None
+) -> bytes:
     """Return the request line and the headers. Raises InvalidHeader if a header contains invalid characters."""
     lines = [f"{method} {target.request_target} HTTP/1.1", f"Host: {target.host_header}"]
     if length or method != "GET":
@@ -166,7 +168,7 @@ def _is_latin(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     host: str
     port: int
     request_target: str
@@ -176,18 +178,20 @@ class Target:
 
 
 @lru_cache(maxsize=4096)
-def target_of(url: str) -> Target | None:
+def target_of(url: str) -> RequestTarget | None:
     """Parse a URL. Returns None if the pool does not support it. Raises ValueError if it is invalid."""
     parsed = URL(url)
     if parsed.scheme != "http" or not parsed.raw_host or not parsed.port or parsed.raw_user:
         return None
-    return Target(parsed.raw_host, parsed.port, parsed.raw_path_qs or "/", parsed.raw_authority)
+    return RequestTarget(parsed.raw_host, parsed.port, parsed.raw_path_qs or "/", parsed.raw_authority)
 
 
 class Connection(asyncio.Protocol):
     """A connection is used by one caller at a time and then returned to the pool if it is `reusable`."""
 
-    def __init__(self, open_connections: set[Connection], limits: Limits, lag: LoopLag, budget: CallbackBudget) -> None:
+    def __init__(
+        self, open_connections: set[Connection], limits: HttpLimits, lag: LoopLag, budget: CallbackBudget
+    ) -> None:
         self.closed = False
         self._open_connections = open_connections
         self._reader = ResponseReader(limits)
@@ -297,7 +301,7 @@ class ReceivedResponse:
 class ResponseReader:
     """Parses the bytes passed to `feed` and sets `response` once it is complete. Raises only InvalidResponse."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         self._parser = httptools.HttpResponseParser(self)  # calls the methods named on_...
         # Trailers may contain a length. In the headers, `on_headers_complete` rejects it beside a transfer encoding.

@@ -25,9 +25,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.services.http.access import Peers, peer_protocol
-from rollyard.services.http.connection_pool import MIB, REQUEST_HEADER, RUN_LIMITS, CallbackBudget, Limits
+from rollyard.services.http.connection_pool import MIB, REQUEST_HEADER, RUN_LIMITS, CallbackBudget, HttpLimits
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.problem import problem_response, to_problem
+from rollyard.services.http.request import problem_response, to_problem
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ ACCEPT_RETRY_S = 0.5
 
 @dataclass(frozen=True)
 class ListenerLimits:
-    limits: Limits = RUN_LIMITS
+    limits: HttpLimits = RUN_LIMITS
     head_s: float = 20.0
     body_grace_s: float = 20.0
     body_bytes_per_s: float = 16 * 1024

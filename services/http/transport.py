@@ -24,8 +24,8 @@ from rollyard.services.http.connection_pool import (
     ConnectFailed,
     ConnectionPool,
     Dialer,
+    HttpLimits,
     InvalidHeader,
-    Limits,
     ResponseBody,
     target_of,
 )
@@ -164,7 +164,9 @@ def _parse_url(url: str) -> URL:
 class HttpTransport:
     """Sends requests over pooled connections where possible, and otherwise with aiohttp."""
 
-    def __init__(self, limits: Limits = RUN_LIMITS, proxies: Proxies = NO_PROXIES, lag: LoopLag | None = None) -> None:
+    def __init__(
+        self, limits: HttpLimits = RUN_LIMITS, proxies: Proxies = NO_PROXIES, lag: LoopLag | None = None
+    ) -> None:
         self._lag = lag or LoopLag()
         self._proxies = proxies
         self._pool = ConnectionPool(

@@ -12,9 +12,9 @@ from rollyard.records.errors import Failure, FailureKind, OperatorError, RunErro
 from rollyard.records.rows import valid_rows
 from rollyard.records.types import Json
 from rollyard.services.http.client import ServerClient
-from rollyard.services.http.problem import raise_for_status
-from rollyard.services.interop.episode import Outcome, ServedEpisode
-from rollyard.services.responses.lenient_json import loads
+from rollyard.services.http.request import raise_for_status
+from rollyard.services.interop.episode import EpisodeOutcome, ServedEpisode
+from rollyard.services.responses.response_validity import loads
 
 ASK_S = 60.0
 _ANSWER = {"type": "string", "description": "The final answer."}
@@ -41,12 +41,12 @@ class ServedEnvironment:
     def episode(self, row: Json) -> ServedEpisode:
         return ServedEpisode(self.client, self.server, row, turn_based=self.turn_based, timeout_s=self.timeout_s)
 
-    async def act(self, episode: ServedEpisode, name: str, arguments: Json) -> Outcome:
+    async def act(self, episode: ServedEpisode, name: str, arguments: Json) -> EpisodeOutcome:
         """Call a tool by name; the submit tool sends its argument as the model's message."""
         if name != self.submit_name:
             return await episode.call(name, arguments)
         if not isinstance(answer := arguments.get("answer"), str):
-            return Outcome(f"answer is {answer!r:.100}; expected a string", problem="invalid_args")
+            return EpisodeOutcome(f"answer is {answer!r:.100}; expected a string", problem="invalid_args")
         return await episode.say(answer)
 
     @property

@@ -21,9 +21,8 @@ import orjson
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rewards import mask_of, tidy
 from rollyard.records.types import RESERVED_PATHS, Json
-from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER, ServerClient
-from rollyard.services.http.problem import PROBLEM_TYPE, raise_for_status
-from rollyard.services.http.session import Session
+from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER, ServerClient, Session
+from rollyard.services.http.request import PROBLEM_TYPE, raise_for_status
 from rollyard.services.responses.response_validity import read_answer
 
 CLOSE_S = 10.0
@@ -33,7 +32,7 @@ _OVER = "The episode is over. Reset the environment to start another one."
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EpisodeOutcome:
     text: str
     """What the model reads next."""
     value: Any = None
@@ -82,16 +81,16 @@ class ServedEpisode:
         self.messages = opening_messages(params, added, answer.get("observation"))
         return opening_messages({}, added, answer.get("observation"))
 
-    async def call(self, name: str, arguments: Any) -> Outcome:
+    async def call(self, name: str, arguments: Any) -> EpisodeOutcome:
         """Execute a tool call. An invalid call has an outcome with words for the model."""
         if self.over:
-            return Outcome(_OVER, problem="episode_over", done=True)
+            return EpisodeOutcome(_OVER, problem="episode_over", done=True)
         names = [str(tool.get("name")) for tool in self.tools]
         if self._turn_based or not is_tool_name(name) or (names and name not in names):
             known = ", ".join(names) or "none; send a message instead"
-            return Outcome(f"There is no tool {name[:100]!r}. Tools: {known}.", problem="tool_not_found")
+            return EpisodeOutcome(f"There is no tool {name[:100]!r}. Tools: {known}.", problem="tool_not_found")
         if wrong := arguments_error(arguments):
-            return Outcome(f"Invalid call to {name}: {wrong}", problem="invalid_args")
+            return EpisodeOutcome(f"Invalid call to {name}: {wrong}", problem="invalid_args")
         body = orjson.dumps(arguments)
         self.steps += 1
         response = await self._session.send(f"/{name}", body, self._timeout_s)
@@ -99,22 +98,22 @@ class ServedEpisode:
         if response.status in _WORDS and not problem_json:
             text = response.body.decode("utf-8", "replace")
             self._transcript.add_call(name, body.decode(), text)
-            return Outcome(text, problem="execution_error")
+            return EpisodeOutcome(text, problem="execution_error")
         result = raise_for_status(response, self._session.server).body
         value = _json_of(result)
         text = value if isinstance(value, str) else result.decode("utf-8", "replace")
         self._transcript.add_call(name, body.decode(), text)
-        outcome = Outcome(text, value)
+        outcome = EpisodeOutcome(text, value)
         return await self._finished(outcome) if _is_done(value) else outcome
 
-    async def say(self, text: str) -> Outcome:
+    async def say(self, text: str) -> EpisodeOutcome:
         """Send a message of the model. In an environment that is not turn-based it is the final answer."""
         if self.over:
-            return Outcome(_OVER, problem="episode_over", done=True)
+            return EpisodeOutcome(_OVER, problem="episode_over", done=True)
         self.steps += 1
         self._transcript.add_message("assistant", text)
         if not self._turn_based:
-            return await self._finished(Outcome("The answer was scored."))
+            return await self._finished(EpisodeOutcome("The answer was scored."))
         row = {**self._row, "response": {"output": [self._transcript.output[-1]]}}
         answer = read_answer(
             await self._session.post("/step", orjson.dumps(row), self._timeout_s), self._session.server
@@ -123,16 +122,16 @@ class ServedEpisode:
         self._step_rewards.append(reward)
         info = answer.get("info")
         facts = {**(info if isinstance(info, dict) else {}), "step_reward": reward}
-        outcome = Outcome(observation, info=facts)
+        outcome = EpisodeOutcome(observation, info=facts)
         if answer.get("terminated") is True or answer.get("truncated") is True:
             return await self._finished(outcome)
         self._transcript.add_message("user", observation)
         return outcome
 
-    async def finish(self, output: list[Json]) -> Outcome:
+    async def finish(self, output: list[Json]) -> EpisodeOutcome:
         """End the episode and score it. `output`: what the model said and did, by the caller's own record."""
         self._transcript.output = output
-        return await self._finished(Outcome(""))
+        return await self._finished(EpisodeOutcome(""))
 
     async def close(self) -> None:
         """Close the session if it is open. Never raises: a session that cannot be reached expires by itself."""
@@ -143,7 +142,7 @@ class ServedEpisode:
         with contextlib.suppress(Failure):
             await asyncio.shield(closing)
 
-    async def _finished(self, last: Outcome) -> Outcome:
+    async def _finished(self, last: EpisodeOutcome) -> EpisodeOutcome:
         """Request the verdict, which ends the session. Without a verdict, the reward is the sum of the steps."""
         self.over = True
         body = orjson.dumps({**self._row, "response": self._transcript.response()})
@@ -156,7 +155,7 @@ class ServedEpisode:
             verdict = read_answer(answer, self._session.server)
             reward, mask = self._number(verdict.get("reward"), "/verify"), mask_of(verdict)
             facts = {name: value for name, value in verdict.items() if name not in (*self._row, "response", "reward")}
-        return Outcome(last.text, last.value, done=True, reward=reward, mask=mask, info={**last.info, **facts})
+        return EpisodeOutcome(last.text, last.value, done=True, reward=reward, mask=mask, info={**last.info, **facts})
 
     def _number(self, value: object, path: str) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):

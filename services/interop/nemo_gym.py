@@ -28,7 +28,7 @@ from rollyard.services.head.registry_client import Registry, RegistryClient, run
 from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.problem import raise_for_status, with_server
+from rollyard.services.http.request import raise_for_status, with_server
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.server.settings import is_secret, redacted, without_credentials, without_secrets

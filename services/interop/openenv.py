@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
 from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
-from rollyard.services.interop.episode import Outcome, ServedEpisode
+from rollyard.services.interop.episode import EpisodeOutcome, ServedEpisode
 from rollyard.services.interop.served_app import (
     InvalidBody,
     SessionLimit,
@@ -340,7 +340,7 @@ class Player:
             return self._observed(await self._open_episode().say(text), {})
         raise InvalidBody(f"type is {kind!r:.100}; expected call_tool, list_tools or message")
 
-    async def call(self, name: str, arguments: Json) -> Outcome:
+    async def call(self, name: str, arguments: Json) -> EpisodeOutcome:
         """Call a tool by name, also the submit tool. Raises NotReset."""
         return await self.environment.act(self._open_episode(), name, arguments)
 
@@ -372,7 +372,7 @@ class Player:
             raise NotReset
         return self._episode
 
-    def _observed(self, outcome: Outcome, about: Json) -> Json:
+    def _observed(self, outcome: EpisodeOutcome, about: Json) -> Json:
         error: Any = {"error_type": outcome.problem, "message": outcome.text} if outcome.problem else None
         if outcome.problem == "episode_over":
             error["error_type"] = "execution_error"

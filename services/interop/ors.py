@@ -21,7 +21,7 @@ from fastapi.responses import StreamingResponse
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
 from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
-from rollyard.services.interop.episode import Outcome, ServedEpisode
+from rollyard.services.interop.episode import EpisodeOutcome, ServedEpisode
 from rollyard.services.interop.served_app import (
     SessionStore,
     StoredSession,
@@ -226,7 +226,7 @@ def prompt_messages(episode: ServedEpisode) -> list[Json]:
     ]
 
 
-def tool_output(outcome: Outcome) -> str:
+def tool_output(outcome: EpisodeOutcome) -> str:
     """Return RunToolOutput as JSON: a ToolOutput, or the words that tell the model why the call was not executed."""
     if outcome.problem:
         return orjson.dumps({"ok": False, "error": outcome.text, "reason": REASONS[outcome.problem]}).decode()

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from rollyard.records.types import Json
-from rollyard.services.responses.lenient_json import as_text
+from rollyard.services.responses.response_validity import as_text
 
 UNNAMED = "unnamed_tool"
 INVALID = "invalid_arguments"

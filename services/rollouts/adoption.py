@@ -20,7 +20,7 @@ from rollyard.records.manifest import Adoption
 from rollyard.records.rollout_keys import duplicate_key
 from rollyard.records.rows import with_seed
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import Tasks
+from rollyard.services.datasets.tasks import DatasetTasks
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.task_index import KeyAssignment, TaskIndex, sampling_params
 
@@ -36,7 +36,7 @@ _API_DEFAULTS = {
 
 
 class Adopter:
-    def __init__(self, tasks: Tasks, repeats: int, params: Mapping[str, Any], *, seeded: bool) -> None:
+    def __init__(self, tasks: DatasetTasks, repeats: int, params: Mapping[str, Any], *, seeded: bool) -> None:
         self._tasks = tasks
         self._repeats = repeats
         self._params = dict(params)

@@ -22,12 +22,12 @@ from rollyard.records.rollout_paths import RolloutPaths, real_file
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.run_types import Directory, ServerCode
 from rollyard.records.types import Json, State
-from rollyard.services.datasets.tasks import TaskFile, Tasks
+from rollyard.services.datasets.tasks import DatasetTasks, TaskFile
 from rollyard.services.head.registry_client import Registry
 from rollyard.services.http.client import ServerClient
 from rollyard.services.rollouts.adoption import Adopter
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.collector import STATUS_EVERY_S, Collector, Limits
+from rollyard.services.rollouts.collector import STATUS_EVERY_S, CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shards import (
     Merged,
@@ -82,7 +82,7 @@ class CollectionPlan:
     accept_changed_code: bool = False
     materialize: bool = False
     """Also write the request bodies to `X_materialized_inputs.jsonl`."""
-    limits: Limits = field(default_factory=Limits)
+    limits: CollectionLimits = field(default_factory=CollectionLimits)
     shard: Shard | None = None
     """The share of this job if several collect the output together; None: this process collects it alone."""
     is_final: IsFinal = is_bad_task
@@ -114,7 +114,7 @@ class OpenCollection:
     """The open files of a collection, after its existing rollouts have been counted."""
 
     def __init__(
-        self, plan: CollectionPlan, tasks: Tasks, stack: StackClients, store: RolloutStore, settings: Json
+        self, plan: CollectionPlan, tasks: DatasetTasks, stack: StackClients, store: RolloutStore, settings: Json
     ) -> None:
         self.paths = store.paths
         self.store = store
@@ -146,7 +146,9 @@ class OpenCollection:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, plan: CollectionPlan, tasks: Tasks, stack: StackClients) -> AsyncIterator[OpenCollection]:
+    async def opened(
+        cls, plan: CollectionPlan, tasks: DatasetTasks, stack: StackClients
+    ) -> AsyncIterator[OpenCollection]:
         """Open the output and its sidecar files. Raises OperatorError, RunError, or the head's Failure."""
         shard, notes, problem = plan.shard, list[str](), ""
         paths = RolloutPaths(shard.output(plan.output) if shard else plan.output)
@@ -354,12 +356,12 @@ def plan_line(tasks: int, repeats: int, missing: int, turns: int | None) -> str:
     return f"plan: {rollouts}{rest}; {calls}"
 
 
-def _input_path(tasks: Tasks) -> str:
+def _input_path(tasks: DatasetTasks) -> str:
     file = tasks.original.file if isinstance(tasks, TaskSubset) else tasks.file if isinstance(tasks, TaskFile) else None
     return str(file.absolute()) if isinstance(file, Path) else ""
 
 
-def _original(tasks: Tasks) -> Tasks:
+def _original(tasks: DatasetTasks) -> DatasetTasks:
     return tasks.original if isinstance(tasks, TaskSubset) else tasks
 
 
@@ -429,7 +431,7 @@ def _check_inputs(paths: RolloutPaths, inputs: set[Path]) -> None:
             raise OperatorError(f"{path} is an input file of this collection; pass a different output")
 
 
-def _identity(plan: CollectionPlan, tasks: Tasks, directory: Directory, reached: set[str]) -> Json:
+def _identity(plan: CollectionPlan, tasks: DatasetTasks, directory: Directory, reached: set[str]) -> Json:
     return {
         **tasks.identity,
         "agent_name": plan.agent,

@@ -23,7 +23,7 @@ from rollyard.records.unfinished_episode import EPISODE_ID_HEADER, PARTIAL_MEMBE
 from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.http.client import ServerClient
-from rollyard.services.http.problem import raise_for_status
+from rollyard.services.http.request import raise_for_status
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollouts.partial_conversation import shortened
 from rollyard.services.rollouts.progress import CollectionProgress
@@ -51,7 +51,7 @@ _UNANSWERED = frozenset(
 
 
 @dataclass(frozen=True)
-class Limits:
+class CollectionLimits:
     """Concurrency, retries and failure limits of a collection."""
 
     parallel: int = 32
@@ -79,7 +79,7 @@ class Collector:
         client: ServerClient,
         store: RolloutStore,
         progress: CollectionProgress,
-        limits: Limits,
+        limits: CollectionLimits,
         *,
         seeded: bool = False,
         print_line: Callable[[str], None] = lambda text: None,

@@ -10,7 +10,7 @@ from rollyard.records.json_values import whole_number
 from rollyard.records.rewards import EXPECTED, is_reward
 from rollyard.records.rollout_keys import PROMPT, Key, KeySet, digest, prompt_of, task_fields, task_key
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import Tasks
+from rollyard.services.datasets.tasks import DatasetTasks
 
 _MAX_PROJECTIONS = 32
 """Rows are untrusted: each set of keys that a row shares with the tasks needs one more pass over the input."""
@@ -21,7 +21,7 @@ _Shape = frozenset[str]
 class TaskIndex:
     """The tasks of an input by content. Duplicate tasks are separate tasks with the same content."""
 
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, tasks: DatasetTasks) -> None:
         self._tasks = tasks
         self.keys: list[str] = []
         """Task -> its `_ng_task_key`."""

@@ -32,7 +32,7 @@ from rollyard.services.head.server import escape_references
 from rollyard.services.http.transport import Transport
 from rollyard.services.runtime import foreign_bootstrap as bootstrap
 from rollyard.services.runtime.launcher import Launcher, Process
-from rollyard.services.runtime.program import Program
+from rollyard.services.runtime.program import ServerProgram
 
 log = logging.getLogger(__name__)
 CONFIG_VARIABLE = "NEMO_GYM_CONFIG_DICT"
@@ -103,7 +103,7 @@ class ForeignLauncher:
                 f"{spec.name}: the config of this run has {size} bytes, and NeMo Gym's servers read it from an "
                 f"environment variable, which holds {MAX_BYTES}: leave out what the servers do not need"
             )
-        process = await Program.start(
+        process = await ServerProgram.start(
             spec.name,
             [str(python), *_script(spec)],
             log,
@@ -146,7 +146,7 @@ class ForeignLauncher:
             environment["VIRTUAL_ENV"] = str(python.parent.parent)
         return environment
 
-    async def _watch(self, spec: ServerSpec, instance: str, process: Program) -> None:
+    async def _watch(self, spec: ServerSpec, instance: str, process: ServerProgram) -> None:
         """Register the instance when it responds, and send its heartbeats while it does."""
         ended = asyncio.create_task(process.wait())
         probe = HealthProbe(self._transport, url_of(spec))
@@ -171,7 +171,7 @@ class ForeignLauncher:
         finally:
             ended.cancel()
 
-    async def _register(self, spec: ServerSpec, instance: str, process: Program) -> None:
+    async def _register(self, spec: ServerSpec, instance: str, process: ServerProgram) -> None:
         assert spec.program is not None
         code = await asyncio.to_thread(server_code, spec.folder)
         registration = Registration(
@@ -180,7 +180,7 @@ class ForeignLauncher:
         self._registry.register(registration)
 
 
-def _pid_of(process: Program) -> int:
+def _pid_of(process: ServerProgram) -> int:
     """Return the id of the program itself; of its guard if it has not started yet, or has ended."""
     try:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

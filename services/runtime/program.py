@@ -31,7 +31,7 @@ _RUN = re.compile(r"^run (\S+): \d+ servers, head (\S+)$", re.MULTILINE)
 _READY = "servers ready!"
 
 
-class Program:
+class ServerProgram:
     """A program that dies with this process, whatever ends it, including everything that the program has started."""
 
     def __init__(self, process: asyncio.subprocess.Process, name: str, log: Path, offset: int) -> None:
@@ -118,20 +118,20 @@ class Program:
         return status
 
 
-def ended_badly(program: Program) -> str:
+def ended_badly(program: ServerProgram) -> str:
     """Describe how a program ended, with the last lines of its log."""
     status = program.ended.result()
     return f"{program.name} {ending(status)}\n{tail(program)}"
 
 
-def raise_for(program: Program) -> None:
+def raise_for(program: ServerProgram) -> None:
     """Raise the error of a program that has ended: OperatorError if a retry would fail again, else RunError."""
     if program.ended.result() == EXIT_USAGE:
         raise OperatorError(ended_badly(program))
     raise RunError(ended_badly(program))
 
 
-def tail(program: Program) -> str:
+def tail(program: ServerProgram) -> str:
     lines = [line.rstrip() for line in program.printed().replace("\r", "\n").splitlines() if line.strip()]
     last, earlier = lines[-TAIL_LINES:], lines[:-TAIL_LINES]
     # vLLM's engine reports the cause, and its API server then prints many lines that refer to it.
@@ -146,7 +146,9 @@ def ending(status: int) -> str:
     return f"was killed by signal {status - 128}" if status > 128 + 1 else f"exited with status {status}"
 
 
-async def until_ready(program: Program, here: Path, show: Callable[[str], None] = lambda printed: None) -> HeadFile:
+async def until_ready(
+    program: ServerProgram, here: Path, show: Callable[[str], None] = lambda printed: None
+) -> HeadFile:
     """Wait until all servers of an `ng_run` in the folder `here` are ready; return its head. `show` gets the output."""
     while _READY not in (printed := program.printed()):
         show(printed)

@@ -16,7 +16,7 @@ from rollyard.services.sandbox import bubblewrap_entry
 from rollyard.services.sandbox.inside.jail_plan import Plan
 from rollyard.services.sandbox.inside.privileges import NOBODY
 from rollyard.services.sandbox.python_runtime import PythonRuntime
-from rollyard.services.sandbox.records import Layers, Limits, Trial
+from rollyard.services.sandbox.records import Layers, SandboxLimits, Trial
 from rollyard.services.sandbox.zygote_link import Command, KernelFeatures
 
 MIB = 1 << 20
@@ -38,7 +38,7 @@ class IsolationMode:
     isolates: bool = True
     """False if answers run as ordinary processes of this user."""
 
-    def plan(self, limits: Limits, features: KernelFeatures, python: PythonRuntime) -> Plan:
+    def plan(self, limits: SandboxLimits, features: KernelFeatures, python: PythonRuntime) -> Plan:
         return Plan(
             namespaces=self.namespaces,
             landlock=self.landlock and features.landlock > 0,

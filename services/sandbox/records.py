@@ -9,7 +9,7 @@ from pydantic import Field
 from rollyard.records.types import Record
 
 
-class Limits(Record):
+class SandboxLimits(Record):
     cpu_s: int = Field(default=5, ge=1)
     """CPU seconds for each process, which do not depend on the host's load."""
     wall_s: float = Field(default=5.0, gt=0)

@@ -18,7 +18,7 @@ from rollyard.services.sandbox.inside.channel import framed
 from rollyard.services.sandbox.inside.deadline import MAX_EXTENSION
 from rollyard.services.sandbox.isolation_modes import CONTROL, REFUTED, WORKS, IsolationMode, modes
 from rollyard.services.sandbox.python_runtime import find_python
-from rollyard.services.sandbox.records import Ending, Layers, Limits, Outcome, Trial
+from rollyard.services.sandbox.records import Ending, Layers, Outcome, SandboxLimits, Trial
 from rollyard.services.sandbox.zygote_link import ZygoteClient, ZygoteDied
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Sandbox:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: SandboxLimits,
         *,
         slots: int | None = None,
         python: str | None = None,

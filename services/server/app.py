@@ -29,8 +29,16 @@ from rollyard.records.run_types import Keys
 from rollyard.records.types import Json
 from rollyard.services.http.access import Access, KnownHosts, is_loopback
 from rollyard.services.http.client import RUN_HEADER, ServerClient
-from rollyard.services.http.problem import PROBLEM_TYPE, problem_response, to_problem
-from rollyard.services.http.request import Handler, RawRequest, RawResponse, cancel_on_disconnect, read_body
+from rollyard.services.http.request import (
+    PROBLEM_TYPE,
+    Handler,
+    RawRequest,
+    RawResponse,
+    cancel_on_disconnect,
+    problem_response,
+    read_body,
+    to_problem,
+)
 from rollyard.services.http.transport import Receive, Scope, Send, Transport
 from rollyard.services.server.settings import ServerSettings
 

@@ -13,8 +13,7 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.services.http.problem import to_problem
-from rollyard.services.http.request import Handler, RawRequest, RawResponse
+from rollyard.services.http.request import Handler, RawRequest, RawResponse, to_problem
 from rollyard.services.http.transport import RUN_HEADER
 
 FAILURE_CLASS = "_ng_failure_class"

@@ -51,7 +51,7 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import clients_of
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, agents_of
-from rollyard.services.rollouts.collector import Limits
+from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.services.runtime.exposure import check_exposure
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
 
@@ -209,7 +209,7 @@ async def collect(
     check("rollout_timeout_s", rollout_timeout_s, SECONDS)
     check("shard", shard, TEXT, optional=True)
     check("max_failure_rate", max_failure_rate, SHARE)
-    limits = Limits(num_samples_in_parallel, max_attempts, rollout_timeout_s, max_failure_rate)
+    limits = CollectionLimits(num_samples_in_parallel, max_attempts, rollout_timeout_s, max_failure_rate)
     clients = stack.access.clients
     directory = await clients.registry.directory()
     agents = agents_of(directory)

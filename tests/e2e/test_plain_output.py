@@ -21,7 +21,7 @@ from rollyard.cli import prepare_data, reward_profile
 from rollyard.cli.collect_rollouts import summary
 from rollyard.cli.console import console
 from rollyard.cli.options import Options, run_command
-from rollyard.cli.progress_bar import Bar, PlainLines
+from rollyard.cli.progress_bar import PlainLines, ProgressBar
 from rollyard.cli.status import view
 from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
@@ -185,7 +185,7 @@ def test_a_line_beside_the_progress_bar_is_plain(monkeypatch: pytest.MonkeyPatch
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     with plain_output():
-        bar = Bar(3)
+        bar = ProgressBar(3)
         bar.print_line(HOSTILE)
         bar.close()
     assert "markup" in stream.getvalue() and "\x1b[31m" not in stream.getvalue() and "\x9b" not in stream.getvalue()

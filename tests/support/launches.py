@@ -9,8 +9,8 @@ from rollyard.launchers.slurm.client import SlurmClient
 from rollyard.launchers.slurm.job import JobSpec, JobState, Submission, SubmittedJob, write_submission
 from rollyard.launchers.slurm.launch import read_arguments
 from rollyard.launchers.slurm.launch_planner import LaunchPlanner, Planned
-from rollyard.launchers.slurm.launcher import Launcher
-from rollyard.launchers.slurm.scheduler import Attempt, Scheduler
+from rollyard.launchers.slurm.launcher import SlurmLauncher
+from rollyard.launchers.slurm.scheduler import JobAttempt, Scheduler
 from rollyard.records.errors import OperatorError, RunError
 
 CONFIG = """\
@@ -35,7 +35,7 @@ class MemoryScheduler(Scheduler):
         self.specs: list[JobSpec] = []
         self.ids: dict[Path, str] = {}
         self.state: dict[str, JobState] = {}
-        self.failures: dict[str, list[Attempt]] = {}
+        self.failures: dict[str, list[JobAttempt]] = {}
         self.refuse_after = refuse_after
 
     def submit(self, spec: JobSpec) -> str:
@@ -56,7 +56,7 @@ class MemoryScheduler(Scheduler):
     def states(self, jobs: Sequence[SubmittedJob]) -> dict[str, JobState]:
         return {job.job_id: self.state[job.job_id] for job in jobs}
 
-    def attempts(self, job: SubmittedJob) -> list[Attempt]:
+    def attempts(self, job: SubmittedJob) -> list[JobAttempt]:
         return self.failures.get(job.job_id, [])
 
     def cancel(self, jobs: Sequence[SubmittedJob]) -> None:
@@ -106,8 +106,8 @@ class LaunchSite:
         return self.planner.plan(options, overrides, arguments, launch_id, 1.0)
 
     @property
-    def launcher(self) -> Launcher:
-        return Launcher(self.planner, self.scheduler, self.printed.append, self.warnings.append)
+    def launcher(self) -> SlurmLauncher:
+        return SlurmLauncher(self.planner, self.scheduler, self.printed.append, self.warnings.append)
 
     def launch(self, *arguments: str) -> int:
         options, overrides = read_arguments(arguments, self.environ())

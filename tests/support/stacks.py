@@ -18,7 +18,7 @@ from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
@@ -92,7 +92,7 @@ async def collect(
     rows: Path = EXAMPLES,
     repeats: int = 2,
     limit: int | None = None,
-    limits: Limits | None = None,
+    limits: CollectionLimits | None = None,
     params: Mapping[str, Any] | None = None,
     agent: str | None = AGENT,
     identity: Json | None = None,
@@ -107,7 +107,7 @@ async def collect(
         store.load(progress.count)
         progress.resumed()
         sampling = {"temperature": 0.8} if params is None else params
-        limits = limits or Limits(parallel=8, first_pause_s=0.01, longest_pause_s=0.05)
+        limits = limits or CollectionLimits(parallel=8, first_pause_s=0.01, longest_pause_s=0.05)
         collector = Collector(tasks.rollouts(repeats), sampling, stack.client, store, progress, limits, seeded=seeded)
         return await collector.run(), progress
     finally:

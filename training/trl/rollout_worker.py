@@ -16,8 +16,8 @@ import torch
 from huggingface_hub import save_torch_state_dict
 
 from rollyard.records.errors import RunError
-from rollyard.services.datasets.tasks import Rollout, Tasks
-from rollyard.training.groups import Group, Scale, groups_of
+from rollyard.services.datasets.tasks import DatasetTasks, Rollout
+from rollyard.training.groups import RolloutGroup, Scale, groups_of
 from rollyard.training.run_paths import VersionNames, updates_of
 from rollyard.training.training_sequence import TrainingSequence, rollout_sample_fields
 from rollyard.training.trl.episodes import Episodes, PlaySettings
@@ -40,7 +40,7 @@ class StackRolloutWorker:
     def __init__(
         self,
         session: StackSession,
-        tasks: Tasks,
+        tasks: DatasetTasks,
         folder: Path,
         *,
         group_size: int,
@@ -146,7 +146,7 @@ class StackRolloutWorker:
                 self.rollout_buffer.put(sample)
 
 
-def samples_of(group: Group, number: int, started: int) -> Iterator[RolloutSample]:
+def samples_of(group: RolloutGroup, number: int, started: int) -> Iterator[RolloutSample]:
     """Yield the sequences of a group as TRL's samples. `number`: the group's. `started`: number of the version that the
     engines had when the group was started, for tokens that do not record theirs.
     """
@@ -175,7 +175,7 @@ def _sample(
     return RolloutSample(**{**fields, **arrays}, enqueued_at=time.time())
 
 
-def _figures(group: Group) -> dict[str, float]:
+def _figures(group: RolloutGroup) -> dict[str, float]:
     count = len(group.members)
     figures = {
         "rollout/left_out_frac": sum(not member.counts for member in group.members) / count,

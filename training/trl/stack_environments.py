@@ -18,7 +18,7 @@ from rollyard.records.json_values import items, mapping
 from rollyard.records.rows import messages_of, text_of, valid_rows
 from rollyard.records.types import Json
 from rollyard.services.interop.environment import tools_of
-from rollyard.services.interop.episode import Outcome, ServedEpisode
+from rollyard.services.interop.episode import EpisodeOutcome, ServedEpisode
 from rollyard.training.trl.stack_session import StackSession
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class StackEnvironment:
     def __init__(self, session: StackSession, server: str, timeout_s: float) -> None:
         self._stack, self._server, self._timeout_s = session, server, timeout_s
         self._episode: ServedEpisode | None = None
-        self._verdict: Outcome | None = None
+        self._verdict: EpisodeOutcome | None = None
         """The verdict of an episode that a tool has ended."""
 
     def reset(self, **columns: Any) -> str | None:

@@ -82,7 +82,7 @@ class JobInputs:
 
     def _model(self, path: str, source: str | Any) -> str:
         models = f"{self._parameters.s3}/models" if self._parameters.s3 else None
-        model_source = ModelSource(self._environment.code, models, self._cache("models"), self._print)
+        model_source = DownloadedModel(self._environment.code, models, self._cache("models"), self._print)
         return model_source.resolve(path, source)
 
     def _data(self, address: str) -> str:
@@ -241,7 +241,7 @@ SOURCES = ("local", "s3", "hub")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-class ModelSource:
+class DownloadedModel:
     """Resolves model paths, in the order that the config states."""
 
     def __init__(self, code: Path, models: str | None, cache: S3Cache, print_line: Callable[[str], None]) -> None:
@@ -309,7 +309,7 @@ class S3Object(Record):
     etag: str
 
 
-class Manifest(Record):
+class InputManifest(Record):
     """What a copy contains. It is written before the copy gets its name."""
 
     address: str
@@ -331,7 +331,7 @@ class S3Cache:
         """
         address = address.rstrip("/")
         bucket, key = s3.split(address)
-        manifest = Manifest(address=address, objects=tuple(self._list(address, bucket, key)))
+        manifest = InputManifest(address=address, objects=tuple(self._list(address, bucket, key)))
         if not manifest.objects:
             return None
         entry = self._folder / hashlib.sha256(address.encode()).hexdigest()[:16]
@@ -347,7 +347,7 @@ class S3Cache:
                 sync_folder(self._folder)
         return content
 
-    def _copy(self, bucket: str, key: str, manifest: Manifest, partial: Path) -> None:
+    def _copy(self, bucket: str, key: str, manifest: InputManifest, partial: Path) -> None:
         content = partial / PurePosixPath(key).name
         for item in manifest.objects:
             target = content / item.name if item.name else content
@@ -404,9 +404,9 @@ class S3Cache:
         yield S3Object(name="", size=head["ContentLength"], etag=head["ETag"].strip('"'))
 
 
-def _is_copy(entry: Path, content: Path, manifest: Manifest) -> bool:
+def _is_copy(entry: Path, content: Path, manifest: InputManifest) -> bool:
     try:
-        stored = Manifest.model_validate_json((entry / _MANIFEST).read_bytes())
+        stored = InputManifest.model_validate_json((entry / _MANIFEST).read_bytes())
         sizes = {item.name: (content / item.name if item.name else content).stat().st_size for item in stored.objects}
     except (OSError, ValueError):
         return False

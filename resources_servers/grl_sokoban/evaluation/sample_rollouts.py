@@ -17,7 +17,7 @@ from rollyard.records.script import ScriptParser, positive, run_script
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SampledOutcome:
     """The properties by which rollouts are compared. `number` makes every outcome unique."""
 
     reward: float
@@ -31,10 +31,10 @@ class Outcome:
     """Line number."""
 
 
-Rank = Callable[[Outcome], tuple[float, ...]]
+Rank = Callable[[SampledOutcome], tuple[float, ...]]
 """Sort key: the smallest comes first."""
 
-KINDS: tuple[tuple[str, Callable[[Outcome], bool], Rank], ...] = (
+KINDS: tuple[tuple[str, Callable[[SampledOutcome], bool], Rank], ...] = (
     ("solved with the fewest calls", lambda found: found.success, lambda found: (found.calls, -found.reward)),
     ("solved with the most calls", lambda found: found.success, lambda found: (-found.calls, found.reward)),
     ("gave up at once", lambda found: not found.success and found.calls <= 1, lambda found: (found.calls,)),
@@ -53,12 +53,12 @@ KINDS: tuple[tuple[str, Callable[[Outcome], bool], Rank], ...] = (
 """Kinds of outcomes in order of interest: name, condition, rank."""
 
 
-def choose(outcomes: Sequence[Outcome], count: int) -> list[tuple[str, Outcome]]:
+def choose(outcomes: Sequence[SampledOutcome], count: int) -> list[tuple[str, SampledOutcome]]:
     """Return up to `count` outcomes with their kinds: one of each kind, then those farthest from the chosen ones.
 
     Every task is used at most once while there are others.
     """
-    chosen: list[tuple[str, Outcome]] = []
+    chosen: list[tuple[str, SampledOutcome]] = []
     for name, accepts, rank in KINDS[:count]:
         found = [outcome for outcome in outcomes if accepts(outcome)]
         if found := _unused(found, chosen):
@@ -96,11 +96,11 @@ def _is_rollout(found: ParsedLine) -> bool:
     return found.line.endswith(b"\n") and is_measured(found.value)
 
 
-def _outcome(found: ParsedLine) -> Outcome:
+def _outcome(found: ParsedLine) -> SampledOutcome:
     row = found.value
     # Files of older programs have the episode in `output` itself.
     output = items(mapping(row.get("response")).get("output")) or items(row.get("output"))
-    return Outcome(
+    return SampledOutcome(
         reward=number(row.get("reward"), 0.0),
         calls=sum(mapping(item).get("type") == "function_call" for item in output),
         success=row.get("success") is True,
@@ -111,20 +111,20 @@ def _outcome(found: ParsedLine) -> Outcome:
     )
 
 
-def _unused(outcomes: Sequence[Outcome], chosen: Sequence[tuple[str, Outcome]]) -> list[Outcome]:
+def _unused(outcomes: Sequence[SampledOutcome], chosen: Sequence[tuple[str, SampledOutcome]]) -> list[SampledOutcome]:
     """Return the outcomes that are not chosen yet, if possible of tasks of which none is."""
     numbers, tasks = {found.number for _, found in chosen}, {found.task for _, found in chosen}
     left = [outcome for outcome in outcomes if outcome.number not in numbers]
     return [outcome for outcome in left if outcome.task not in tasks] or left
 
 
-def _distance(outcome: Outcome, chosen: Sequence[tuple[str, Outcome]]) -> float:
+def _distance(outcome: SampledOutcome, chosen: Sequence[tuple[str, SampledOutcome]]) -> float:
     return min(
         (abs(outcome.reward - found.reward) + abs(outcome.calls - found.calls) for _, found in chosen), default=0.0
     )
 
 
-def _order(outcome: Outcome) -> tuple[int, ...]:
+def _order(outcome: SampledOutcome) -> tuple[int, ...]:
     return outcome.task, outcome.repeat, outcome.number
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rollyard.launchers.conversion.cache import ConversionRequest, Manifest, convert, read_manifest
+from rollyard.launchers.conversion.cache import ConversionManifest, ConversionRequest, convert, read_manifest
 from rollyard.launchers.conversion.huggingface import HuggingFaceConverter
 from tests.external.conversion.conftest import Make
 from tests.external.conversion.dcp_files import change_policy, reference
@@ -28,7 +28,7 @@ LAYOUTS = [
 ]
 
 
-def run(request: ConversionRequest, max_shard_bytes: int = 10**9) -> tuple[Path, Manifest, list[str]]:
+def run(request: ConversionRequest, max_shard_bytes: int = 10**9) -> tuple[Path, ConversionManifest, list[str]]:
     lines: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch and transformers

@@ -10,7 +10,7 @@ from typing import Any
 
 from rollyard.launchers.slurm.client import QueuedJob, SlurmClient
 from rollyard.launchers.slurm.job import JobSpec, JobState, SubmittedJob, log_file, read_submission
-from rollyard.launchers.slurm.scheduler import Attempt, ChainEvent, ChainRecord, Scheduler, jobs_of
+from rollyard.launchers.slurm.scheduler import ChainEvent, ChainRecord, JobAttempt, Scheduler, jobs_of
 from rollyard.records.search_path import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.processes import parent_of
@@ -51,7 +51,7 @@ class Launched:
     def events(self) -> list[ChainEvent]:
         return ChainRecord(self.folder, self.chain).events()
 
-    def attempts(self) -> list[Attempt]:
+    def attempts(self) -> list[JobAttempt]:
         return self._launcher.scheduler.attempts(self.job)
 
     def ends(self) -> list[JobState]:

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rollyard.launchers.slurm.launch import Launch, LaunchFolder
+from rollyard.launchers.slurm.launch import LaunchFolder, SlurmLaunch
 from rollyard.records.search_path import INSTALLED
 from tests.external.slurm.cluster import Cluster
 from tests.support.commands import BIN, Finished, command_environ
@@ -79,17 +79,17 @@ class SweepSite:
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 
-    def launched(self, jobname: str) -> Launch:
+    def launched(self, jobname: str) -> SlurmLaunch:
         """The newest launch with this job name."""
         (path, *_) = sorted(self.log.glob(f"nemo-rl/{jobname}/*/launch.json"), reverse=True)
         return LaunchFolder(path.parent).read()
 
-    def status(self, launch: Launch) -> Any:
+    def status(self, launch: SlurmLaunch) -> Any:
         found = self.launch("status", "--json", str(launch.folder))
         assert found.status == 0, found.err
         return json.loads(found.out)
 
-    def queued(self, launch: Launch) -> list[str]:
+    def queued(self, launch: SlurmLaunch) -> list[str]:
         """Name and state of its jobs that are waiting or running."""
         lines = self.cluster.client("squeue", "-h", "-o", "%j %T").splitlines()
         ended = ("COMPLETING", "COMPLETED", "CANCELLED", "FAILED")
@@ -100,7 +100,7 @@ class SweepSite:
         found = [(path, path.lstat()) for path in self.root.rglob("*")]
         return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found}
 
-    def runners(self, launch: Launch) -> dict[str, int]:
+    def runners(self, launch: SlurmLaunch) -> dict[str, int]:
         """The process of each evaluation's job that is running, by the names of combination and job: `eval/job-1`."""
         found = {}
         for pid in processes_with("LOG", str(self.log)):
@@ -123,11 +123,11 @@ class SweepSite:
             else:
                 os.kill(pid, signal.SIGKILL)
 
-    def rollouts(self, launch: Launch) -> dict[str, Counter[tuple[int, int]]]:
+    def rollouts(self, launch: SlurmLaunch) -> dict[str, Counter[tuple[int, int]]]:
         """How often each (task, repeat) is in the output of each combination."""
         return {one.name: Counter(keys_of(read_rows(one.run / "rollouts.jsonl"))) for one in launch.combinations}
 
-    def until_over(self, launch: Launch) -> None:
+    def until_over(self, launch: SlurmLaunch) -> None:
         eventually(f"an empty queue: {self.queued(launch)}", lambda: not self.queued(launch))
 
     def _write_data(self) -> None:

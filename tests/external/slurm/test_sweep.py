@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.launchers.slurm.launch import Launch, submitted_jobs
+from rollyard.launchers.slurm.launch import SlurmLaunch, submitted_jobs
 from rollyard.services.rollouts.shards import shard_files
 from tests.external.slurm.cluster import Cluster
 from tests.external.slurm.sweep_site import COMBINATIONS, SweepSite
@@ -37,7 +37,7 @@ def site(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> SweepSit
     return SweepSite(root, cluster)
 
 
-def kill_half(site: SweepSite, launch: Launch) -> int:
+def kill_half(site: SweepSite, launch: SlurmLaunch) -> int:
     """Kill half of the evaluations once, at a random instant of their first jobs. Return how many were killed."""
     rng = random.Random("half of the jobs")
     victims = rng.sample(launch.combinations, COMBINATIONS // 2)
@@ -57,7 +57,7 @@ def kill_half(site: SweepSite, launch: Launch) -> int:
     return len(killed)
 
 
-def measured(site: SweepSite, launch: Launch) -> int:
+def measured(site: SweepSite, launch: SlurmLaunch) -> int:
     return int(site.status(launch)["combinations"][0]["measured"] or 0)
 
 

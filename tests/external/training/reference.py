@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from rollyard.training.groups import Group
+from rollyard.training.groups import RolloutGroup
 from rollyard.training.train_config import Algorithm
 
 
 def reference_loss(
-    model: Any, groups: list[Group], algorithm: Algorithm, *, length_constant: int, reference_model: Any = None
+    model: Any, groups: list[RolloutGroup], algorithm: Algorithm, *, length_constant: int, reference_model: Any = None
 ) -> torch.Tensor:
     """Return the loss of an update, from rewards and tokens."""
     counted = [[one.reward for one in group.members if one.counts] for group in groups]

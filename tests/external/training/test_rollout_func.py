@@ -20,7 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import rollyard
 from rollyard.records.errors import RunError
-from rollyard.training.groups import EndingRules, Group, GroupMember, Treatment, member_of_failure, member_of_row
+from rollyard.training.groups import EndingRules, GroupMember, RolloutGroup, Treatment, member_of_failure, member_of_row
 from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.trl.rollout_func import ENDING, REWARD, RowRules, trl_columns
 from tests.external.training.engine_stacks import TOKEN, ServedStack
@@ -98,7 +98,7 @@ class Recording(GRPOTrainer):  # type: ignore[misc]
         return found
 
 
-def run_trl(groups: list[Group], folder: Path, **settings: Any) -> Recording:
+def run_trl(groups: list[RolloutGroup], folder: Path, **settings: Any) -> Recording:
     size = len(groups[0].members)
 
     def rollout_func(prompts: list[str], trainer: Any) -> dict[str, list[Any]]:

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rollyard.records.errors import RunError
-from rollyard.training.groups import Group
+from rollyard.training.groups import RolloutGroup
 from rollyard.training.train_config import ALGORITHMS, Algorithm, LoraSettings
 from rollyard.training.trl.policy_trainer import lora_config
 from rollyard.training.trl.rollout_trainer import RolloutTrainer
@@ -29,7 +29,9 @@ def gradients(before: Any, after: Any) -> torch.Tensor:
     return torch.cat([(old - new).detach().flatten() for old, new in pairs])
 
 
-def expected(model: Any, groups: list[Group], algorithm: Algorithm, start: Any = None) -> tuple[float, torch.Tensor]:
+def expected(
+    model: Any, groups: list[RolloutGroup], algorithm: Algorithm, start: Any = None
+) -> tuple[float, torch.Tensor]:
     # TRL has replaced the forward pass of a trained model.
     state, model = model.state_dict(), make_model()
     model.load_state_dict(state)

@@ -12,7 +12,7 @@ import yaml
 
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.training.run_folder import RunFolder
+from rollyard.training.run_folder import TrainingFolder
 from rollyard.training.train import MainProcess, train
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.trl.policy_trainer import TrlPolicyTrainer
@@ -72,7 +72,7 @@ def test_a_training_plays_learns_publishes_evaluates_and_resumes(
             loggers=(),
         )
         with (
-            RunFolder.opened(config, command=["test"], project=tmp_path, print_line=lines.append) as folder,
+            TrainingFolder.opened(config, command=["test"], project=tmp_path, print_line=lines.append) as folder,
             anyio.from_thread.start_blocking_portal() as portal,
             portal.wrap_async_context_manager(served.connected()) as stack,
         ):

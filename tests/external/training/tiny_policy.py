@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from rollyard.training.groups import (
     EndingRules,
-    Group,
     GroupMember,
+    RolloutGroup,
     Scale,
     Treatment,
     groups_of,
@@ -51,7 +51,7 @@ def make_groups(
     noise: float = 0.3,
     count: int = 4,
     rules: SequenceRules | None = None,
-) -> list[Group]:
+) -> list[RolloutGroup]:
     """Groups of played, truncated, failed and slow rollouts of one to three turns. The recorded log-probabilities
     differ from the model's own by up to `noise` nats, so that some ratios are clipped.
     """

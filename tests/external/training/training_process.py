@@ -24,7 +24,7 @@ from rollyard.records import jsonl
 from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED, exit_status
 from rollyard.training import checkpoints
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
-from rollyard.training.run_folder import RunFolder
+from rollyard.training.run_folder import TrainingFolder
 from rollyard.training.step_runner import StackParts
 from rollyard.training.train import is_main_process, run_other_process, run_training
 from rollyard.training.train_config import TrainConfig
@@ -93,7 +93,7 @@ def _work(config: TrainConfig, reached: Reached, steps: int) -> int:
     _watch_commit(reached)
     print_line = partial(print, flush=True)
     with (
-        RunFolder.opened(config, command=["test"], project=Path.cwd(), print_line=print_line) as folder,
+        TrainingFolder.opened(config, command=["test"], project=Path.cwd(), print_line=print_line) as folder,
         start_blocking_portal() as portal,
     ):
 

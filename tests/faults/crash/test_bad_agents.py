@@ -15,7 +15,7 @@ from rollyard.records.types import Json, State
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.http.client import RUN_HEADER, AddressBook, ServerClient
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport, Receive, Scope, Send
-from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
 from rollyard.services.rollouts.store import RolloutStore
@@ -80,7 +80,7 @@ async def collected(
     progress = CollectionProgress(tasks.count)
     progress.failed = failed_before
     progress.resumed()
-    limits = Limits(parallel=1, max_attempts=2, first_pause_s=0.0, longest_pause_s=0.0)
+    limits = CollectionLimits(parallel=1, max_attempts=2, first_pause_s=0.0, longest_pause_s=0.0)
     try:
         return await Collector(tasks.rollouts(1), {}, client, store, progress, limits, seeded=True).run(), progress
     finally:

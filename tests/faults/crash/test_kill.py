@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from rollyard.records.types import Json
-from rollyard.services.rollouts.collector import Limits
+from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, PUZZLES, collect, colocated, load_config
 from tests.support.waiting import until
@@ -26,7 +26,7 @@ TASKS, REPEATS = 30, 3
 SLOW_POLICY = "policy_model.responses_api_models.builtin_model.latency_s=0.02"
 """Makes an episode of about seven turns last long enough to be hit by a kill."""
 
-AMPLE = Limits(parallel=8, max_attempts=1000, first_pause_s=0.01, longest_pause_s=0.05, max_failure_rate=1.0)
+AMPLE = CollectionLimits(parallel=8, max_attempts=1000, first_pause_s=0.01, longest_pause_s=0.05, max_failure_rate=1.0)
 """Fifty kills within seconds hit the same rollouts repeatedly and would use up three attempts, which other tests cover.
 Here every rollout must be measured."""
 

@@ -14,7 +14,7 @@ from rollyard.cli.viewer import FoundRun
 from rollyard.records.replay import Replay
 from rollyard.records.run_types import HeadFile
 from rollyard.records.types import Json
-from rollyard.services.rollouts.collector import Limits
+from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, PUZZLES, collect, load_config, processes
 from tests.support.waiting import deadline_s
@@ -25,7 +25,7 @@ SLOW = "policy_model.responses_api_models.builtin_model.latency_s=1"
 HANGS = "policy_model.responses_api_models.builtin_model.faults.hang_rate=1"
 EXACT = {"temperature": 0.0}
 """The policy then plays the shortest solution, which takes about nine turns."""
-ONCE = Limits(parallel=1, max_attempts=1, first_pause_s=0.01, longest_pause_s=0.05, max_failure_rate=1.0)
+ONCE = CollectionLimits(parallel=1, max_attempts=1, first_pause_s=0.01, longest_pause_s=0.05, max_failure_rate=1.0)
 
 
 def longest_puzzle(folder: Path) -> Path:
@@ -86,7 +86,7 @@ async def test_after_kill_9_of_the_agent_the_conversation_comes_from_the_model_s
 
 
 async def test_an_attempt_at_a_policy_that_hangs_records_the_prompt(tmp_path: Path) -> None:
-    limits = Limits(**{**vars(ONCE), "rollout_timeout_s": 2.0})
+    limits = CollectionLimits(**{**vars(ONCE), "rollout_timeout_s": 2.0})
     async with processes(load_config(HANGS), tmp_path) as stack:
         await collect(stack, tmp_path / "rollouts.jsonl", rows=PUZZLES, limit=1, repeats=1, limits=limits)
     [row] = failures(tmp_path / "rollouts.jsonl")

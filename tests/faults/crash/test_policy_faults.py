@@ -14,7 +14,7 @@ import pytest_asyncio
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.hosting import bind
@@ -27,7 +27,7 @@ ENGINE = "engine"
 FAULTS = {"error_rate": 0.1, "hang_rate": 0.1, "garbage_rate": 0.1, "rate_limit_rate": 0.1, "retry_after_s": 0}
 HANGING = {"hang_rate": 1.0}
 TIMEOUT_S = 0.4
-QUICK = Limits(parallel=32, max_attempts=3, first_pause_s=0.01, longest_pause_s=0.05, max_failure_rate=1.0)
+QUICK = CollectionLimits(parallel=32, max_attempts=3, first_pause_s=0.01, longest_pause_s=0.05, max_failure_rate=1.0)
 TASKS, REPEATS = 15, 2
 KEYS = {(task, repeat) for task in range(TASKS) for repeat in range(REPEATS)}
 
@@ -147,7 +147,7 @@ async def test_after_the_failures_no_session_and_no_request_is_left(faulty: Faul
     await falls_to_zero(stack, POLICY, "rollyard_in_flight")
 
 
-def collector_of(stack: Stack, output: Path, limits: Limits) -> tuple[Collector, RolloutStore]:
+def collector_of(stack: Stack, output: Path, limits: CollectionLimits) -> tuple[Collector, RolloutStore]:
     tasks = TaskFile(PUZZLES, agent=AGENT, limit=50)
     store = RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False)
     params: dict[str, Any] = {"temperature": 0.8}
@@ -161,7 +161,7 @@ async def test_a_cancelled_collection_leaves_no_request_and_no_session(
     config: Any, engine: str, tmp_path: Path
 ) -> None:
     async with forked(load_config(config=config(HANGING, 600.0), tmp_path=tmp_path), tmp_path) as stack:
-        collector, store = collector_of(stack, tmp_path / "rollouts.jsonl", Limits(parallel=16))
+        collector, store = collector_of(stack, tmp_path / "rollouts.jsonl", CollectionLimits(parallel=16))
         running = asyncio.create_task(collector.run())
         while await gauge(stack, engine, "rollyard_in_flight") < 16:
             await asyncio.sleep(0.02)
@@ -176,7 +176,7 @@ async def test_a_collection_cancelled_at_any_moment_leaves_no_session(tmp_path: 
     rng = random.Random("cancel")
     async with forked(load_config(), tmp_path) as stack:
         for number in range(60):
-            collector, store = collector_of(stack, tmp_path / f"rollouts{number}.jsonl", Limits(parallel=16))
+            collector, store = collector_of(stack, tmp_path / f"rollouts{number}.jsonl", CollectionLimits(parallel=16))
             running = asyncio.create_task(collector.run())
             await asyncio.sleep(rng.uniform(0.0, 0.05))
             collector.cancel()

@@ -16,7 +16,7 @@ import pytest_asyncio
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.http.session import Session
+from rollyard.services.http.client import Session
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, PUZZLES, colocated, load_config, read_rows
 from tests.support.waiting import until

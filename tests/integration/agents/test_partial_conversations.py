@@ -17,16 +17,18 @@ from rollyard.records.types import Json
 from rollyard.records.unfinished_episode import EPISODE_ID_HEADER, RECORD_HEADER, PartialConversation
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from tests.integration.agents.test_agents import ROW, counting
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 
-FAST = Limits(parallel=1, max_attempts=1, first_pause_s=0.01, longest_pause_s=0.01, max_failure_rate=1.0)
+FAST = CollectionLimits(parallel=1, max_attempts=1, first_pause_s=0.01, longest_pause_s=0.01, max_failure_rate=1.0)
 
 
-async def collect(stack: InProcessServers, tmp_path: Path, limits: Limits = FAST, row: Json = ROW) -> list[Json]:
+async def collect(
+    stack: InProcessServers, tmp_path: Path, limits: CollectionLimits = FAST, row: Json = ROW
+) -> list[Json]:
     """Collect one rollout and return the rows of the failures file."""
     rows, output = tmp_path / "rows.jsonl", tmp_path / "rollouts.jsonl"
     rows.write_bytes(orjson.dumps(row) + b"\n")
@@ -105,7 +107,7 @@ async def test_an_attempt_beyond_its_deadline_is_recorded_with_its_conversation(
     script = Script([[says("I wait."), calls("wait", {}, "a")]])
     servers = {"environment": environment(Hanging), "model": script.model, "agent": agent(GameAgent)}
     async with in_process_servers(servers) as stack:
-        [row] = await collect(stack, tmp_path, Limits(**{**vars(FAST), "rollout_timeout_s": 1.0}))
+        [row] = await collect(stack, tmp_path, CollectionLimits(**{**vars(FAST), "rollout_timeout_s": 1.0}))
     assert (row["failure_kind"], row["partial"]["stage"]) == ("timeout", "tool")
     assert kinds_of(row["partial"]) == ["message", "function_call"]
 
@@ -113,7 +115,7 @@ async def test_an_attempt_beyond_its_deadline_is_recorded_with_its_conversation(
 async def test_a_conversation_above_the_limit_is_shortened_and_says_so(tmp_path: Path) -> None:
     script = Script([[says("long " * 20_000), calls("add", {}, "a")], [calls("explode", {}, "b")]])
     async with counting(script) as stack:
-        [row] = await collect(stack, tmp_path, Limits(**{**vars(FAST), "partial_bytes": 8000}))
+        [row] = await collect(stack, tmp_path, CollectionLimits(**{**vars(FAST), "partial_bytes": 8000}))
     assert len(orjson.dumps(row["partial"])) <= 8000
     assert row["partial"]["omitted"]["texts"] == 1
 
@@ -133,7 +135,7 @@ async def test_the_same_failure_is_retried_the_same_way_with_and_without_a_conve
     for limit in (0, 100_000):
         (folder := tmp_path / str(limit)).mkdir()
         async with counting(Script([[calls("explode", {})]])) as stack:
-            limits = Limits(**{**vars(FAST), "max_attempts": 3, "partial_bytes": limit})
+            limits = CollectionLimits(**{**vars(FAST), "max_attempts": 3, "partial_bytes": limit})
             rows = await collect(stack, folder, limits)
         assert all(("partial" in row) == bool(limit) for row in rows)
         found.append([(row["failure_kind"], row["terminal"], row["_ng_attempt_index"]) for row in rows])
@@ -143,7 +145,7 @@ async def test_the_same_failure_is_retried_the_same_way_with_and_without_a_conve
 @pytest.mark.parametrize("attempts", [1, 3])
 async def test_only_the_last_attempt_that_is_allowed_abandons_the_rollout(tmp_path: Path, attempts: int) -> None:
     async with counting(Script([[calls("explode", {})]])) as stack:
-        rows = await collect(stack, tmp_path, Limits(**{**vars(FAST), "max_attempts": attempts}))
+        rows = await collect(stack, tmp_path, CollectionLimits(**{**vars(FAST), "max_attempts": attempts}))
         again = await collect(stack, tmp_path, FAST)
     assert [(row["terminal"], row["abandoned"]) for row in rows] == [(False, False)] * (attempts - 1) + [(False, True)]
     assert [row["abandoned"] for row in again[attempts:]] == [True]

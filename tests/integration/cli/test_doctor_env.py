@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 from rollyard.cli.doctor_environment import Target, findings
-from rollyard.cli.doctor_machine import Finding
+from rollyard.cli.doctor_machine import MachineFinding
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Turn, Verdict, Verification, tool
@@ -34,7 +34,7 @@ class Capital(Environment[EnvironmentSettings]):
         return Verdict(reward=float(self.task["expected_answer"] in response.text))
 
 
-async def checked(kind: type[Environment[Any]], tmp_path: Path, row: Json = ROW) -> dict[str, Finding]:
+async def checked(kind: type[Environment[Any]], tmp_path: Path, row: Json = ROW) -> dict[str, MachineFinding]:
     file = tmp_path / "rows.jsonl"
     file.write_bytes(orjson.dumps(row) + b"\n")
     async with in_process_servers({"server": environment(kind)}) as servers:
@@ -42,7 +42,7 @@ async def checked(kind: type[Environment[Any]], tmp_path: Path, row: Json = ROW)
         return {finding.name: finding async for finding in findings(target, file)}
 
 
-def statuses(found: dict[str, Finding]) -> list[tuple[str, str]]:
+def statuses(found: dict[str, MachineFinding]) -> list[tuple[str, str]]:
     return [(name, finding.status) for name, finding in found.items()]
 
 

@@ -20,7 +20,7 @@ from rollyard.resources_servers.base import (
 )
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.tools import tools_of
-from rollyard.services.http.session import Session
+from rollyard.services.http.client import Session
 from tests.support.in_process import InProcessServers, environment, in_process_servers
 from tests.support.stacks import EXAMPLES
 

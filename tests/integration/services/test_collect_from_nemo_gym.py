@@ -23,8 +23,8 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.aggregate_metrics import aggregate
 from rollyard.services.interop.nemo_gym import NemoGymHead, fetch_nemo_gym_snapshot
 from rollyard.services.rollouts.collection import CollectionPlan
-from rollyard.training.evaluator import evaluation_metrics
 from rollyard.training.groups import EndingRules, Treatment
+from rollyard.training.train import evaluation_metrics
 from tests.support.fixtures import http_transport
 from tests.support.nemo_gym_stack import NemoGymStack, graded, nemo_gym_stack
 from tests.support.stacks import keys_of, read_rows

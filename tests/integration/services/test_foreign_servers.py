@@ -21,7 +21,7 @@ from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.http.session import Session
+from rollyard.services.http.client import Session
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
 from tests.support.foreign_folders import SCRIPTED_MODEL, entry, make_root, program_entry

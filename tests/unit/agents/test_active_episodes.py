@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState, is_stuck
+from rollyard.agents.episode import ActiveEpisodes, EpisodeState, is_stuck
 from rollyard.records.activity import Stage
 
 

@@ -12,7 +12,7 @@ import pytest
 from rollyard.analysis.gate import Decision, GateRule, GateVerdict, decide
 from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import Run
-from rollyard.analysis.metrics.run_pair import Level
+from rollyard.analysis.metrics.run_pair import PairLevel
 from rollyard.cli.gate import read_rules
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
@@ -22,7 +22,7 @@ TASKS = 200
 
 
 def gate(baseline: Run, candidate: Run, *rules: GateRule, **options: Any) -> GateVerdict:
-    level = Level(options.pop("alpha", 0.05), resamples=2000)
+    level = PairLevel(options.pop("alpha", 0.05), resamples=2000)
     return decide(baseline, candidate, rules or (GateRule(max_drop=0.05),), level, version="", **options)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.records.expression_parser import (
     MAX_LENGTH,
-    Comparison,
+    ComparisonNode,
     Constant,
     ExpressionError,
     Field,
@@ -20,7 +20,7 @@ from rollyard.records.expression_parser import (
 
 def test_a_chain_of_comparisons_means_all_of_them() -> None:
     reward = Field(FieldPath(("reward",)))
-    expected = Logical("and", (Comparison("<", Constant(0), reward), Comparison("<", reward, Constant(1))))
+    expected = Logical("and", (ComparisonNode("<", Constant(0), reward), ComparisonNode("<", reward, Constant(1))))
     assert parse("0 < reward < 1") == expected
 
 

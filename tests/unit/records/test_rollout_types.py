@@ -15,7 +15,7 @@ from rollyard.records.rollout_types import DatasetRow, RolloutKeys, RolloutRow
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel, BuiltinModelSettings
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.server.app import Context, Server
@@ -39,7 +39,7 @@ async def test_sokoban_rollouts_match_their_type_and_contain_no_undeclared_key(t
     servers = {"environment": environment(GrlSokoban), "model": model, "agent": agent(GameAgent)}
     async with in_process_servers(servers) as stack:
         collector = Collector(
-            tasks.rollouts(2), {}, stack.client, store, CollectionProgress(6), Limits(parallel=2), seeded=True
+            tasks.rollouts(2), {}, stack.client, store, CollectionProgress(6), CollectionLimits(parallel=2), seeded=True
         )
         assert await collector.run() == "complete"
     store.close()

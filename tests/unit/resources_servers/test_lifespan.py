@@ -14,7 +14,7 @@ import pytest
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.records.types import Json
-from rollyard.resources_servers import lifespan
+from rollyard.resources_servers import resources_server as lifespan
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve
 from rollyard.services.server.app import Context
 from tests.support.in_process import KEYS, InProcessServers, Script, agent, environment, in_process_servers, says

@@ -20,8 +20,7 @@ from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.conversion import Dialect, chat_to_response
 from rollyard.responses_api_models.streaming import ResponseEvents
 from rollyard.responses_api_models.upstream.sse import chat_chunks, data_of, error_in, is_event, split_events
-from rollyard.services.http.problem import to_problem
-from rollyard.services.http.request import RawRequest
+from rollyard.services.http.request import RawRequest, to_problem
 from rollyard.services.responses.stream_events import whole
 from rollyard.services.server.settings import ServerSettings
 from tests.support.openai_client import client_of_server

@@ -13,7 +13,7 @@ from anyio.from_thread import start_blocking_portal
 from rollyard.records.types import Json
 from rollyard.training.groups import EndingRules, GroupMember, Treatment, groups_of, member_of_failure, member_of_row
 from rollyard.training.policy_trainer import PolicyTrainer, Save, TrainerHooks
-from rollyard.training.run_folder import RunFolder
+from rollyard.training.run_folder import TrainingFolder
 from rollyard.training.step_runner import StackParts
 from rollyard.training.train import TrainingEnd, run_training
 from rollyard.training.train_config import TrainConfig
@@ -130,7 +130,7 @@ def run_once(config: TrainConfig, stack: FakeStack, lines: list[str] | None = No
     """Train with the fakes, in this thread."""
     lines = [] if lines is None else lines
     with (
-        RunFolder.opened(config, command=[], project=config.output_dir, print_line=lines.append) as folder,
+        TrainingFolder.opened(config, command=[], project=config.output_dir, print_line=lines.append) as folder,
         start_blocking_portal() as portal,
     ):
         return run_training(

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.training.checkpoints import MANIFEST, Checkpoint, Checkpoints
+from rollyard.training.checkpoints import MANIFEST, Checkpoints, TrainingCheckpoint
 
 
 class Run:
@@ -17,7 +17,7 @@ class Run:
         self.root = root / "checkpoints"
         self.checkpoints = Checkpoints(self.root, keep=keep, print_line=self.lines.append)
 
-    def save(self, step: int) -> Checkpoint:
+    def save(self, step: int) -> TrainingCheckpoint:
         folder = self.checkpoints.begin(step)
         (folder / "shards").mkdir()
         (folder / "shards" / "0.bin").write_bytes(b"weights of %d" % step)

@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.records.errors import RunError
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.training.evaluator import Evaluator, evaluation_metrics
+from rollyard.training.train import Evaluator, evaluation_metrics
 from rollyard.training.train_config import TrainConfig
 from tests.unit.training.recorded_turns import row, turn
 from tests.unit.training.scripted_training import ScriptedPolicy, Training, training

@@ -15,14 +15,14 @@ import pytest
 import yaml
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.training.run_folder import RunFolder, check_rows, completed_step
+from rollyard.training.run_folder import TrainingFolder, check_rows, completed_step
 from rollyard.training.train_config import TrainConfig
 
 
-def opened(root: Path, lines: list[str] | None = None, **settings: Any) -> AbstractContextManager[RunFolder]:
+def opened(root: Path, lines: list[str] | None = None, **settings: Any) -> AbstractContextManager[TrainingFolder]:
     config = TrainConfig(model="m", output_dir=root / "run", **settings)
     lines = [] if lines is None else lines
-    return RunFolder.opened(config, command=["ng_train", "x.yaml"], project=root, print_line=lines.append)
+    return TrainingFolder.opened(config, command=["ng_train", "x.yaml"], project=root, print_line=lines.append)
 
 
 def test_the_config_has_every_setting_with_its_default(tmp_path: Path) -> None:

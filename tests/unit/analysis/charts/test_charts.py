@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rollyard.analysis.charts.charts import Bar, Chart, Line, Point, Row, bars, heat_map, histogram, lines
+from rollyard.analysis.charts.charts import Bar, Chart, ChartRow, Line, Point, bars, heat_map, histogram, lines
 from rollyard.analysis.charts.run_charts import (
     Moment,
     by_calls,
@@ -18,7 +18,7 @@ from rollyard.analysis.charts.run_charts import (
     profile_charts,
     side_by_side,
 )
-from rollyard.analysis.charts.svg import Axis, Scale, seconds, short
+from rollyard.analysis.charts.svg import Axis, AxisScale, seconds, short
 from rollyard.analysis.metrics.comparison import difference
 from rollyard.analysis.metrics.profile_records import ByCalls, ToolCalls
 from tests.support.rollout_files import load_run, random_rows, row, write, write_failures
@@ -95,7 +95,7 @@ def test_names_from_rollouts_are_escaped(tmp_path: Path) -> None:
     write_failures(path, [(0, 3, ATTACK)])
     svgs = [
         *(chart.svg for chart in profile_charts(load_run(tmp_path, rows).profile, EveryLink())),
-        bars(ATTACK, [Row(ATTACK, 1.0, ATTACK, ATTACK)]),
+        bars(ATTACK, [ChartRow(ATTACK, 1.0, ATTACK, ATTACK)]),
         histogram(ATTACK, [Bar(0, 1, 1, ATTACK, ATTACK)], Axis(ATTACK), Axis(ATTACK)),
         heat_map(ATTACK, [ATTACK], [(ATTACK, [(0.5, ATTACK)])], ATTACK),
         lines(ATTACK, [Line(ATTACK, [Point(0, 0.5, None, None, ATTACK)])], Axis(ATTACK), Axis(ATTACK, percent=True)),
@@ -154,8 +154,8 @@ def test_extreme_rewards_can_be_drawn(values: tuple[float, float]) -> None:
 
 
 def test_ticks_are_round_and_within_the_range() -> None:
-    assert Scale(0, 96, ticks=6).ticks == [0, 20, 40, 60, 80]
-    assert Scale(1, 4, integers=True).ticks == [1, 2, 3, 4]
+    assert AxisScale(0, 96, ticks=6).ticks == [0, 20, 40, 60, 80]
+    assert AxisScale(1, 4, integers=True).ticks == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

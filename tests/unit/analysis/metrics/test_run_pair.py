@@ -13,9 +13,9 @@ import pytest
 from scipy import stats
 
 from rollyard.analysis.metrics.run_pair import (
-    Level,
     Metric,
     PairedDifference,
+    PairLevel,
     RunPair,
     compare_runs,
     difference,
@@ -26,10 +26,12 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved
 
-LEVEL = Level(resamples=2000)
+LEVEL = PairLevel(resamples=2000)
 
 
-def compare(folder: Path, before: Sequence[Json], after: Sequence[Json], *names: str, level: Level = LEVEL) -> RunPair:
+def compare(
+    folder: Path, before: Sequence[Json], after: Sequence[Json], *names: str, level: PairLevel = LEVEL
+) -> RunPair:
     runs = load_run(folder, before, "before"), load_run(folder, after, "after")
     return compare_runs(*runs, [Metric(name) for name in names], level)
 
@@ -67,7 +69,7 @@ def test_repeats_are_compared_by_the_bootstrap_over_tasks(tmp_path: Path) -> Non
     rng = random.Random(0)
     before = [rng.randint(0, 4) for _ in range(60)]
     after = [min(4, count + rng.choice([0, 0, 1])) for count in before]
-    found = only(compare(tmp_path, grid(before, 4), grid(after, 4), level=Level()))
+    found = only(compare(tmp_path, grid(before, 4), grid(after, 4), level=PairLevel()))
     changes = (np.array(after) - np.array(before)) / 4
     expected = stats.bootstrap((changes,), np.mean, n_resamples=10_000, rng=np.random.default_rng(1))
     t_low, t_high = stats.t.interval(0.95, 59, changes.mean(), stats.sem(changes))
@@ -137,7 +139,7 @@ def test_every_number_is_finite_whatever_the_runs(tmp_path: Path) -> None:
             [row(task, repeat, rng.choice(one)) for task in range(tasks) for repeat in range(rng.randint(1, repeats))]
             for one in rewards
         ]
-        found = compare(tmp_path / str(number), sides[0], sides[1], level=Level(effect=0.1, resamples=200))
+        found = compare(tmp_path / str(number), sides[0], sides[1], level=PairLevel(effect=0.1, resamples=200))
         assert all(map(math.isfinite, all_numbers(found.model_dump())))
 
 
@@ -221,6 +223,6 @@ def test_the_interval_misses_rare_large_regressions_as_seldom_as_it_promises() -
         before = np.where(random_numbers.random(50) < 0.5, 0.95, 0.02)
         after = np.where(random_numbers.random(50) < 0.05, 0.0, before)
         rates = [random_numbers.binomial(4, chances) / 4 for chances in (before, after)]
-        found = difference(Metric("solve_rate"), rates[0], rates[1], Level(resamples=200), single=False)
+        found = difference(Metric("solve_rate"), rates[0], rates[1], PairLevel(resamples=200), single=False)
         too_high += bounds(found)[0] > -0.05 * (0.95 + 0.02) / 2
     assert too_high / trials < 0.03

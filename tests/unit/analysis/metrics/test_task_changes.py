@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.analysis.metrics.run_pair import Level, TaskChanges, compare_runs, fisher_exact
+from rollyard.analysis.metrics.run_pair import PairLevel, TaskChanges, compare_runs, fisher_exact
 from tests.support.rollout_files import load_run, row
 from tests.support.step_rows import step_rows
 
@@ -31,7 +31,7 @@ def test_transitions_count_every_common_task_once(tmp_path: Path) -> None:
 def test_the_difference_is_that_of_ng_compare(tmp_path: Path) -> None:
     first = load_run(tmp_path, step_rows({task: task % 4 for task in range(12)}), "a")
     second = load_run(tmp_path, step_rows({task: (task * 3) % 5 for task in range(12)}), "b")
-    assert TaskChanges.of(first, second).difference == compare_runs(first, second, [], Level()).differences[0]
+    assert TaskChanges.of(first, second).difference == compare_runs(first, second, [], PairLevel()).differences[0]
 
 
 def test_runs_without_a_common_task_say_why(tmp_path: Path) -> None:

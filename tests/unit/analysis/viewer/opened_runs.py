@@ -11,7 +11,7 @@ from fastapi import APIRouter
 
 from rollyard.analysis.viewer.app import viewer_app
 from rollyard.analysis.viewer.library import FileIndex
-from rollyard.analysis.viewer.responses import AccessMiddleware
+from rollyard.analysis.viewer.responses import ViewerAccessMiddleware
 from rollyard.records.replay import Replay
 from rollyard.records.types import Json
 from rollyard.services.http.access import Access, KnownHosts
@@ -29,7 +29,7 @@ def viewer_client(
 ) -> httpx.AsyncClient:
     """A client of the viewer app in this process, with these additional routes, behind the checks of its access."""
     access = Access(KnownHosts(names=(), any_address=any_address), command="ng_viewer", links=True)
-    app = AccessMiddleware(viewer_app(file_index, no_replay, routers), access, token=token)
+    app = ViewerAccessMiddleware(viewer_app(file_index, no_replay, routers), access, token=token)
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080")
 

@@ -14,8 +14,7 @@ from rollyard.interop.nemo_gym.collection_helper import Attempts, CollectionSett
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.services.backoff import Backoff
-from rollyard.services.http.problem import problem_response
-from rollyard.services.http.request import RawRequest, RawResponse
+from rollyard.services.http.request import RawRequest, RawResponse, problem_response
 from tests.support.fixtures import http_transport, listening, make_client, make_server
 from tests.support.nemo_rl_rules import loss_multiplier
 

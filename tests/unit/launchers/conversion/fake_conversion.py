@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from rollyard.launchers.conversion.cache import Contents, ConversionRequest, LockSettings, convert
-from rollyard.launchers.conversion.source import Source
+from rollyard.launchers.conversion.source import ConversionSource
 from tests.support.waiting import deadline_s
 
 FAST = LockSettings(heartbeat_s=0.05, expiry_s=2, max_wait_s=deadline_s(), poll_s=0.01)
@@ -44,7 +44,7 @@ class CopyingConverter:
     error: BaseException | None = None
     during: Callable[[Path], object] = lambda folder: None
 
-    def __call__(self, source: Source, target: Path, report: Callable[[str], None]) -> Contents:
+    def __call__(self, source: ConversionSource, target: Path, report: Callable[[str], None]) -> Contents:
         if self.journal:
             with self.journal.open("a") as file:
                 file.write(f"{os.getpid()}\n")

@@ -17,8 +17,8 @@ import pytest
 
 from rollyard.launchers.conversion.cache import (
     MANIFEST,
+    ConversionManifest,
     ConversionRequest,
-    Manifest,
     conversion_target,
     convert,
     identifier,
@@ -37,7 +37,7 @@ def run(request: ConversionRequest, converter: CopyingConverter | None = None) -
     return path, lines
 
 
-def manifest(folder: Path) -> Manifest:
+def manifest(folder: Path) -> ConversionManifest:
     found = read_manifest(folder)
     assert found
     return found

@@ -16,7 +16,7 @@ import pytest
 from rollyard.cli.lm_eval import LmEvalOptions
 from rollyard.cli.options import read_options
 from rollyard.launchers.evaluation.checkpoints import LocalSource
-from rollyard.launchers.evaluation.lm_eval import BenchmarkConfig, Evaluator, Harness, Model
+from rollyard.launchers.evaluation.lm_eval import BenchmarkConfig, Harness, LmEvaluator, Model
 from rollyard.launchers.evaluation.lm_eval_results import MAX_ATTEMPTS, Benchmark, ResultsStore
 from rollyard.records import process_group
 from rollyard.records.errors import OperatorError, RunError
@@ -28,9 +28,11 @@ FAKE = (sys.executable, "-S", str(Path(__file__).with_name("fake_lm_eval.py")))
 GSM8K, IFEVAL = Benchmark(task="gsm8k", num_fewshot=8), Benchmark(task="ifeval")
 
 
-def make_evaluator(root: Path, *benchmarks: Benchmark, messages: list[str] | None = None, **more: object) -> Evaluator:
+def make_evaluator(
+    root: Path, *benchmarks: Benchmark, messages: list[str] | None = None, **more: object
+) -> LmEvaluator:
     harness = Harness(command=FAKE, **more)  # type: ignore[arg-type]
-    return Evaluator(
+    return LmEvaluator(
         harness,
         ResultsStore(root / "out"),
         benchmarks or (GSM8K,),
@@ -39,7 +41,7 @@ def make_evaluator(root: Path, *benchmarks: Benchmark, messages: list[str] | Non
     )
 
 
-def watch_once(root: Path, *benchmarks: Benchmark, messages: list[str] | None = None) -> Evaluator:
+def watch_once(root: Path, *benchmarks: Benchmark, messages: list[str] | None = None) -> LmEvaluator:
     """Evaluate the checkpoints of `root` that are there now."""
     evaluator = make_evaluator(root, *benchmarks, messages=messages)
     evaluator.watch(LocalSource(root / "checkpoints"), Model(""), 0.01, Event(), once=True)
@@ -88,7 +90,7 @@ def test_an_incomplete_checkpoint_waits_and_its_reason_is_reported_once(tmp_path
         if "exact_match" in text:
             stopped.set()
 
-    watching = Evaluator(evaluator.harness, evaluator.results_store, evaluator.benchmarks, {}, print_line=print_line)
+    watching = LmEvaluator(evaluator.harness, evaluator.results_store, evaluator.benchmarks, {}, print_line=print_line)
     watching.watch(Finishing(tmp_path / "checkpoints"), Model(""), 0.01, stopped, once=False)
     assert len([text for text in messages if "model.safetensors has 30 bytes" in text]) == 1
     assert len(evaluator.results_store.scores) == 1
@@ -128,7 +130,7 @@ def test_an_interrupted_evaluation_leaves_no_engine_and_no_record(tmp_path: Path
             engines.append(int(text.split()[1]))
             raise KeyboardInterrupt
 
-    evaluator = Evaluator(Harness(command=FAKE), ResultsStore(tmp_path / "out"), [GSM8K], {}, show=show)
+    evaluator = LmEvaluator(Harness(command=FAKE), ResultsStore(tmp_path / "out"), [GSM8K], {}, show=show)
     with pytest.raises(KeyboardInterrupt):
         evaluator.evaluate("step_1", Model(str(folder)))
     (engine,) = engines

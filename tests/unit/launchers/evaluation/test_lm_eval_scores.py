@@ -13,7 +13,7 @@ import pytest
 from rollyard.launchers.evaluation.lm_eval_results import (
     QWEN3_1_7B_BASE,
     Benchmark,
-    Score,
+    BenchmarkScore,
     as_csv,
     as_markdown,
     newest,
@@ -30,7 +30,7 @@ GSM8K = {
 }
 
 
-def scores(path: Path, benchmark: str, **results: Any) -> list[Score]:
+def scores(path: Path, benchmark: str, **results: Any) -> list[BenchmarkScore]:
     file = path / "results_2026.json"
     file.write_bytes(orjson.dumps({"results": results, "n-samples": {name: {"effective": 5} for name in results}}))
     return read_scores(file, Benchmark.read(benchmark), "step_40", 40, QWEN3_1_7B_BASE)
@@ -84,7 +84,7 @@ def test_the_csv_and_markdown_tables_agree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0.00 (at most 0.23)"), (1.0, "100.00 (at least 99.77)")])
 def test_a_score_of_0_or_100_percent_shows_a_bound_instead_of_an_error(value: float, text: str) -> None:
-    score = Score(
+    score = BenchmarkScore(
         step=1, checkpoint="c", task="gsm8k", num_fewshot=8, metric="exact_match", value=value, stderr=0.0, samples=1319
     )
     assert f"| {text} |" in as_markdown([score])
@@ -104,7 +104,7 @@ def test_a_truncated_results_file_is_an_error_with_its_path(tmp_path: Path) -> N
         read_scores(tmp_path / "results_1.json", Benchmark(task="gsm8k"), "x", None)
 
 
-def read(path: Path, benchmark: str, text: str) -> list[Score]:
+def read(path: Path, benchmark: str, text: str) -> list[BenchmarkScore]:
     (path / "results_1.json").write_text(text)
     return read_scores(path / "results_1.json", Benchmark.read(benchmark), "step_1", 1, QWEN3_1_7B_BASE)
 

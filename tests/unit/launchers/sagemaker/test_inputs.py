@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rollyard.launchers.sagemaker.container.inputs import (
-    ModelSource,
+    DownloadedModel,
     Resolvers,
     S3Cache,
     rewrite,
@@ -118,7 +118,7 @@ def test_a_model_is_local_in_s3_or_on_the_hub_in_the_order_of_the_config(tmp_pat
     (tmp_path / "assets/model").mkdir(parents=True)
     bucket = Bucket("p/models/Qwen3-1.7B/config.json")
     cache = S3Cache(tmp_path / "cache", lambda: bucket)
-    source = ModelSource(tmp_path, "s3://b/p/models", cache, lambda line: None)
+    source = DownloadedModel(tmp_path, "s3://b/p/models", cache, lambda line: None)
     assert source.resolve("assets/model", "auto") == str(tmp_path / "assets/model")
     assert source.resolve("Qwen/Qwen3-1.7B", "auto").endswith("/Qwen3-1.7B")
     assert source.resolve("/efs/hf/Qwen3-1.7B", "auto").endswith("/Qwen3-1.7B")

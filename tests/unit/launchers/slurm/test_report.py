@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rollyard.launchers.slurm.job import SUBMISSION_FILE, JobState
-from rollyard.launchers.slurm.launch import Launch, find_launch
+from rollyard.launchers.slurm.launch import SlurmLaunch, find_launch
 from rollyard.launchers.slurm.report import NOT_SUBMITTED, launch_status, sweep_table, write_table
-from rollyard.launchers.slurm.scheduler import Attempt
+from rollyard.launchers.slurm.scheduler import JobAttempt
 from rollyard.records.rollout_keys import Shard
 from rollyard.records.rollout_paths import RolloutPaths
 from tests.support.launches import MODEL, LaunchSite
@@ -26,7 +26,7 @@ def site(tmp_path: Path) -> LaunchSite:
     return site
 
 
-def launch_of(site: LaunchSite) -> Launch:
+def launch_of(site: LaunchSite) -> SlurmLaunch:
     return find_launch(site.log, site.folders[0])
 
 
@@ -45,8 +45,8 @@ def write_rollouts(run: Path, rewards: list[float], tasks: int, repeats: int) ->
 def test_the_status_names_state_attempts_and_the_last_error(site: LaunchSite) -> None:
     site.scheduler.state |= {"101": JobState.COMPLETED, "102": JobState.RUNNING, "103": JobState.OUT_OF_MEMORY}
     site.scheduler.failures["103"] = [
-        Attempt(job_id="103", started=1.0, ended=2.0, state=JobState.TIMEOUT),
-        Attempt(job_id="104", started=3.0, ended=4.0, state=JobState.OUT_OF_MEMORY, reason="killed"),
+        JobAttempt(job_id="103", started=1.0, ended=2.0, state=JobState.TIMEOUT),
+        JobAttempt(job_id="104", started=3.0, ended=4.0, state=JobState.OUT_OF_MEMORY, reason="killed"),
     ]
     found = launch_status(launch_of(site), site.scheduler)
     assert [one.states for one in found.combinations] == ["COMPLETED", "RUNNING", "OUT_OF_MEMORY"]

@@ -17,9 +17,9 @@ from rollyard.launchers.slurm.job_runner import JobRunner, RunningJob, WorkEnd
 from rollyard.launchers.slurm.scheduler import (
     CHAIN_FILE,
     DONE,
-    Attempt,
     ChainEventKind,
     ChainRecord,
+    JobAttempt,
     attempts_of,
     end_by_rule,
     end_of,
@@ -31,9 +31,9 @@ def chain_spec(**settings: Any) -> JobSpec:
     return JobSpec(name="one", folder=Path("/jobs/one"), command=("ng_eval",), **settings)
 
 
-def ended(*states: JobState, running_s: float = 10.0) -> list[Attempt]:
+def ended(*states: JobState, running_s: float = 10.0) -> list[JobAttempt]:
     return [
-        Attempt(job_id=str(number), started=0.0, ended=running_s, state=state, reason="a reason")
+        JobAttempt(job_id=str(number), started=0.0, ended=running_s, state=state, reason="a reason")
         for number, state in enumerate(states, 1)
     ]
 

@@ -12,7 +12,7 @@ from time import process_time
 import pytest
 
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS, compare_without_algebra
-from rollyard.resources_servers.answers.extraction import Found
+from rollyard.resources_servers.answers.extraction import FoundAnswer
 from rollyard.resources_servers.answers.finders import boxed
 from rollyard.resources_servers.answers.formula_complexity import why_too_costly
 from rollyard.resources_servers.answers.grader import LONG, AnswerForm, AnswerGrader, read
@@ -153,7 +153,7 @@ def test_an_adversarial_text_costs_little_more_than_prose_of_its_length() -> Non
 async def test_a_long_text_is_processed_outside_the_event_loop(length: int, in_thread: bool) -> None:
     threads = list[int]()
 
-    def record_thread(text: str) -> Found | None:
+    def record_thread(text: str) -> FoundAnswer | None:
         threads.append(threading.get_ident())
         return None
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.records.errors import OperatorError
+from rollyard.resources_servers.grl_sokoban.app import GameEpisode, Shaping
 from rollyard.resources_servers.grl_sokoban.game import Game, Room
-from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode, Shaping
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, generate
 from rollyard.resources_servers.grl_sokoban.settings import ShapingSettings, SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked, solve

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.resources_servers.harbor_task.dockerfile import Build, Copy, Run, UnsupportedTask, read_build
+from rollyard.resources_servers.harbor_task.dockerfile import Build, Copy, RunInstruction, UnsupportedTask, read_build
 from rollyard.resources_servers.harbor_task.task_box import read_reward
 from rollyard.resources_servers.harbor_task.task_folder import EXAMPLES, HarborSettings, load_tasks
 from tests.unit.resources_servers.harbor_task.folders import HOST, load, write_task
@@ -234,7 +234,7 @@ def test_a_command_runs_with_the_shell_directory_and_variables_of_its_place() ->
     found = after_from(
         'RUN a\nSHELL ["/bin/bash", "-ec"]\nWORKDIR /app\nENV X=1\nRUN b && \\\n  # a comment\n  c\nRUN ["d", "e f"]'
     )
-    first, second, third = [step for step in found.steps if isinstance(step, Run)]
+    first, second, third = [step for step in found.steps if isinstance(step, RunInstruction)]
     assert first.argv == ("/bin/sh", "-c", "a") and first.cwd == "/" and "X" not in first.env
     assert second.argv == ("/bin/bash", "-ec", "b &&   c") or second.argv[:2] == ("/bin/bash", "-ec")
     assert second.cwd == "/app" and second.env["X"] == "1"

@@ -20,7 +20,7 @@ from rollyard.resources_servers.mbpp.app import (
     time_limit_factor,
 )
 from rollyard.resources_servers.mbpp.prepare import main as prepare
-from rollyard.services.sandbox.records import Limits, Outcome, Trial
+from rollyard.services.sandbox.records import Outcome, SandboxLimits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.resources_servers.python_answers.grading_programs import example, failed, mbpp, rows
 from tests.unit.resources_servers.python_answers.model_texts import FAILING_CODE
@@ -103,7 +103,7 @@ async def test_an_answer_gets_more_time_only_if_the_gold_program_is_slow(
 
     monkeypatch.setattr(sandbox, "run", run)
     for row in (ROW, {**ROW, "gold_cpu_s": 0.6}):
-        await mbpp(sandbox, row, RIGHT, limits=Limits(cpu_s=1))
+        await mbpp(sandbox, row, RIGHT, limits=SandboxLimits(cpu_s=1))
     assert [trial.times for trial in trials] == [1, 2]
 
 

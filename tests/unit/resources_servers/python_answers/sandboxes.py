@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rollyard.services.sandbox.records import Limits
+from rollyard.services.sandbox.records import SandboxLimits
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.services.sandbox.trials import start_or_skip
 
 
 @pytest.fixture(scope="session")
 async def sandbox() -> AsyncIterator[Sandbox]:
-    shared = Sandbox(Limits(wall_s=30))
+    shared = Sandbox(SandboxLimits(wall_s=30))
     await start_or_skip(shared)
     yield shared
     await shared.stop()

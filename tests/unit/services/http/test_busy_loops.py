@@ -9,9 +9,8 @@ import time
 import pytest
 
 from rollyard.records.errors import FailureKind
-from rollyard.services.http.client import RetryPolicy
+from rollyard.services.http.client import RetryPolicy, Session
 from rollyard.services.http.connection_pool import CallbackBudget
-from rollyard.services.http.session import Session
 from rollyard.services.http.transport import LocalTransport, Receive, Scope, Send
 from tests.support.fixtures import failure_kind_of, http, http_transport, make_client, peer, send
 from tests.support.waiting import deadline_s, until

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Directory
-from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
-from rollyard.services.http.session import Session
+from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient, Session
 from tests.support.asgi_requests import echo
 from tests.support.fixtures import KEYS, failure_kind_of, http_transport, listening, make_server
 from tests.support.waiting import deadline_s

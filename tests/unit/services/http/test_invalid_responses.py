@@ -9,13 +9,13 @@ import zlib
 import pytest
 
 from rollyard.records.errors import FailureKind
-from rollyard.services.http.connection_pool import InvalidResponse, Limits, ResponseReader, decoders
+from rollyard.services.http.connection_pool import HttpLimits, InvalidResponse, ResponseReader, decoders
 from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import failure_of, http, peer, send
 from tests.support.waiting import deadline_s
 from tests.unit.services.http.raw_peers import respond, respond_endlessly, tcp_server
 
-SMALL = Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024, stream_bytes=512 * 1024)
+SMALL = HttpLimits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024, stream_bytes=512 * 1024)
 OK = b"HTTP/1.1 200 OK\r\n"
 PIECE = b"x" * 8192
 BOMB = gzip.compress(bytes(50_000_000))

@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.records.errors import FailureKind
 from rollyard.services.http.client import RUN_HEADER
-from rollyard.services.http.connection_pool import Limits
+from rollyard.services.http.connection_pool import HttpLimits
 from rollyard.services.http.listener import ListenerLimits
 from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpTransport
@@ -19,7 +19,7 @@ from tests.support.fixtures import KEYS, failure_of, http_transport, listening, 
 from tests.support.waiting import deadline_s, until
 from tests.unit.services.http.raw_peers import exchange
 
-SMALL = ListenerLimits(Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
+SMALL = ListenerLimits(HttpLimits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
 STRICT_TIMES = ListenerLimits(head_s=0.2, body_grace_s=0.2, body_bytes_per_s=1e6)
 REQUEST_START = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 FILL = b"x" * 100_000

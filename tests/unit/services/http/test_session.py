@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rollyard.records.errors import FailureKind
-from rollyard.services.http.session import Session
+from rollyard.services.http.client import Session
 from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, make_client, peer
 from tests.support.waiting import deadline_s
 

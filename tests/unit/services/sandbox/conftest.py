@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rollyard.services.sandbox.records import Limits
+from rollyard.services.sandbox.records import SandboxLimits
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.services.sandbox.trials import start_in_mode_or_skip, start_or_skip
 
-LIMITS = Limits(cpu_s=1, wall_s=3, memory_mb=256, processes=8)
+LIMITS = SandboxLimits(cpu_s=1, wall_s=3, memory_mb=256, processes=8)
 
 
 @pytest.fixture(scope="session", params=["bubblewrap", "landlock"])

@@ -16,7 +16,7 @@ import pytest
 from rollyard.records.search_path import INSTALLED
 from rollyard.services.sandbox.inside import libc
 from rollyard.services.sandbox.python_runtime import find_python, loader_of
-from rollyard.services.sandbox.records import Limits
+from rollyard.services.sandbox.records import SandboxLimits
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.services.sandbox.trials import run_trial
 
@@ -62,7 +62,7 @@ def private_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @needs_root
 async def test_root_can_use_a_python_that_only_root_can_reach(private_python: Path, any_sandbox: Sandbox) -> None:
     bubblewrap = None if any_sandbox.layers.mode == "landlock" else ""
-    sandbox = Sandbox(Limits(cpu_s=2, wall_s=6), bubblewrap=bubblewrap, python=str(private_python))
+    sandbox = Sandbox(SandboxLimits(cpu_s=2, wall_s=6), bubblewrap=bubblewrap, python=str(private_python))
     await sandbox.start()
     try:
         assert sandbox.layers.mode == any_sandbox.layers.mode, sandbox.layers.missing

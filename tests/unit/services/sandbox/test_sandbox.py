@@ -12,7 +12,7 @@ import pytest
 from rollyard.records.errors import OperatorError
 from rollyard.services.sandbox import isolation_modes
 from rollyard.services.sandbox.isolation_modes import IsolationMode
-from rollyard.services.sandbox.records import Ending, Limits, Trial
+from rollyard.services.sandbox.records import Ending, SandboxLimits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.services.sandbox.trials import run_trial, start_or_skip
 
@@ -133,7 +133,7 @@ async def _reasons_side_by_side(code: str) -> set[str]:
     The rest of the deadline is room for waiting that the kernel does not count, such as for a disk or for the host.
     """
     count = 6 * len(os.sched_getaffinity(0))
-    sandbox = Sandbox(Limits(cpu_s=5, wall_s=1), slots=count)
+    sandbox = Sandbox(SandboxLimits(cpu_s=5, wall_s=1), slots=count)
     await sandbox.start()
     try:
         outcomes = await asyncio.gather(*[run_trial(sandbox, code, "assert f() == 1") for _ in range(count)])
@@ -174,7 +174,7 @@ async def test_the_next_trial_runs_after_a_caller_gave_up(sandbox: Sandbox) -> N
 
 
 async def test_a_dead_zygote_is_replaced() -> None:
-    sandbox = Sandbox(Limits(cpu_s=1, wall_s=3))
+    sandbox = Sandbox(SandboxLimits(cpu_s=1, wall_s=3))
     await sandbox.start()
     try:
         assert sandbox._zygote is not None
@@ -186,7 +186,7 @@ async def test_a_dead_zygote_is_replaced() -> None:
 
 
 async def test_without_bubblewrap_landlock_is_used_and_reported(tmp_path: Path) -> None:
-    sandbox = Sandbox(Limits(cpu_s=1, wall_s=3), bubblewrap=None)
+    sandbox = Sandbox(SandboxLimits(cpu_s=1, wall_s=3), bubblewrap=None)
     try:
         await sandbox.start()
     except OperatorError as error:
@@ -227,7 +227,7 @@ async def test_without_bubblewrap_an_answer_cannot_watch_or_enter_a_folder_of_th
 ) -> None:
     if not hides:
         monkeypatch.setattr(isolation_modes, "tree", lambda python: ())
-    sandbox = Sandbox(Limits(cpu_s=1, wall_s=3), bubblewrap=None)
+    sandbox = Sandbox(SandboxLimits(cpu_s=1, wall_s=3), bubblewrap=None)
     await start_or_skip(sandbox)
     hides = hides and any("mount namespace" in layer for layer in sandbox.layers.in_force)
     path, names = str(tmp_path), ("found", "entered", "watched", "loaded")
@@ -242,10 +242,10 @@ async def test_without_bubblewrap_an_answer_cannot_watch_or_enter_a_folder_of_th
 
 async def test_without_any_isolation_it_starts_only_with_allow_unsandboxed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IsolationMode, "lacks", lambda mode, offered: "not on this kernel" if mode.landlock else "")
-    strict = Sandbox(Limits(), bubblewrap="/bin/false")
+    strict = Sandbox(SandboxLimits(), bubblewrap="/bin/false")
     with pytest.raises(OperatorError, match=r"landlock: not on this kernel.*allow_unsandboxed"):
         await strict.start()
-    unsandboxed = Sandbox(Limits(), bubblewrap="/bin/false", allow_unsandboxed=True)
+    unsandboxed = Sandbox(SandboxLimits(), bubblewrap="/bin/false", allow_unsandboxed=True)
     await unsandboxed.start()
     try:
         assert (unsandboxed.layers.mode, len(unsandboxed.layers.missing)) == ("none", 2)
@@ -256,6 +256,6 @@ async def test_without_any_isolation_it_starts_only_with_allow_unsandboxed(monke
 
 
 async def test_an_unusable_python_is_an_error() -> None:
-    sandbox = Sandbox(Limits(), bubblewrap="/bin/false", python="/bin/false")
+    sandbox = Sandbox(SandboxLimits(), bubblewrap="/bin/false", python="/bin/false")
     with pytest.raises(OperatorError, match="/bin/false"):
         await sandbox.start()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import OperatorError
-from rollyard.services.sandbox.records import Limits, Outcome, Trial
+from rollyard.services.sandbox.records import Outcome, SandboxLimits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.support.waiting import eventually
 
@@ -30,7 +30,7 @@ async def start_or_skip(sandbox: Sandbox) -> None:
         pytest.skip(str(error))
 
 
-async def start_in_mode_or_skip(mode: str, limits: Limits) -> Sandbox:
+async def start_in_mode_or_skip(mode: str, limits: SandboxLimits) -> Sandbox:
     """Return a sandbox that runs in this isolation mode, or skip the test if this machine does not support the mode."""
     sandbox = Sandbox(limits, bubblewrap=None) if mode == "landlock" else Sandbox(limits)
     await start_or_skip(sandbox)
