@@ -15,8 +15,6 @@ from urllib.parse import urlsplit
 import uvloop
 from pydantic import Field
 
-from rollyard.analysis.charts.svg import pluralize
-from rollyard.analysis.report.formatting import reward
 from rollyard.cli.find_run import HeadServer, find_run, head_address
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.cli.progress_bar import Display, display_for, keep_showing
@@ -27,7 +25,7 @@ from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.run_types import HeadFile
 from rollyard.records.scores import ClusteredMean
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from rollyard.records.terminal import duration, plain_line
+from rollyard.records.terminal import duration, plain_line, pluralize
 from rollyard.records.types import State
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.mixture import Mixture
@@ -310,5 +308,7 @@ def _rate(found: ClusteredMean, solved: int) -> str:
 
 
 def _mean(found: ClusteredMean) -> str:
+    from rollyard.analysis.report.formatting import reward  # takes numpy along, which nothing before the summary needs
+
     error = "" if found.stderr is None else f" ± {reward(found.stderr)}"
     return f"{reward(found.value)}{error}"

@@ -21,7 +21,6 @@ from pydantic import ConfigDict, Field
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 
-from rollyard.analysis.charts.svg import pluralize
 from rollyard.cli.config_arguments import check_key, config_path, is_server_setting
 from rollyard.cli.console import console, is_terminal
 from rollyard.cli.options import Options, option_name, read_command_line, read_options, run_command
@@ -42,7 +41,7 @@ from rollyard.launchers.evaluation.watch import (
 )
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from rollyard.records.terminal import duration, plain_line
+from rollyard.records.terminal import duration, plain_line, pluralize
 from rollyard.records.types import CollectionStatus
 from rollyard.services.config.load import find_config
 from rollyard.services.config.overrides import refuse_secrets

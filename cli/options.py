@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rollyard.launchers.evaluation.eval_state import EvalFolder
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.script import EXIT_DONE, exit_status
 from rollyard.services.config.overrides import (
@@ -538,6 +537,8 @@ def rollout_files(arguments: Sequence[str | Path]) -> list[Path]:
     for argument in arguments:
         path = Path(argument)
         if path.is_dir():
+            from rollyard.launchers.evaluation.eval_state import EvalFolder
+
             file = EvalFolder(path).rollouts.output
             if not file.is_file():
                 raise OperatorError(

@@ -101,3 +101,8 @@ def duration(seconds: float) -> str:
     if rounded < 3600:
         return f"{rounded // 60} min {rounded % 60:02} s"
     return f"{rounded // 3600} h {rounded % 3600 // 60:02} min"
+
+
+def pluralize(number: int, noun: str) -> str:
+    """Format a count with its noun: `1 rollout`, `3,200 rollouts`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

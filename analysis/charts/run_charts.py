@@ -22,7 +22,7 @@ from rollyard.analysis.charts.charts import (
     series,
     table,
 )
-from rollyard.analysis.charts.svg import Axis, Links, pluralize, points, seconds, share, short, signed
+from rollyard.analysis.charts.svg import Axis, Links, points, seconds, share, short, signed
 from rollyard.analysis.metrics.comparison import Difference
 from rollyard.analysis.metrics.estimators import Estimate
 from rollyard.analysis.metrics.profile_records import (
@@ -37,6 +37,7 @@ from rollyard.analysis.metrics.profile_records import (
     ToolCalls,
 )
 from rollyard.records.activity import StageActivity
+from rollyard.records.terminal import pluralize
 from rollyard.records.types import Record
 
 

@@ -74,11 +74,6 @@ _NOISE = 1e-12
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k"))
 
 
-def pluralize(number: int, noun: str) -> str:
-    """Format a count with its noun: `1 rollout`, `3,200 rollouts`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def short(value: float) -> str:
     """Format a number with four significant digits and no trailing zeros: `0.9305`, `−2.639`, `12.35k`, `5e+59`."""
     size = abs(value)

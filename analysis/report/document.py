@@ -8,8 +8,8 @@ from pydantic import Field
 
 from rollyard.analysis.charts.charts import Chart, HeatRow, chart, heat_map
 from rollyard.analysis.charts.curves import figure_text, figure_title, step_chart
-from rollyard.analysis.charts.svg import pluralize, short
 from rollyard.analysis.charts.svg import share as short_share
+from rollyard.analysis.charts.svg import short
 from rollyard.analysis.findings.detector import Findings
 from rollyard.analysis.metrics.comparison import Difference
 from rollyard.analysis.metrics.profile_records import Profile
@@ -28,6 +28,7 @@ from rollyard.analysis.report.comparison_report import chance, change, reach, va
 from rollyard.analysis.report.finding_sections import compared_findings, findings_section
 from rollyard.analysis.report.formatting import NOTHING, ViewerLinks
 from rollyard.analysis.report.sections import Section, Table
+from rollyard.records.terminal import pluralize
 from rollyard.records.types import Record
 
 _MAX_ROWS = 40

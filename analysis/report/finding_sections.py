@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollyard.analysis.charts.charts import Chart, DrawnInterval, chart, intervals
-from rollyard.analysis.charts.svg import Axis, pluralize, share
+from rollyard.analysis.charts.svg import Axis, share
 from rollyard.analysis.findings.detector import Finding, Findings
 from rollyard.analysis.metrics.profile_records import Profile
 from rollyard.analysis.report.formatting import NOTHING, ViewerLinks, interval, percent, reward
 from rollyard.analysis.report.sections import Link, Section, Table
+from rollyard.records.terminal import pluralize
 
 _MOST = 8
 """Maximum number of findings with a paragraph. The table contains all of them."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from rollyard.analysis.charts.svg import pluralize
 from rollyard.analysis.metrics.estimators import Estimate
 from rollyard.analysis.metrics.profile_records import Coverage
+from rollyard.records.terminal import pluralize
 
 NOTHING = "–"
 """Placeholder for undefined values."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from rollyard.analysis.charts import run_charts
 from rollyard.analysis.charts.charts import Chart
-from rollyard.analysis.charts.svg import pluralize
 from rollyard.analysis.metrics.estimators import Estimate, MeanSpread
 from rollyard.analysis.metrics.profile import TOTAL
 from rollyard.analysis.metrics.profile_records import (
@@ -32,6 +31,7 @@ from rollyard.analysis.report.formatting import (
     seconds,
     share,
 )
+from rollyard.records.terminal import pluralize
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from rollyard.analysis.charts.charts import Bar, Chart, Pair, chart, histogram, scatter, table
-from rollyard.analysis.charts.svg import Axis, pluralize, share, short, signed
+from rollyard.analysis.charts.svg import Axis, share, short, signed
 from rollyard.analysis.viewer.library import UnknownRun
 from rollyard.analysis.viewer.responses import json_response
 from rollyard.analysis.viewer.run_file import RowChanged, RunFile, row_of
@@ -25,6 +25,7 @@ from rollyard.analysis.viewer.training import TrainingIndex, rollouts_number
 from rollyard.analysis.viewer.untrusted_values import sanitize
 from rollyard.records.errors import RunError
 from rollyard.records.json_values import items, mapping, number, whole_number
+from rollyard.records.terminal import pluralize
 from rollyard.records.tokens import is_from_model, model_call
 from rollyard.records.types import Record
 

@@ -13,10 +13,13 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.search_path import INSTALLED
-from rollyard.services.server.app import Server
+
+if TYPE_CHECKING:
+    from rollyard.services.server.app import Server
 
 PLUGINS = "rollyard_plugins"
 """Parent package of imported plug-ins that are not part of Rollyard."""
@@ -24,6 +27,8 @@ PLUGINS = "rollyard_plugins"
 
 def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
     """Return the class that the file `entrypoint` assigns to `server`. Raises OperatorError if there is none."""
+    from rollyard.services.server.app import Server  # a command that only looks for files needs no FastAPI
+
     path = folder / entrypoint
     if not path.is_file():
         raise OperatorError(f"{path} does not exist; a server's folder must contain its entrypoint (default: app.py)")

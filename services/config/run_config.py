@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rollyard.records.types import Json
 from rollyard.services.server.settings import (
@@ -91,3 +93,14 @@ class RunConfig:
         }
         shown: Json = without_secrets(identity, of=self.tree)
         return shown
+
+
+def servers_named(settings: Any, servers: Container[str]) -> list[str]:
+    """Return the names of the servers that settings refer to with {type: ..., name: ...}, at any nesting depth."""
+    if isinstance(settings, list):
+        return [name for item in settings for name in servers_named(item, servers)]
+    if not isinstance(settings, dict):
+        return []
+    name = settings.get("name")
+    own = [name] if settings.keys() <= {"type", "name"} and isinstance(name, str) and name in servers else []
+    return [*own, *(nested_key for item in settings.values() for nested_key in servers_named(item, servers))]

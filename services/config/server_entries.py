@@ -15,7 +15,7 @@ from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json, ServerRef
 from rollyard.services.config import nemo_gym
 from rollyard.services.config.plugins import ALIASES, FAMILIES, find_folder, find_folders, load_server
-from rollyard.services.config.run_config import ServerSpec
+from rollyard.services.config.run_config import ServerSpec, servers_named
 from rollyard.services.config.venv import needs_isolation
 from rollyard.services.server.settings import (
     ServerSettings,
@@ -246,17 +246,6 @@ def servers_of(spec: ServerSpec, servers: Container[str]) -> list[str]:
     """Return the names of the servers that a server's settings refer to, in any notation that the settings accept."""
     parsed = [name for _, name, _ in _references(spec) if name in servers]
     return [*dict.fromkeys(servers_named(spec.raw, servers) + parsed)]
-
-
-def servers_named(settings: Any, servers: Container[str]) -> list[str]:
-    """Return the names of the servers that settings refer to with {type: ..., name: ...}, at any nesting depth."""
-    if isinstance(settings, list):
-        return [name for item in settings for name in servers_named(item, servers)]
-    if not isinstance(settings, dict):
-        return []
-    name = settings.get("name")
-    own = [name] if settings.keys() <= {"type", "name"} and isinstance(name, str) and name in servers else []
-    return [*own, *(nested_key for item in settings.values() for nested_key in servers_named(item, servers))]
 
 
 def check_references(servers: Sequence[ServerSpec]) -> None:

@@ -23,7 +23,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Directory, HeadFile, Keys, ServerCode, ServerInstance
 from rollyard.records.types import Json, Record
 from rollyard.services.config.plugins import ALIASES, FAMILIES
-from rollyard.services.config.server_entries import servers_named
+from rollyard.services.config.run_config import servers_named
 from rollyard.services.head.registry_client import Registry, RegistryClient, run_id_of
 from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.http.client import AddressBook, ServerClient
