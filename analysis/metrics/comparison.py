@@ -223,7 +223,7 @@ def paired(differences: Floats, *, is_share: bool = False) -> Estimate:
     """Return the mean of the tasks' differences with its 95% paired t interval. `differences` has one value per task.
 
     If `is_share` is true and all differences are equal, no standard error can be estimated, so the interval is derived
-    from the number of tasks (`confidence_intervals.py`).
+    from the number of tasks (`records/scores.py`).
     """
     center, count = mean(differences), len(differences)
     if count > 1 and np.ptp(differences) > 0:

@@ -140,7 +140,7 @@ class AiohttpClient:
                 ),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,  # content_encoding.py detects truncated bodies
+                auto_decompress=False,  # a Decoder detects truncated bodies
                 skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept"),
                 max_line_size=LINE_BYTES,
                 max_field_size=LINE_BYTES,

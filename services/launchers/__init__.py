@@ -1,1 +1,0 @@
-"""Launchers: where an evaluation runs, on SLURM or SageMaker."""
