@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 MIRROR = ROOT / "build" / "site"
-PAGES = ("*.md", "docs/**/*.md", "benchmarks/README.md", "*/*/README.md", "*/*/data/*.md", "examples/*/*/README.md")
+PAGES = ("*.md", "docs/**/*.md", "*/README.md", "*/*/README.md", "*/*/data/*.md", "examples/*/*/README.md")
 HIDDEN = {"AGENTS.md"}
 LINK = re.compile(r"""\]\(([^)#\s]+)|(?:src|srcset|href)="([^"#]+)""")
 

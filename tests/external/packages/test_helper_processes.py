@@ -12,13 +12,13 @@ from tests.external.packages.isolation import version_in_isolation
 
 TRIALS = """
 import asyncio, sys
-from rollyard.services.sandbox.records import Limits, Trial
+from rollyard.services.sandbox.records import SandboxLimits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 
 SEARCH_PATH = "import sys; assert any('site-packages' in path or path == '/jail' for path in sys.path), sys.path"
 
 async def main():
-    sandbox = Sandbox(Limits(), bubblewrap="" if sys.argv[1] == "bubblewrap" else None)
+    sandbox = Sandbox(SandboxLimits(), bubblewrap="" if sys.argv[1] == "bubblewrap" else None)
     await sandbox.start()
     good = await sandbox.run(Trial(code="def f(x): return x + 1", names=("f",), tests=("assert f(1) == 2",)))
     print(sandbox.layers.mode, good.passed, good.reason)

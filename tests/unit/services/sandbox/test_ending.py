@@ -15,12 +15,12 @@ from tests.unit.services.sandbox.trials import descendants, wait_until_gone
 
 SERVER = """
 import asyncio, os, sys
-from rollyard.services.sandbox.records import Limits, Trial
+from rollyard.services.sandbox.records import SandboxLimits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 
 async def main():
     options = {"bubblewrap": None} if sys.argv[1] == "landlock" else {}
-    sandbox = Sandbox(Limits(), **options)
+    sandbox = Sandbox(SandboxLimits(), **options)
     await sandbox.start()
     sleeper = Trial(code="import time\\ndef f(): time.sleep(300)", names=("f",), tests=("f()",))
     running = [asyncio.create_task(sandbox.run(sleeper)) for _ in range(2)]

@@ -25,10 +25,10 @@ LATE_IMPORTS = "import colorsys, ctypes, json.tool, encodings.idna, xml.dom.mini
 START = """
 import asyncio, sys
 from rollyard.records.errors import OperatorError
-from rollyard.services.sandbox.records import Limits
+from rollyard.services.sandbox.records import SandboxLimits
 from rollyard.services.sandbox.sandbox import Sandbox
 try:
-    asyncio.run(Sandbox(Limits()).start())
+    asyncio.run(Sandbox(SandboxLimits()).start())
 except OperatorError as error:
     print(error)
     sys.exit(3)
