@@ -104,11 +104,11 @@ def __dir__() -> list[str]:
 
 
 class _FormerPaths:
-    """Finds modules under the paths below `rollyard.services` that they had before 0.2. Goes with 0.3."""
+    """Finds modules under the paths that they had before 0.2. Goes with 0.3."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> object:
-        if not name.startswith("rollyard.services."):
+        if not name.startswith("rollyard."):
             return None
         from rollyard.former_paths import find_spec
 

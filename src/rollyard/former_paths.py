@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 _TABLE = Path(__file__).with_suffix(".txt")
-"""A line for each module that took others in: its path, a colon, and theirs below `rollyard.services`."""
+"""A line for each module that took others in: its path, a colon, and theirs, all without `rollyard`."""
 
 
 @cache
@@ -29,7 +29,7 @@ def find_spec(name: str) -> ModuleSpec | None:
 
     A folder becomes an empty package, because Python would find its modules below its path and load them a second time.
     """
-    former = name.removeprefix("rollyard.services.")
+    former = name.removeprefix("rollyard.")
     if any(other.startswith(f"{former}.") for other in _moved()):
         return ModuleSpec(name, None, is_package=True)
     path = _moved().get(former)
