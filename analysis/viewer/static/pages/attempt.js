@@ -4,7 +4,7 @@ import { useData } from '../data.js';
 import { seconds } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { AttemptBody } from '../parts/attempts.js';
-import { Breadcrumbs, Loading } from '../parts/page.js';
+import { Breadcrumbs, loading } from '../parts/page.js';
 import { attemptLink, attemptsLink, go, link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name } from '../text.js';
@@ -26,7 +26,7 @@ export function Attempt({ route, overview }) {
         ${value?.measured && html`<a class="button" href=${link(['runs', run, 'tasks', task, repeat])}>The rollout</a>`}
       </nav>
     <//>
-    <${Loading} value=${value} error=${error} busy="Reading …" />
+    ${loading(value, error, 'Reading …')}
     ${value && html`<div class=${stale ? 'stale' : ''}>
       <dl class="headfacts">
         <div><dt>Failure</dt><dd class="bad"><${Name} value=${value.line.kind} /></dd></div>

@@ -2,7 +2,7 @@
 import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { count, seconds } from '../formatting.js';
-import { Breadcrumbs, Loading, Notice, Paging, TableHead } from '../parts/page.js';
+import { Breadcrumbs, loading, Notice, Paging, TableHead } from '../parts/page.js';
 import { attemptLink, changed, go, link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name, escapeInvisible } from '../text.js';
@@ -21,7 +21,7 @@ export function Attempts({ route, overview }) {
   return html`
     <${Breadcrumbs} name=${`Failed attempts of ${run.name}`} steps=${[['Overview', link([])], ['Rollouts', link(['runs', run.run])]]}
       title=${html`Failed attempts of <${Name} value=${run.name} />`} />
-    <${Loading} value=${value} error=${error} busy="Reading …" />
+    ${loading(value, error, 'Reading …')}
     ${value && html`
       <div class="row">
         <label>Kind <select onChange=${(event) => to({ kind: event.target.value })}>

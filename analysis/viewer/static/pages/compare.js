@@ -5,7 +5,7 @@ import { count, percent, plain, points, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { Chart } from '../parts/charts.js';
 import { sideBySide } from '../parts/counterparts.js';
-import { Breadcrumbs, Loading, Paging, SortableHeader } from '../parts/page.js';
+import { Breadcrumbs, loading, Paging, SortableHeader } from '../parts/page.js';
 import { DifferenceTiles } from '../parts/tiles.js';
 import { changed, go, link } from '../route.js';
 import { choices, runOf } from '../runs.js';
@@ -29,7 +29,7 @@ export function Compare({ route, overview }) {
       <div class="row"><${RunSelect} label="First" runs=${choices(overview)} at=${first} choose=${(run) => go(link(['compare', run, second]))} />
         <${RunSelect} label="Second" runs=${choices(overview)} at=${second} choose=${(run) => go(link(['compare', first, run]))} /></div>
     <//>
-    <${Loading} value=${value} error=${error} busy="Comparing …" />
+    ${loading(value, error, 'Comparing …')}
     ${value && html`<div class=${stale ? 'stale' : ''}>
       ${value.difference
         ? html`<${DifferenceTiles} difference=${value.difference} names=${names} />`

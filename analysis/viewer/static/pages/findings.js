@@ -2,7 +2,7 @@
 import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
 import { count, percent, interval, plain } from '../formatting.js';
-import { Breadcrumbs, Loading, Notice, Paging } from '../parts/page.js';
+import { Breadcrumbs, loading, Notice, Paging } from '../parts/page.js';
 import { Outcome } from '../parts/verdict.js';
 import { link, changed, attemptLink, attemptsLink, go } from '../route.js';
 import { runOf } from '../runs.js';
@@ -93,7 +93,7 @@ function FindingRollouts({ run, kind, query }) {
   const turnPage = (to) => go(link(['runs', run.run, 'findings', kind], changed(query, { start: to || null })));
   return html`
     <${Breadcrumbs} name=${`${title}: ${run.name}`} steps=${steps} title=${title} />
-    <${Loading} value=${value} error=${error} busy="Looking for rollouts …" />
+    ${loading(value, error, 'Looking for rollouts …')}
     ${value && html`
       <p><${Name} value=${value.finding.sentence} /></p>
       <p class="soft small" role="status">${count(value.page.total)} rollouts</p>

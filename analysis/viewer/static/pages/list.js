@@ -7,7 +7,7 @@ import { Annotator, useAnnotator } from '../parts/annotator.js';
 import { Filters, FilterFold } from '../parts/filters.js';
 import { ListTools } from '../parts/listtools.js';
 import { useNotes, nextUnlabelled } from '../parts/notestore.js';
-import { Breadcrumbs, Loading, Paging } from '../parts/page.js';
+import { Breadcrumbs, loading, Paging } from '../parts/page.js';
 import { nextShown } from '../parts/rolloutnotes.js';
 import { RolloutTable } from '../parts/rollouttable.js';
 import { StepLinks } from '../parts/steplinks.js';
@@ -99,7 +99,7 @@ export function List({ route, overview }) {
       <${Filters} query=${query} page=${page} search=${search} change=${filter} />
       ${!IS_EXPORT && html`<${ListTools} run=${run} query=${query} change=${filter} expression=${expression} />`}
     <//>
-    <${Loading} value=${page} error=${error} busy="Reading …" />
+    ${loading(page, error, 'Reading …')}
     ${page && html`<div ref=${list} class=${stale ? 'stale' : ''}>
       <${Summary} page=${page} run=${run} />
       <${RolloutTable} run=${run.run} page=${page} query=${query} notes=${notes.notes} />

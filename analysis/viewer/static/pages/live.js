@@ -3,7 +3,7 @@ import { html } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { pluralize, count, seconds } from '../formatting.js';
 import { SeriesChart, Chart } from '../parts/charts.js';
-import { Breadcrumbs, Loading, Notice, Progress, TableHead } from '../parts/page.js';
+import { Breadcrumbs, loading, Notice, Progress, TableHead } from '../parts/page.js';
 import { link, attemptLink, runOfOutput } from '../route.js';
 import { Name, escapeInvisible } from '../text.js';
 
@@ -17,7 +17,7 @@ export function Live({ overview }) {
   const pace = charts.filter((chart) => chart.name !== 'waiting');
   return html`
     <${Breadcrumbs} name="Live" title="Live" steps=${[['Overview', link([])]]} />
-    <${Loading} value=${live} error=${error} busy="Looking for a run …" />
+    ${loading(live, error, 'Looking for a run …')}
     ${live?.note && html`<p class="message"><${Name} value=${live.note} /></p>`}
     ${live && !live.run_id && !live.note && html`<${Notice} text="No run is active." />`}
     ${live?.run_id && html`

@@ -4,7 +4,7 @@ import { useData } from '../data.js';
 import { count, percent, plain, pluralize, signed } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { Chart } from '../parts/charts.js';
-import { Breadcrumbs, Loading, Notice } from '../parts/page.js';
+import { Breadcrumbs, loading, Notice } from '../parts/page.js';
 import { InContext } from '../parts/tokens.js';
 import { go, link } from '../route.js';
 
@@ -24,7 +24,7 @@ export function Mismatch({ route, overview }) {
           ${steps.map((one) => html`<option value=${one} selected=${one === value.step}>${count(one)}</option>`)}</select></label>
         <button disabled=${at + 1 >= steps.length} title="Next step (])" onClick=${() => show(at + 1)}>Next</button></div>`}
     <//>
-    <${Loading} value=${value} error=${error} busy="Reading …" />
+    ${loading(value, error, 'Reading …')}
     ${value && value.step === null && html`<p class="message">No step of ${overview.training?.name ?? 'this run'} has recorded pairs; ng_train records them in token_pairs/.</p>`}
     ${value?.problem && html`<${Notice} error=${new Error(value.problem)} />`}
     ${value && value.step !== null && !value.problem && html`<div class=${stale ? 'stale' : ''}>

@@ -3,7 +3,7 @@ import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
 import { bytes, count, percent, compact, pluralize } from '../formatting.js';
 import { Chart } from '../parts/charts.js';
-import { Breadcrumbs, Loading, Notice, Progress } from '../parts/page.js';
+import { Breadcrumbs, loading, Notice, Progress } from '../parts/page.js';
 import { RunTiles } from '../parts/tiles.js';
 import { attemptsLink, link } from '../route.js';
 import { Name } from '../text.js';
@@ -31,7 +31,7 @@ function Run({ run, single }) {
       <progress max="1" value=${run.indexed / run.size} aria-label="Reading the file"></progress>
       ${` reading: ${percent(run.indexed / run.size, 0)} of ${bytes(run.size)}; numbers cover the part read so far`}</p>`}
     ${run.status && html`<${Progress} status=${run.status} />`}
-    <${Loading} value=${value} error=${error} busy="Computing metrics …" />
+    ${loading(value, error, 'Computing metrics …')}
     ${value && html`<div class=${stale ? 'stale' : ''}>
       <${RunTiles} profile=${value.profile} run=${run} />
       <p class="row"><a class="button" href=${link(['runs', run.run])}>${all}</a>

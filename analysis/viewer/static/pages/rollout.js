@@ -12,7 +12,7 @@ import { Counterparts } from '../parts/counterparts.js';
 import { outlineOf, countedNames } from '../parts/episodeoutline.js';
 import { FindBar } from '../parts/findbar.js';
 import { useNotes, nextUnlabelled } from '../parts/notestore.js';
-import { Breadcrumbs, Loading } from '../parts/page.js';
+import { Breadcrumbs, loading } from '../parts/page.js';
 import { Facts, Raw } from '../parts/raw.js';
 import { NONE, NUMBERED, keyOf, ownLabel, verdictText } from '../parts/rolloutnotes.js';
 import { parseToken, placeOf, piecesOfConversation } from '../parts/tokenpieces.js';
@@ -41,7 +41,7 @@ export function Rollout({ route, overview }) {
       steps=${[['Overview', link([])], [file, neighbours.list], [`Task ${task}`, link(['runs', run], { task })]]}>
       <${NeighbourLinks} neighbours=${neighbours} />
     <//>
-    <${Loading} value=${rollout} error=${error} busy="Reading …" />
+    ${loading(rollout, error, 'Reading …')}
     ${rollout && html`<div class=${stale ? 'stale' : ''}>
       <${RolloutDetails} key=${`${rollout.run}/${rollout.line.task}/${rollout.line.repeat}`} rollout=${rollout}
         query=${route.query.get('q') ?? ''} match=${eventNumber(route.query.get('match'))} token=${route.query.get('token')} annotator=${annotator} />

@@ -3,7 +3,7 @@ import { html, useRef } from '../vendor/htm-preact.js';
 import { useData } from '../data.js';
 import { bytes, count, percent, seconds, plain, points, signed, SHADES, nextCell, shadeOf } from '../formatting.js';
 import { Chart } from '../parts/charts.js';
-import { Breadcrumbs, Loading, Notice, Paging } from '../parts/page.js';
+import { Breadcrumbs, loading, Notice, Paging } from '../parts/page.js';
 import { changed, go, link } from '../route.js';
 import { Name } from '../text.js';
 
@@ -24,7 +24,7 @@ export function Series({ route, overview }) {
       ${value?.choices.length > 1 && html`<div class="row" role="group" aria-label="Series">${value.choices.map(({ name, steps }) => html`
         <button aria-pressed=${name === value.of} onClick=${() => go(link(route.path, { of: name }))}>${NAMES[name]} (${count(steps)})</button>`)}</div>`}
     <//>
-    <${Loading} value=${value} error=${error} busy="Reading …" />
+    ${loading(value, error, 'Reading …')}
     ${value && html`
       ${!overview.training && !overview.series && html`<p class="message">The steps of these files are unknown, so that they are numbered in the order given. State them with --steps 0,25,50.</p>`}
       ${value.read < value.total && html`<p role="status" class="small soft"><progress max="1" value=${value.read / value.total} aria-label="Reading the files"></progress>

@@ -4,7 +4,7 @@ import { fetchText, useData } from '../data.js';
 import { seconds } from '../formatting.js';
 import { useKeys } from '../keys.js';
 import { EpisodeView } from '../parts/attempts.js';
-import { Breadcrumbs, Loading } from '../parts/page.js';
+import { Breadcrumbs, loading } from '../parts/page.js';
 import { decoded, go, link, attemptLink, runOfOutput } from '../route.js';
 import { Name } from '../text.js';
 
@@ -90,7 +90,7 @@ function Followed({ agent, episode, query, overview }) {
   const title = known ? `Task ${tail.task}, repeat ${tail.repeat ?? '–'}` : 'Episode';
   return html`
     <${Breadcrumbs} name=${`${title}, live`} title=${html`${title} <span class="soft">live</span>`} steps=${[['Overview', link([])], ['Live', link(['live'])]]} />
-    <${Loading} value=${tail} error=${error} busy="Looking for the episode …" />
+    ${loading(tail, error, 'Looking for the episode …')}
     ${tail && html`
       <${State} tail=${tail} toEnd=${toEnd} />
       ${tail.state !== 'playing' && known && html`<${Sequel} tail=${tail} overview=${overview} />`}

@@ -41,7 +41,7 @@ export function useAnnotator(store, target, next) {
     else action(line);
     return true;
   };
-  const start = (kind) => withTarget((line) => setOpen({ kind, line }));
+  const start = (kind) => withTarget((line) => setOpen({ kind, line, from: document.activeElement }));
   const judge = (verdict) => withTarget((line) => write(line, { kind: 'override', verdict }));
   const undo = () => attempt(async () => {
     const line = await store.undo();
@@ -76,7 +76,7 @@ export function Annotator({ annotator }) {
   // A layout effect, so that what is typed right after the key goes into the dialog.
   useLayoutEffect(() => {
     if (open && !dialog.current.open) {
-      before.current = document.activeElement;
+      before.current = open.from;
       dialog.current.showModal();
       const first = dialog.current.querySelector('[autofocus]');
       first?.focus();

@@ -11,8 +11,11 @@ export function Notice({ text, error, busy }) {
   </div>`;
 }
 
-/** What is shown beside data of a page: the error of the request, or what the page waits for. */
-export function Loading({ value, error, busy }) {
+/**
+ * What is shown beside data of a page: the error of the request, or what the page waits for. No component, because Preact
+ * would move what follows one that shows nothing, and moved elements lose the focus.
+ */
+export function loading(value, error, busy) {
   if (error) return html`<${Notice} error=${error} />`;
   return !value && html`<${Notice} busy=${busy} />`;
 }
