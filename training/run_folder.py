@@ -1,4 +1,4 @@
-"""RunFolder: the folder of a training run, locked by the process that trains."""
+"""TrainingFolder: the folder of a training run, locked by the process that trains, and what may change when it resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines the record of a chart: its SVG, its caption, and its data as a table."""
+"""Chart, the record of a chart (SVG, caption, data as a table), and its forms: bars, histogram, lines, scatter and more."""
 
 from __future__ import annotations
 

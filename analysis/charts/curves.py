@@ -1,4 +1,7 @@
-"""Draws the metrics of training runs against their steps."""
+"""Charts by training step: of a trainer's metrics, with their titles and meanings, and of a series of rollout files.
+
+Run as a module, it draws means over several runs as one SVG.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws the charts of one run's profile."""
+"""The charts of runs: of a profile, of several profiles, of a running collection, and of one rollout's tokens."""
 
 from __future__ import annotations
 

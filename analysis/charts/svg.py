@@ -1,4 +1,7 @@
-"""Builds SVG as strings. `Svg` is safe markup and plain `str` is not; `escaped` turns untrusted text into markup."""
+"""Builds SVG as strings. `Svg` is safe markup and plain `str` is not; `escaped` turns untrusted text into markup.
+
+It also writes numbers for charts and captions; those of the report's tables are in `report/formatting.py`.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Estimate(Record):
     low: float | None = None
     high: float | None = None
     """Bounds of the interval, mean ± t(tasks - 1) * stderr. If there is no standard error because all tasks have the
-    same value, the interval of a share is derived from the number of tasks (`confidence_intervals.share_bounds`). None
+    same value, the interval of a share is derived from the number of tasks (`records.scores.share_bounds`). None
     if there is no interval."""
 
 

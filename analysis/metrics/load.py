@@ -36,8 +36,6 @@ from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.jsonl import Lines, ParsedLine, hand_over, iter_jsonl
 from rollyard.records.rollout_types import RolloutRow
 
-# Reads a rollout file into columns in one pass. Several processes can share the file. Rows are not kept.
-
 PART = 32 << 20
 """Number of bytes that a process reads before it returns its columns."""
 _MAX_LINES_TRIED = 100

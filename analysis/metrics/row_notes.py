@@ -1,4 +1,4 @@
-"""RowFinder: finds the rows of a rollout file that records are about, reading only the rows that may be meant."""
+"""The notes on the rollouts of a file, and RowFinder, which finds their rows and reads only those that may be meant."""
 
 from __future__ import annotations
 

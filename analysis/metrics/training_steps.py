@@ -1,4 +1,8 @@
-"""Reads the metrics of training runs."""
+"""Numbers by training step, of two sources.
+
+MetricsFile reads a trainer's metrics.jsonl. SeriesProfile compares rollout files, one per step: their figures, and which
+tasks were learned and forgotten.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns the report's records into a document: a title, the sections, and a description of the methods."""
+"""Report, the contents of profile.json, and the document made of it: title, sections, description of the methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines the interface of experiment trackers. Each has its own module and imports its package on creation."""
+"""Experiment trackers: the interface, Weights & Biases, and MLflow. Each imports its package when it is created."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def flat(tree: Json, prefix: str = "") -> dict[str, Cell]:
 
 
 class WandbTracker:
-    """A run in a Weights & Biases project. Implements `tracker.Tracker`."""
+    """A run in a Weights & Biases project."""
 
     def __init__(self, project: str, name: str, config: Json, run_id: str) -> None:
         self._wandb = load("wandb", "wandb", "--to wandb")
@@ -104,7 +104,7 @@ PARAMS_PER_REQUEST = 100
 
 
 class MlflowTracker:
-    """A run in an MLflow experiment. Implements `tracker.Tracker`."""
+    """A run in an MLflow experiment."""
 
     def __init__(self, project: str, name: str, config: Json, run_id: str) -> None:
         self._mlflow = load("mlflow", "mlflow", "--to mlflow")

@@ -1,6 +1,6 @@
 """Runs a server's program as a script, after one change: Ray starts when the program first uses it.
 
-    python bootstrap.py app.py
+    python foreign_bootstrap.py app.py
 
 NeMo Gym's servers connect to a Ray cluster at startup, and start one if the config names none. Only a few of them use
 it, and each cluster would take seconds and hundreds of megabytes. Ray starts by itself on the first remote call.
