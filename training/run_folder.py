@@ -1,4 +1,4 @@
-"""TrainingFolder: the folder of a training run, locked by the process that trains, and what may change when it resumes."""
+"""TrainingFolder: the folder of a training run, locked by the trainer, and which settings may change on resuming."""
 
 from __future__ import annotations
 

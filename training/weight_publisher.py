@@ -1,8 +1,8 @@
 """Brings new weights to the engines of the policy.
 
 WeightPublisher saves a version into a folder of its own and has every engine load it, through PolicyClient, the weight
-endpoints of the model server. transfer_publisher.py sends versions between GPUs instead. ParityProbe compares the engines' log-probabilities with the
-trainer's, so that weights that were loaded wrongly stop the training.
+endpoints of the model server. transfer_publisher.py sends versions between GPUs instead. ParityProbe compares the
+engines' log-probabilities with the trainer's, so that weights that were loaded wrongly stop the training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chart, the record of a chart (SVG, caption, data as a table), and its forms: bars, histogram, lines, scatter and more."""
+"""Chart, the record of a chart (SVG, caption, data as a table), and its forms: bars, histogram, lines and others."""
 
 from __future__ import annotations
 

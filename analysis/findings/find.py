@@ -1,7 +1,7 @@
 """Finds what stands out in a run: all detectors, the one pass over the file that reads their signs, and the ranking.
 
-To add a detector, write it in `behaviour.py` or `exploits.py` and list it here: in `ROW_DETECTORS` if it looks at single
-rows, otherwise in `DETECTORS`.
+To add a detector, write it in `behaviour.py` or `exploits.py` and list it here: in `ROW_DETECTORS` if it looks at
+single rows, otherwise in `DETECTORS`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Numbers by training step, of two sources.
 
-MetricsFile reads a trainer's metrics.jsonl. SeriesProfile compares rollout files, one per step: their figures, and which
-tasks were learned and forgotten.
+MetricsFile reads a trainer's metrics.jsonl. SeriesProfile compares rollout files, one per step: their figures, and
+which tasks were learned and forgotten.
 """
 
 from __future__ import annotations
