@@ -3,6 +3,7 @@
     python -m tests.faults.chaos                           # every fault, three rounds with different seeds
     python -m tests.faults.chaos --short                   # one round of the inexpensive faults
     python -m tests.faults.chaos --fault renamed --rounds 5 --seed 7
+    python -m tests.faults.chaos --code ../other           # the servers and commands of another checkout
     python -m tests.faults.chaos --write docs/evidence/robustness.md
 
 The exit status is 1 if a fault did not hold or could not be injected.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import sys
 import tempfile
@@ -21,9 +23,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.chaos import catalogue, page
-from tests.faults.chaos.fault import Fault, Result
+from tests.faults.chaos.fault import Fault
 from tests.faults.chaos.fault_context import FaultContext
 from tests.faults.chaos.invariants import Broken, NotInjected
+from tests.faults.chaos.result import Result
+from tests.faults.chaos.workspace import HERE
 
 LIMIT_S = 900.0
 """Limit for one fault, so that the program ends; not an expected duration."""
@@ -51,14 +55,18 @@ async def play(fault: Fault, context: FaultContext, seed: int) -> Result:
 
 
 async def play_all(faults: Sequence[Fault], context: FaultContext, seeds: Sequence[int], parallel: int) -> list[Result]:
-    """Run every fault with every seed, `parallel` at a time."""
+    """Run every fault with every seed: `parallel` at a time, then the faults that must run alone."""
     slots = asyncio.Semaphore(parallel)
 
     async def limited(fault: Fault, seed: int) -> Result:
         async with slots:
             return await play(fault, context, seed)
 
-    return list(await asyncio.gather(*(limited(fault, seed) for seed in seeds for fault in faults)))
+    concurrent = [limited(fault, seed) for seed in seeds for fault in faults if not fault.alone]
+    results = list(await asyncio.gather(*concurrent))
+    for seed in seeds:
+        results += [await play(fault, context, seed) for fault in faults if fault.alone]
+    return results
 
 
 def read_options() -> argparse.Namespace:
@@ -67,8 +75,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="seed of the first round; later rounds count up")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--fault", action="append", default=[], help="only faults whose name contains this")
-    parser.add_argument("--section", type=int, help="only faults of this section (2 files, 3 faults, 4 terminals)")
+    parser.add_argument("--section", type=int, help="only faults of this section (2 files, 3 faults, 4 HTTP)")
     parser.add_argument("--parallel", type=int, default=3, help="faults that run concurrently")
+    parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tested")
     parser.add_argument("--write", type=Path, help="page to write the table into")
     parser.add_argument("--keep", type=Path, help="folder in which files are kept; default: a temporary one")
     parser.add_argument("--list", action="store_true", help="only list the faults")
@@ -87,13 +96,16 @@ async def main() -> int:
         and options.section in (None, fault.section)
         and not (options.short and fault.slow)
     ]
+    if os.geteuid() != 0 and any(fault.root for fault in faults):
+        print(f"skipped without root: {', '.join(fault.name for fault in faults if fault.root)}")
+        faults = [fault for fault in faults if not fault.root]
     if options.list:
         print("\n".join(f"{fault.section}  {fault.name}" for fault in faults))
         return 0
     seeds = range(options.seed, options.seed + options.rounds)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rollyard-chaos-") as temporary:
-        context = FaultContext(options.keep or Path(temporary))
+        context = FaultContext(options.keep or Path(temporary), options.code.resolve(), short=options.short)
         try:
             results = await play_all(faults, context, seeds, options.parallel)
         finally:

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from tests.faults.chaos.invariants import Broken
 from tests.support.waiting import deadline_s
@@ -19,13 +20,26 @@ ENTRIES = {
     "ng_collect_rollouts": "rollyard.cli.collect_rollouts",
     "ng_status": "rollyard.cli.status",
     "ng_reward_profile": "rollyard.cli.reward_profile",
+    "ng_viewer": "rollyard.cli.viewer",
 }
+
+
+class Process(Protocol):
+    """The interface of a command's process."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
 
 
 class Command:
     """A running or finished command."""
 
-    def __init__(self, process: asyncio.subprocess.Process | Forked, log: Path) -> None:
+    def __init__(self, process: Process, log: Path) -> None:
         self.process = process
         self.log = log
 

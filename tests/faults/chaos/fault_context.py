@@ -1,4 +1,4 @@
-"""FaultContext: what the faults of one round share: running stacks, and helpers to collect from them."""
+"""FaultContext: what the faults of one round share: a checkout, running stacks, and helpers to collect from them."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ def stack(
 class FaultContext(Workspace):
     """A workspace that contains the plug-ins."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, code: Path, *, short: bool) -> None:
+        super().__init__(folder, code)
+        self.short = short
         write_plugins(folder)
         self.rows = write_rows(folder / "rows.jsonl", TASKS)
         self._shared: dict[str, asyncio.Task[Any]] = {}

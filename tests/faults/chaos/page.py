@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.chaos.fault import Result
+from tests.faults.chaos.result import Result
 
 HEADER = """\
 # Robustness
@@ -42,15 +42,14 @@ stayed open, a server was restarted, or `/metrics` of any server took longer tha
 """
 
 SUBJECTS = (
-    "invalid model output: the tool name",
-    "invalid model output",
-    "an engine that only",
-    "an engine",
+    *("invalid model output: the tool name", "invalid model output", "one endpoint of ten", "two endpoints of ten"),
+    *("a line of the output", "an input line", "an engine that only", "an engine", "an endpoint that sends"),
+    *("a foreign web page", "200 connections", "100 connections", "a request"),
 )
 """Beginnings of the names of faults that share a row where their behaviour is the same."""
 MAX_NAMES = 8
 """Names of a row; `--list` has all of them."""
-SECTIONS = {2: "Files", 3: "Processes, endpoints and models", 4: "Terminals"}
+SECTIONS = {2: "Files", 3: "Processes, endpoints and models", 4: "HTTP and terminals"}
 
 
 def write(path: Path, results: Sequence[Result]) -> None:

@@ -102,6 +102,36 @@ class Served(serve(Witness)):
 server = Served
 '''
 
+ODD_AGENT = '''\
+"""An agent that returns what the row contains."""
+
+import time
+
+import orjson
+
+from rollyard.services.server.app import Context, Server
+from rollyard.services.server.settings import ServerSettings
+
+
+class OddSettings(ServerSettings):
+    resources_server: dict | None = None
+    block_s: float = 0.0
+
+
+class OddAgent(Server):
+    Settings = OddSettings
+
+    def __init__(self, settings, context: Context) -> None:
+        super().__init__(settings, context)
+        self.route("/run", self._run)
+
+    async def _run(self, call):
+        row = call.json()
+        return orjson.dumps({**row, "reward": 1.0, "response": {"output": []}, **(row.get("answer") or {})})
+
+
+server = OddAgent
+'''
 
 BLOCKING_AGENT = '''\
 """The game agent, with an event loop that blocks."""
@@ -146,7 +176,11 @@ STEP = {
 
 def write_plugins(folder: Path) -> None:
     """Write these servers into `folder`."""
-    for place, code in (("resources_servers/witness", WITNESS), ("agents/blocking_agent", BLOCKING_AGENT)):
+    for place, code in (
+        ("resources_servers/witness", WITNESS),
+        ("agents/odd_agent", ODD_AGENT),
+        ("agents/blocking_agent", BLOCKING_AGENT),
+    ):
         (folder / place).mkdir(parents=True, exist_ok=True)
         (folder / place / "app.py").write_text(code)
 

@@ -2,6 +2,7 @@
 
     python -m tests.faults.chaos.soak                      # 4,096 in flight, 200 ms, 8 minutes
     python -m tests.faults.chaos.soak --short              # 512 in flight, 30 s
+    python -m tests.faults.chaos.soak --code ../other      # the servers and commands of another checkout
 
 It passes if no rollout was abandoned, none failed because a server of the run was late, none was measured wrongly, no
 session or process is left, and every `/metrics` request took at most 2 s. The delay of the measuring process itself is
@@ -284,6 +285,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--fault-rate", type=float, default=0.05, help="share of faulty model responses")
     parser.add_argument("--busy", type=int, default=2, help="other processes that keep the CPU busy")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tested")
     parser.add_argument("--keep", type=Path, help="folder in which files are kept; default: a temporary one")
     options = parser.parse_args()
     if options.short:
@@ -298,7 +300,7 @@ async def main() -> int:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         with busy(options.busy):
-            broken = await soak(Workspace(folder), options)
+            broken = await soak(Workspace(folder, options.code.resolve()), options)
     for what in broken:
         print(f"broken: {what}")
     print("soak: " + (f"{len(broken)} checks failed" if broken else "held"))

@@ -1,4 +1,4 @@
-"""Workspace: a folder in which commands run as processes."""
+"""Workspace: a folder in which commands of one checkout run as processes."""
 
 from __future__ import annotations
 
@@ -69,10 +69,11 @@ class Run:
 
 
 class Workspace:
-    """A folder for runs and collections."""
+    """A folder for runs and collections. `code` is the checkout to test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, code: Path = HERE) -> None:
         self.folder = folder
+        self.code = code
         self.mark = secrets.token_hex(8)
         self._serial = 0
         self._forks: asyncio.Task[Forks] | None = None
@@ -85,10 +86,10 @@ class Workspace:
         return self.folder / f"{stem}{self._serial}{dot}{suffix}"
 
     def environment(self) -> dict[str, str]:
-        """Environment variables with this checkout first on Python's path."""
+        """Environment variables with the tested checkout first on Python's path."""
         unwanted = ("policy_", "rollyard", "pythonpath")
         variables = {name: value for name, value in os.environ.items() if not name.lower().startswith(unwanted)}
-        return {**variables, "PYTHONPATH": str(HERE / "src"), "PYTHONUNBUFFERED": "1", MARK: self.mark}
+        return {**variables, "PYTHONPATH": str(self.code / "src"), "PYTHONUNBUFFERED": "1", MARK: self.mark}
 
     async def start(self, name: str, *arguments: str, here: Path | None = None, before: Sequence[str] = ()) -> Command:
         """Start a command. `before` is a program that runs it; without one, it is forked from a warm process."""
@@ -140,6 +141,14 @@ class Workspace:
         """Start `ng_collect_rollouts` on that run."""
         fixed = [f"+head={run.head}", f"+agent_name={agent}", f"+input_jsonl_fpath={rows}"]
         return await self.start("ng_collect_rollouts", *fixed, f"+output_jsonl_fpath={output}", *arguments)
+
+    async def says_url(self, command: Command) -> str:
+        """Wait until the command prints an address. Raises Broken if it ends before."""
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+", command.output)):
+            if command.ended:
+                raise Broken(f"it ended with {command.process.returncode}: {command.output[-1000:]}")
+            await asyncio.sleep(0.05)
+        return found.group()
 
     def processes(self) -> list[int]:
         """Ids of all live processes of this workspace, including descendants."""

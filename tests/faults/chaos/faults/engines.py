@@ -18,6 +18,8 @@ SHARE = 0.15
 """Share of failing calls: three attempts of a call then fail once in 300 calls, three attempts of a rollout never."""
 GROWTH_MB = 512
 """Memory growth that hostile bytes may cause in a server's process."""
+FEW, MANY = 4, 10**9
+"""Numbers of faulty calls; expensive ones occur one at a time."""
 
 
 def responds(body: Any, **arguments: Any) -> Behaviour:
@@ -31,51 +33,61 @@ def empty(finish_reason: Any, **message: Any) -> dict[str, Any]:
     return response
 
 
-EMPTY: list[tuple[str, Any]] = [
-    ("an empty message", {"choices": [{"message": {}}]}),
-    ("finish_reason null and no text", empty(None)),
-    ("finish_reason null and empty text", empty(None, content="")),
-    ("finish_reason engine_error", empty("engine_error")),
-    ("an unknown finish_reason", empty("melted")),
-    ("finish_reason abort", empty("abort", content="")),
-    ("finish_reason tool_calls without a call", empty("tool_calls", tool_calls=[])),
-    ("a finish_reason that is a number", empty(7)),
-    ("no choices", {**completion({}), "choices": []}),
-    ("a null message", {"choices": [{"message": None, "finish_reason": "stop"}]}),
-    ("choices that are a string", {"choices": "none"}),
-    ("an error with status 200", {"error": {"message": "engine died", "code": 500}}),
+SCORED, FAILED = "`answered`, with a reward", "a failed attempt"
+EMPTY: list[tuple[str, Any, str]] = [
+    ("an empty message", {"choices": [{"message": {}}]}, SCORED),
+    ("finish_reason null and no text", empty(None), SCORED),
+    ("finish_reason null and empty text", empty(None, content=""), SCORED),
+    ("finish_reason engine_error", empty("engine_error"), SCORED),
+    ("an unknown finish_reason", empty("melted"), SCORED),
+    ("finish_reason abort", empty("abort", content=""), FAILED),
+    ("finish_reason tool_calls without a call", empty("tool_calls", tool_calls=[]), SCORED),
+    ("a finish_reason that is a number", empty(7), SCORED),
+    ("no choices", {**completion({}), "choices": []}, FAILED),
+    ("a null message", {"choices": [{"message": None, "finish_reason": "stop"}]}, FAILED),
+    ("choices that are a string", {"choices": "none"}, FAILED),
+    ("an error with status 200", {"error": {"message": "engine died", "code": 500}}, FAILED),
 ]
 
 
 class Sometimes:
     """The script, with faults in a seeded random share of the calls."""
 
-    def __init__(self, behaviour: Behaviour, share: float, rng: random.Random) -> None:
+    def __init__(self, behaviour: Behaviour, share: float, rng: random.Random, most: int = 10**9) -> None:
+        """At most `most` calls are faulty; if that is few, one at a time."""
         self._behaviour = behaviour
+        self._most = most
+        self._current: asyncio.Transport | None = None
         self._share = share
         self._rng = rng
         self._script = Script(latency_s=QUICK)
         self.invalid = 0
 
     def __call__(self, request: Request, transport: asyncio.Transport) -> None:
-        if request.head.startswith(b"POST") and self._rng.random() < self._share:
+        if request.head.startswith(b"POST") and self._rng.random() < self._share and self._may():
             self.invalid += 1
+            self._current = transport
             self._behaviour(request, transport)
         else:
             self._script(request, transport)
 
+    def _may(self) -> bool:
+        if self._most > 1000:
+            return True
+        return self.invalid < self._most and (self._current is None or self._current.is_closing())
 
-async def sometimes(behaviour: Behaviour, context: FaultContext, rng: random.Random) -> None:
+
+async def sometimes(behaviour: Behaviour, most: int, context: FaultContext, rng: random.Random) -> None:
     """Some calls are faulty: every rollout is measured and equals that of an uninterrupted run."""
     async with context.lock("engine"):
         run, endpoint = await engine(context)
-        faulty = Sometimes(behaviour, SHARE, rng)
+        faulty = Sometimes(behaviour, SHARE, rng, most)
         endpoint.behaviour = faulty
         output = context.output()
         before = memory_mb(await run.pid(MODEL), afresh=True)
         command = await context.begin(run, output, "+max_attempts=5", "+num_samples_in_parallel=16")
         status = await command.exit_status()
-        injected(faulty.invalid >= 3, f"{faulty.invalid} calls were faulty")
+        injected(faulty.invalid >= min(3, most), f"{faulty.invalid} calls were faulty")
         no_crash(command.output)
         whole(output, TASKS, REPEATS)
         hold(status == 0, f"ended with {status}")
@@ -120,20 +132,22 @@ FAULTS = [
         Fault(
             f"an engine that returns {kind}, occasionally",
             3,
+            before,
             "a failed attempt, retried",
-            partial(sometimes, responds(body)),
+            partial(sometimes, responds(body), MANY),
             slow=number > 3,
         )
-        for number, (kind, body) in enumerate(EMPTY)
+        for number, (kind, body, before) in enumerate(EMPTY)
     ),
     *(
         Fault(
             f"an engine that only returns {kind}",
             3,
+            before,
             "no reward, exit 1",
             partial(always, responds(body)),
             slow=number > 3,
         )
-        for number, (kind, body) in enumerate(EMPTY)
+        for number, (kind, body, before) in enumerate(EMPTY)
     ),
 ]

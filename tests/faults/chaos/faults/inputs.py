@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from tests.faults.chaos.endpoint import Endpoint, Script
 from tests.faults.chaos.fault import Fault
-from tests.faults.chaos.fault_context import QUICK, REPEATS, TASKS, FaultContext, stack, written
+from tests.faults.chaos.fault_context import ENVIRONMENT, QUICK, REPEATS, TASKS, FaultContext, stack, written
 from tests.faults.chaos.invariants import hold, incomplete, injected, no_crash, read, whole
 from tests.faults.chaos.plugins import write_rows
 
@@ -88,6 +89,47 @@ async def while_reading(change: Change, context: FaultContext, rng: random.Rando
     whole(output, MANY, 1)
 
 
+ODD_LINES: list[tuple[str, bytes]] = [
+    (
+        "nested 2,000 deep",
+        b'{"id": 7, "deep": ' + b"[" * 2000 + b"]" * 2000 + b', "responses_create_params": {"input": "x"}}',
+    ),
+    (
+        "nested 400 deep",
+        b'{"id": 7, "deep": ' + b"[" * 400 + b"]" * 400 + b', "responses_create_params": {"input": "x"}}',
+    ),
+    ("with a lone surrogate", rb'{"id": 7, "text": "\ud83d", "responses_create_params": {"input": "x"}}'),
+    ("with NaN", b'{"id": 7, "number": NaN, "responses_create_params": {"input": "x"}}'),
+    ("that is not an object", b"[7]"),
+    ("that is truncated", b'{"id": 7, "responses_create_params": {"inp'),
+    ("without an input", b'{"id": 7, "responses_create_params": {}}'),
+    ("that is not UTF-8", b'{"id": 7, "text": "\xff\xfe", "responses_create_params": {"input": "x"}}'),
+]
+
+
+async def odd_line(line: bytes, context: FaultContext, rng: random.Random) -> None:
+    """The line is named before anything starts, or only its rollout fails and all others are measured."""
+    run, _ = await context.plain()
+    output = context.output()
+    rows = output.with_name("input.jsonl")
+    lines = context.rows.read_bytes().splitlines()
+    at = rng.randrange(len(lines))
+    lines[at] = line
+    rows.write_bytes(b"\n".join(lines) + b"\n")
+    command = await context.begin(run, output, "+num_repeats=1", "+max_attempts=1", rows=rows)
+    status = await command.exit_status()
+    no_crash(command.output)
+    measured = {row["_ng_task_index"] for row in read(output)}
+    if not measured:
+        hold(status == 2, f"ended with {status}, and nothing is measured: {command.output[-300:]}")
+        named = re.search(rf"\b(line|row) {at + 1}\b", command.output)
+        hold(named, f"line {at + 1} is not named: {command.output[-300:]}")
+        return
+    others = set(range(TASKS)) - {at}
+    hold(others <= measured, f"{len(others - measured)} other rows are not measured: {command.output[-300:]}")
+    hold(status == (0 if at in measured else 1), f"ended with {status}, {len(measured)} of {TASKS} measured")
+
+
 def other_reward(folder: Path) -> None:
     path = folder / "resources_servers/witness/app.py"
     path.write_text(path.read_text().replace("REWARD = 1.0", "REWARD = 100.0"))
@@ -138,6 +180,33 @@ async def between_commands(
             hold(marked and all(marked), "rows of the changed code are not marked")
 
 
+async def between_restarts(context: FaultContext, rng: random.Random) -> None:
+    """The code of the environment is edited, and its server dies and restarts: no collection mixes both versions."""
+    here = _own_folder(context)
+    output = context.output()
+    async with context.playing(here=here) as (run, _):
+        command = await context.begin(run, output, "+max_attempts=20")
+        injected(await written(output, 20, command), "the collection ended too early")
+        other_reward(here)
+        pid = await run.pid(ENVIRONMENT)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        status = await command.exit_status()
+        no_crash(command.output)
+        rows = read(output)
+        rewards = {row["reward"] for row in rows}
+        if status == 0:
+            plain = {frozenset(row) for row in rows if row["reward"] == 1.0}
+            marked = all(frozenset(row) not in plain for row in rows if row["reward"] != 1.0)
+            hold(len(rewards) == 1 or marked, f"exit 0 with rewards {sorted(rewards)} mixed without marks")
+            injected(len(rewards) > 1 or command.output, "the new code was never run")
+        else:
+            hold(
+                "witness" in command.output or "code" in command.output,
+                f"the reason is not given: {command.output[-400:]}",
+            )
+
+
 async def unrelated_server(context: FaultContext, rng: random.Random) -> None:
     """A further server in ng_run does not affect rows that do not reach it: the collection resumes."""
     here = _own_folder(context)
@@ -149,7 +218,7 @@ async def unrelated_server(context: FaultContext, rng: random.Random) -> None:
             injected(await written(output, 20, command), "the collection ended too early")
             command.signal(signal.SIGTERM)
             await command.exit_status()
-        more = {**config, "another": {"resources_servers": {"grl_sokoban": {}}}}
+        more = {**config, "another": {"resources_servers": {"grl_sokoban": {}}}, "odd": {"agents": {"odd_agent": {}}}}
         async with context.run(more, here=here) as run:
             await context.completes(run, output)
 
@@ -162,6 +231,7 @@ def _own_folder(context: FaultContext) -> Path:
     return here
 
 
+MIXED = "rewards 1 and 100 in one file, exit 0"
 REFUSED = "refused with the changed files; `+accept_changed_code=true` continues and marks the rows"
 
 FAULTS = [
@@ -169,29 +239,43 @@ FAULTS = [
         Fault(
             f"input {how} while it is read",
             2,
+            before,
             "stops and names the input; resumes with the old input",
             partial(while_reading, change),
             slow=change not in (edited, grown),
         )
-        for how, change in (
-            ("edited in place", edited),
-            ("growing", grown),
-            ("shrinking", shrunk),
-            ("cut within a row", torn),
-            ("replaced", replaced),
-            ("removed", removed),
-            ("reordered", swapped),
+        for how, change, before in (
+            ("edited in place", edited, "rows that are not in the manifest, exit 0"),
+            ("growing", grown, "430 of 400 measured"),
+            ("shrinking", shrunk, "ends early without a reason"),
+            ("cut within a row", torn, "stops and names the input"),
+            ("replaced", replaced, "continues with the opened file"),
+            ("removed", removed, "continues with the opened file"),
+            ("reordered", swapped, "rows under other numbers, exit 0"),
         )
+    ),
+    *(
+        Fault(
+            f"an input line {how}",
+            2,
+            "an error during the run, or a message that names the line",
+            "line named before anything starts, or one failed rollout",
+            partial(odd_line, line),
+            slow=number > 1,
+        )
+        for number, (how, line) in enumerate(ODD_LINES)
     ),
     Fault(
         "environment code edited between two commands",
         2,
+        MIXED,
         REFUSED,
         partial(between_commands, other_reward, "game_agent"),
     ),
     Fault(
         "a module added to the environment between two commands",
         2,
+        MIXED,
         REFUSED,
         partial(between_commands, other_helper, "game_agent"),
         slow=True,
@@ -199,9 +283,18 @@ FAULTS = [
     Fault(
         "agent code edited between two commands",
         2,
+        MIXED,
         REFUSED,
         partial(between_commands, other_agent, "blocking_agent"),
         slow=True,
     ),
-    Fault("an unrelated server added to ng_run", 2, "continues", unrelated_server),
+    Fault(
+        "environment code edited before its server is restarted",
+        2,
+        MIXED,
+        "never mixed without a mark",
+        between_restarts,
+        slow=True,
+    ),
+    Fault("an unrelated server added to ng_run", 2, "every resume refused", "continues", unrelated_server),
 ]

@@ -160,11 +160,84 @@ class OneOfTwenty:
             self._script(request, transport)
 
 
+def line_with(
+    change: Callable[[dict[str, object]], bytes], context: FaultContext
+) -> Callable[[Path, random.Random], None]:
+    """Replace one line of the output by the result of `change`."""
+
+    def changed(path: Path, rng: random.Random) -> None:
+        lines = path.read_bytes().splitlines()
+        index = rng.randrange(len(lines))
+        lines[index] = change(orjson.loads(lines[index]))
+        path.write_bytes(b"\n".join(lines) + b"\n")
+
+    return changed
+
+
+async def before_going_on(
+    change: Callable[[dict[str, object]], bytes], context: FaultContext, rng: random.Random
+) -> None:
+    """Change a line of a finished output: the next command completes the output or names the line."""
+    run, _ = await context.plain()
+    output = await finished(context)
+    line_with(change, context)(output, rng)
+    command = await context.begin(run, output)
+    status = await command.exit_status()
+    no_crash(command.output)
+    if status == 0:
+        whole(output, TASKS, REPEATS)
+        return
+    hold("line " in command.output, f"exit {status}, and no line is named: {command.output[-400:]}")
+
+
+async def finished(context: FaultContext) -> Path:
+    """Return a copy of a complete output."""
+    run, _ = await context.plain()
+    source = context.folder / "finished"
+    async with context.lock("finished"):
+        if not (source / "rollouts.jsonl").exists():
+            source.mkdir(exist_ok=True)
+            await context.completes(run, source / "rollouts.jsonl")
+    output = context.output()
+    for path in source.iterdir():
+        shutil.copy(path, output.parent / path.name)
+    return output
+
+
+def having(**values: object) -> Callable[[dict[str, object]], bytes]:
+    return lambda row: orjson.dumps({**row, **values})
+
+
+def raw(key: str, text: bytes) -> Callable[[dict[str, object]], bytes]:
+    """Return a function that gives `key` a value that orjson cannot write."""
+    return lambda row: orjson.dumps({**row, key: "@@"}).replace(b'"@@"', text)
+
+
+LOST = "“200 of 200”, exit 0, rollouts lost"
 STOPS = "stops within a second and names the file; the next command resumes or explains how"
+LINES: list[tuple[str, Callable[[dict[str, object]], bytes], str]] = [
+    ("a foreign task index", having(_ng_task_index=9999), "“161 of 160”, no line named"),
+    ("a foreign repeat index", having(_ng_rollout_index=77), "“161 of 160”, no line named"),
+    ("a negative repeat", having(_ng_rollout_index=-1), "internal error"),
+    ("an index that is `true`", having(_ng_task_index=True), "counted as task 1, exit 0"),
+    ("an index that is a huge number", having(_ng_rollout_index=10**15), "internal error: MemoryError"),
+    ("reward NaN", raw("reward", b"NaN"), "counted as measured, exit 0"),
+    ("reward null", having(reward=None), "internal error"),
+    ("a reward that is a string", having(reward="1.0"), "counted as measured, exit 0"),
+    ("a reward that is `true`", having(reward=True), "counted as measured, exit 0"),
+    ("an infinite reward", raw("reward", b"1e999"), "counted as measured, exit 0"),
+    ("nested 400 deep", raw("deep", b"[" * 400 + b"]" * 400), "continues"),
+    ("nested 2,000 deep", raw("deep", b"[" * 2000 + b"]" * 2000), "internal error"),
+    ("not an object", lambda row: b"[1, 2]", "one message that names the line"),
+    ("not JSON", lambda row: b"{half a li", "one message that names the line"),
+    ("an empty line", lambda row: b"", "collected again"),
+    ("an unexpected token_trail", having(token_trail="old"), "internal error"),
+    ("unexpected timings and success", having(timings="x", success="yes", dataset_name=[1]), "continues"),
+]
 
 FAULTS = [
     *(
-        Fault(f"output {how} while collecting", 2, STOPS, partial(while_collecting, change, ""))
+        Fault(f"output {how} while collecting", 2, LOST, STOPS, partial(while_collecting, change, ""))
         for how, change in (
             ("renamed", renamed),
             ("removed", removed),
@@ -182,6 +255,7 @@ FAULTS = [
         Fault(
             f"manifest {how} while collecting",
             2,
+            "exit 0, and every resume refused",
             STOPS,
             partial(while_collecting, change, "manifest.json"),
             slow=change is not removed,
@@ -192,6 +266,7 @@ FAULTS = [
         Fault(
             f"failures file {how} while collecting",
             2,
+            "exit 0, failed attempts no longer recorded",
             STOPS,
             partial(failures_while_collecting, change),
             slow=change is not removed,
@@ -203,5 +278,15 @@ FAULTS = [
             ("appended to", appended),
             ("replaced", replaced),
         )
+    ),
+    *(
+        Fault(
+            f"a line of the output is {how}",
+            2,
+            before,
+            "completed, or one message that names the line",
+            partial(before_going_on, change),
+        )
+        for how, change, before in LINES
     ),
 ]

@@ -25,8 +25,88 @@ from tests.faults.chaos.fault_context import (
 )
 from tests.faults.chaos.invariants import Broken, hold, injected, no_crash, read, whole
 from tests.faults.chaos.workspace import Run
+from tests.support.processes import alive
 
 BLOCKED_S = 8.0
+
+
+async def killed(victim: str, context: FaultContext, rng: random.Random) -> None:
+    """Kill a server repeatedly: the collection, with resumes, equals that of an uninterrupted run."""
+    output = context.output()
+    # The sessions of a killed agent are closed after this idle time.
+    async with context.playing(session_idle_s=8.0) as (run, _):
+        command = await context.begin(run, output, "+max_attempts=50", "+max_failure_rate=1")
+        kills = 0
+        for _ in range(3):
+            injected(await written(output, rng.randrange(2, 30), command) or kills, "the collection ended too early")
+            if (pid := await _pid(run, victim)) is None or command.ended:
+                continue
+            os.kill(pid, signal.SIGKILL)
+            kills += 1
+            await _gone(run, victim, pid)
+        injected(kills, "nothing was killed")
+        status = await command.exit_status()
+        no_crash(command.output)
+        if status:
+            await context.completes(run, output, "+max_attempts=50")
+        whole(output, TASKS, REPEATS)
+        await no_sessions(run)
+
+
+async def _pid(run: Run, victim: str) -> int | None:
+    for _ in range(600):
+        try:
+            if pid := await run.pid(victim):
+                return int(pid)
+        except Broken:
+            pass
+        await asyncio.sleep(0.05)
+    return None
+
+
+async def _gone(run: Run, victim: str, pid: int) -> None:
+    for _ in range(600):
+        if await run.pid(victim) not in (None, pid):
+            return
+        await asyncio.sleep(0.05)
+    raise Broken(f"{victim} was not restarted")
+
+
+async def killed_collector(context: FaultContext, rng: random.Random) -> None:
+    """Kill the collector: the same command completes the output with each rollout once."""
+    output = context.output()
+    run, _ = await context.plain()
+    for _ in range(3):
+        command = await context.begin(run, output)
+        have = output.read_bytes().count(b"\n") if output.exists() else 0
+        if not await written(output, have + rng.randrange(1, 40), command):
+            break
+        command.signal(signal.SIGKILL)
+        await command.exit_status()
+    injected(command.process.returncode == -signal.SIGKILL, "the collection ended too early")
+    await context.completes(run, output)
+
+
+async def killed_run(context: FaultContext, rng: random.Random) -> None:
+    """Kill ng_run and with it the head: no server outlives it, and a new run completes the collection."""
+    output = context.output()
+    async with Endpoint(Script(latency_s=QUICK)).up() as endpoint:
+        config = stack(endpoint.url)
+        async with context.run(config) as run:
+            pids = [shown["pid"] for shown in await run.servers()]
+            command = await context.begin(run, output, "+max_attempts=1")
+            injected(await written(output, rng.randrange(5, 60), command), "the collection ended too early")
+            run.command.signal(signal.SIGKILL)
+            status = await command.exit_status()
+            no_crash(command.output)
+            hold(status == 1, f"the collection ended with {status}")
+            for _ in range(200):
+                if not (left := [pid for pid in pids if alive(pid)]):
+                    break
+                await asyncio.sleep(0.05)
+            hold(not left, f"{len(left)} servers outlived ng_run")
+        async with context.run(config) as run:
+            await context.completes(run, output)
 
 
 async def stopped(victim: str, context: FaultContext, rng: random.Random) -> None:
@@ -104,22 +184,41 @@ async def doubled(context: FaultContext, rng: random.Random) -> None:
         hold(status == 0, f"ended with {status}: {command.output[-300:]}")
 
 
-CALM = "no attempt fails"
+SAME, CALM = "equal to an uninterrupted run", "no attempt fails"
 
 FAULTS = [
     *(
-        Fault(f"the {victim} stopped for 8 s", 3, CALM, partial(stopped, victim), slow=victim not in (ENVIRONMENT,))
+        Fault(f"the {victim} killed with SIGKILL", 3, SAME, SAME, partial(killed, victim), slow=victim == MODEL)
+        for victim in (AGENT, ENVIRONMENT, MODEL)
+    ),
+    Fault("the collector killed with SIGKILL", 3, SAME, SAME, killed_collector),
+    Fault("ng_run killed with SIGKILL", 3, SAME, SAME, killed_run, slow=True),
+    *(
+        Fault(
+            f"the {victim} stopped for 8 s",
+            3,
+            CALM,
+            CALM,
+            partial(stopped, victim),
+            slow=victim not in (ENVIRONMENT,),
+        )
         for victim in (AGENT, ENVIRONMENT, MODEL, "head")
     ),
     *(
         Fault(
-            f"the event loop of the {victim} blocked for 8 s", 3, CALM, partial(blocked, victim), slow=victim == AGENT
+            f"the event loop of the {victim} blocked for 8 s",
+            3,
+            CALM,
+            CALM,
+            partial(blocked, victim),
+            slow=victim == AGENT,
         )
         for victim in (ENVIRONMENT, AGENT)
     ),
     Fault(
         "every response of the environment sent twice on a kept-alive connection",
         3,
+        "26 of 160 rollouts wrong, exit 0",
         "no rollout receives another's response",
         doubled,
     ),
