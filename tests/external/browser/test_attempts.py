@@ -18,7 +18,7 @@ from tests.support.commands import BIN, command_environ
 from tests.support.stacks import AGENT, PUZZLES
 from tests.support.waiting import deadline_s, eventually
 
-SLOW = "policy_model.responses_api_models.builtin_model.latency_s=3"
+SLOW = "policy_model.responses_api_models.builtin_model.latency_s=6"
 
 
 def failed_attempt(row: Json, items: int) -> Json:
