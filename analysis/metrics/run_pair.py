@@ -806,16 +806,6 @@ class TaskChanges:
             measured=(paired.baseline.counts, paired.candidate.counts),
         )
 
-    def transitions(self) -> list[list[int]]:
-        """Return the number of tasks by how many of their rollouts are solved: none, some, all. A row per state in the
-        first run, a column per state in the second. Empty if "solved" is undefined.
-        """
-        if self.metric != SOLVE_RATE:
-            return []
-        states = [np.where(rate <= 0, 0, np.where(rate >= 1, 2, 1)) for rate in self.values]
-        counts = np.bincount(3 * states[0] + states[1], minlength=9)
-        return [[int(counts[3 * before + after]) for after in range(3)] for before in range(3)]
-
     def listed(self, name: str) -> Ints:
         """Return the indexes of the tasks in a list, one of LISTS, largest change first."""
         change = self.values[1] - self.values[0]

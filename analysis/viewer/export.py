@@ -265,12 +265,3 @@ def _renamed(code: str, name: str) -> str:
         return f"{found[1]}{found[2]}page/{path}{found[2]}"
 
     return _IMPORT.sub(renamed, code)
-
-
-def _safe(json: str) -> str:
-    """Escape JSON so that it cannot end the script element or start a comment."""
-    return re.sub("[<>&\u2028\u2029]", lambda found: _UNSAFE[found[0]], json)
-
-
-def _note_html(note: str) -> str:
-    return f'<p class="message exported">{escape(note)}</p>\n' if note else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from rollyard.records.types import Record
 from rollyard.services.config.overrides import ConfigOverride
-from rollyard.services.config.settings_file import load_settings, settings_of
+from rollyard.services.config.settings_file import load_settings
 
 PolicyApi = Literal["chat", "responses"]
 """The API of an endpoint: OpenAI's Chat Completions or its Responses API."""
@@ -128,8 +128,3 @@ def load_eval_config(path: str | None, overrides: Iterable[ConfigOverride], root
     Raises OperatorError if the file does not exist or the config is invalid.
     """
     return load_settings(EvalConfig, path, overrides, roots)
-
-
-def config_of(tree: Mapping[str, Any], overrides: Iterable[ConfigOverride] = (), owner: str = "config") -> EvalConfig:
-    """Return the config for the contents of a file. `owner`: the file's name, for messages."""
-    return settings_of(EvalConfig, tree, overrides, owner)

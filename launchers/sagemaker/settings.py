@@ -197,7 +197,6 @@ def find_target(settings: SageMakerSettings, *, offline: bool = False) -> SageMa
 
 
 _JOB_ACTIONS = ("CreateTrainingJob", "DescribeTrainingJob", "StopTrainingJob", "ListTrainingJobs")
-_OBJECT_ACTIONS = ("GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload")
 _PUSH_ACTIONS = (
     *("CreateRepository", "DescribeRepositories", "DescribeImages", "BatchCheckLayerAvailability"),
     *("GetDownloadUrlForLayer", "BatchGetImage", "InitiateLayerUpload", "UploadLayerPart"),

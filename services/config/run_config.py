@@ -103,4 +103,4 @@ def servers_named(settings: Any, servers: Container[str]) -> list[str]:
         return []
     name = settings.get("name")
     own = [name] if settings.keys() <= {"type", "name"} and isinstance(name, str) and name in servers else []
-    return [*own, *(nested_key for item in settings.values() for nested_key in servers_named(item, servers))]
+    return [*own, *(named for item in settings.values() for named in servers_named(item, servers))]
