@@ -14,8 +14,7 @@ from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer, te
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.services.http.client import EVENT_STREAM, IsComplete, ServerClient, Session
-from rollyard.services.http.request import raise_for_status
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse, raise_for_status
 from rollyard.services.responses.response_validity import loads
 
 PROTOCOL_VERSION = "2025-06-18"

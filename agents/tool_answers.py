@@ -13,8 +13,7 @@ import orjson
 
 from rollyard.records.types import Json
 from rollyard.services.http.client import is_foreign
-from rollyard.services.http.request import raise_for_status, reported_failure
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse, raise_for_status, reported_failure
 
 _PARTS = ("input_text", "input_image", "input_file")
 

@@ -27,7 +27,8 @@ from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.registry_client import RegistryClient, run_id_of
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.transport import HttpResponse, HttpTransport, Transport
+from rollyard.services.http.request import HttpResponse
+from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.runtime.program import ServerProgram, ended_badly, until_ready
 from rollyard.training.run_paths import TrainingPaths

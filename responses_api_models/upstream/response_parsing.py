@@ -14,7 +14,7 @@ import orjson
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import is_number, mapping
 from rollyard.records.types import Json
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse
 from rollyard.services.responses.response_validity import check_completion, check_response, loads
 from rollyard.services.responses.tool_calls import normalize_calls, read_items
 

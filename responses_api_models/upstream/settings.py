@@ -11,7 +11,8 @@ from yarl import URL
 
 from rollyard.records.errors import Failure, OperatorError, did_you_mean
 from rollyard.records.types import Json
-from rollyard.services.http.transport import HttpResponse, Transport
+from rollyard.services.http.request import HttpResponse
+from rollyard.services.http.transport import Transport
 from rollyard.services.rollouts.collection import with_whole_numbers
 from rollyard.services.server.settings import ServerSettings, redacted
 

@@ -42,8 +42,8 @@ from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.responses_api_models.upstream.sse import Opening, StartedStream, data_of, error_in, is_event, split_events
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.client import EPISODE_HEADER
-from rollyard.services.http.request import RawRequest
-from rollyard.services.http.transport import HttpResponse, Transport
+from rollyard.services.http.request import HttpResponse, RawRequest
+from rollyard.services.http.transport import Transport
 from rollyard.services.server.settings import header_secrets, is_secret, secrets_in_bodies
 
 T = TypeVar("T")
@@ -409,7 +409,7 @@ class RequestContext:
     @classmethod
     def of(cls, call: RawRequest, cache_key: object = None) -> Self:
         """Create the context of `call`. `cache_key` is the body's `prompt_cache_key`, for calls without an episode."""
-        headers = dict(_forwarded(call.headers))
+        headers = dict(_forwarded(call.headers.items()))
         affinity = None
         if episode := headers.get(EPISODE_HEADER):
             affinity = Affinity(episode)

@@ -21,7 +21,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
-from rollyard.services.http.transport import Scope
+from rollyard.services.http.request import Scope
 
 _CHECKED_HEADERS = frozenset(
     {b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-type", b"content-length", b"transfer-encoding"}

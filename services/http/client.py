@@ -21,8 +21,8 @@ from rollyard.records.errors import Failure, FailureKind, did_you_mean
 from rollyard.records.run_types import Directory, Keys
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.connection_pool import RUN_LIMITS
-from rollyard.services.http.request import raise_for_status, with_server
-from rollyard.services.http.transport import CONNECT_TIMED_OUT, HttpResponse, Transport
+from rollyard.services.http.request import HttpResponse, raise_for_status, with_server
+from rollyard.services.http.transport import CONNECT_TIMED_OUT, Transport
 from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER
 
 log = logging.getLogger(__name__)
@@ -85,8 +85,8 @@ class ServerClient:
 
     async def get(self, server: str, path: str, timeout_s: float) -> HttpResponse:
         """GET from the least busy ready instance; the response may have any status. Raises Failure without one."""
-        url = await self._pick(server, timeout_s)
-        return await self.transport.send("GET", url + path, b"", {**self._headers, TO_HEADER: server}, timeout_s)
+        url, left_s = await self._pick(server, timeout_s)
+        return await self.transport.send("GET", url + path, b"", {**self._headers, TO_HEADER: server}, left_s)
 
     async def reach(
         self,
@@ -102,13 +102,12 @@ class ServerClient:
         addressed = {TO_HEADER: server, **(headers or {})}
 
         async def attempt(left_s: float) -> tuple[str, HttpResponse]:
-            url = await self._pick(server, left_s)
+            url, left_s = await self._pick(server, left_s)
             if on_send is not None:
                 on_send(url)
-            return url, await self.send(url, path, body, until - self._clock(), addressed, is_complete)
+            return url, await self.send(url, path, body, left_s, addressed, is_complete)
 
-        until = self._clock() + timeout_s
-        return await self._retry_connection(server, until, attempt)
+        return await self._retry_connection(server, timeout_s, attempt)
 
     async def reach_again(
         self,
@@ -139,7 +138,7 @@ class ServerClient:
                     raise Failure(FailureKind.SESSION_LOST, detail, server=server) from failure
                 raise
 
-        return await self._retry_connection(server, self._clock() + timeout_s, attempt)
+        return await self._retry_connection(server, timeout_s, attempt)
 
     async def send(
         self,
@@ -187,39 +186,47 @@ class ServerClient:
         given = {name: value for name, value in (headers or {}).items() if not name.startswith("x-rollyard-")}
         return {"content-type": "application/json", **given}
 
-    async def _retry_connection(self, server: str, until: float, attempt: Callable[[float], Awaitable[T]]) -> T:
+    async def _retry_connection(self, server: str, timeout_s: float, attempt: Callable[[float], Awaitable[T]]) -> T:
         """Return the result of `attempt`, retrying it if the connection fails, because then nothing was sent.
 
         Refused connections are retried for as long as a restart may take. An instance that does not respond may just be
         busy, so it is retried until the call's deadline.
         """
-        restart_until = self._clock() + self._wait_s(await self.book.current(), server, until - self._clock())
-        lookups = 0
+        started, left_s, lookups = self._clock(), timeout_s, 0
         while True:
             try:
-                return await attempt(until - self._clock())
+                return await attempt(left_s)
             except Failure as failure:
                 now = self._clock()
                 timed_out = failure.problem.code == CONNECT_TIMED_OUT
-                last = now > (until if timed_out else restart_until) or now >= until
-                if failure.kind is not FailureKind.UNREACHABLE or failure.problem.server or last:
+                until = started + (timeout_s if timed_out else self._wait_s(server, timeout_s))
+                if failure.kind is not FailureKind.UNREACHABLE or failure.problem.server or now >= until:
                     raise with_server(failure, server) from failure
-                self._log_waiting(server, failure.problem.detail, (until if timed_out else restart_until) - now)
+                self._log_waiting(server, failure.problem.detail, until - now)
             lookups += 1
             await asyncio.sleep(self._lookup_pauses.pause_s(lookups))
             await self._refresh_directory()
+            left_s = started + timeout_s - self._clock()
 
-    def _wait_s(self, directory: Directory, server: str, left_s: float) -> float:
+    def _wait_s(self, server: str, left_s: float) -> float:
         """Return how long to wait for a ready instance: the server's start timeout or `wait_s`, at most `left_s`."""
-        own_s = directory.start_timeouts_s.get(server, 0.0)
-        return min(max(self._retry_policy.wait_s, own_s), left_s)
+        return min(max(self._retry_policy.wait_s, self.book.start_timeout_s(server)), left_s)
 
-    async def _pick(self, server: str, left_s: float) -> str:
-        """Return the base URL of the least busy instance. Waits up to `left_s` seconds if none is ready."""
+    async def _pick(self, server: str, left_s: float) -> tuple[str, float]:
+        """Return the least busy instance, and what is left of `left_s` once one is ready."""
         directory = await self.book.current()
-        wait_s = self._wait_s(directory, server, left_s)
-        give_up = self._clock() + wait_s
-        lookups = 0
+        urls = directory.servers.get(server) or directory.quiet.get(server)
+        if not urls:
+            urls, left_s = await self._wait_for_instance(server, directory, left_s)
+        if len(urls) == 1:
+            return urls[0], left_s
+        # Equally busy instances take turns. Environments are idle between steps, so usually all are equally busy.
+        self._rotation += 1
+        first = self._rotation % len(urls)
+        return min(urls[first:] + urls[:first], key=lambda url: self._in_flight.get(url, 0)), left_s
+
+    async def _wait_for_instance(self, server: str, directory: Directory, left_s: float) -> tuple[list[str], float]:
+        started, wait_s, lookups = self._clock(), self._wait_s(server, left_s), 0
         while not (urls := directory.servers.get(server) or directory.quiet.get(server)):
             if server not in directory.servers:
                 hint = did_you_mean(server, directory.servers)
@@ -227,7 +234,7 @@ class ServerClient:
                     FailureKind.UNKNOWN_SERVER,
                     f"no server named {server!r} in this run{hint} (it has: {', '.join(sorted(directory.servers))})",
                 )
-            if self._clock() > give_up:
+            if self._clock() - started > wait_s:
                 detail = f"no ready instance of {server!r} within {round(wait_s, 2):g} s"
                 raise Failure(FailureKind.UNREACHABLE, detail, server=server)
             self._log_waiting(server, "no ready instance", wait_s)
@@ -235,12 +242,7 @@ class ServerClient:
             await asyncio.sleep(self._lookup_pauses.pause_s(lookups))
             await self._refresh_directory()
             directory = await self.book.current()
-        if len(urls) == 1:
-            return urls[0]
-        # Equally busy instances take turns. Environments are idle between steps, so usually all are equally busy.
-        self._rotation += 1
-        first = self._rotation % len(urls)
-        return min(urls[first:] + urls[:first], key=lambda url: self._in_flight.get(url, 0))
+        return urls, left_s - (self._clock() - started)
 
     async def _refresh_directory(self) -> None:
         with contextlib.suppress(Failure):
@@ -271,6 +273,10 @@ class AddressBook:
             with contextlib.suppress(Failure):
                 return await self.refresh()
         return self._directory
+
+    def start_timeout_s(self, server: str) -> float:
+        """Return how long the server may take to start, or 0 if it does not say."""
+        return self._directory.start_timeouts_s.get(server, 0.0) if self._directory is not None else 0.0
 
     def foreign_instance(self, url: str) -> str | None:
         """Return the instance at the base URL of a server that is not Rollyard's own; None for all others."""

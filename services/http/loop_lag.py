@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
+from typing import TypeVar
 
 import prometheus_client as prometheus
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+T = TypeVar("T")
 EVERY_S = 0.1
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 WINDOW_S = 30.0
@@ -73,6 +75,11 @@ class LoopLag:
     def timeout(self, seconds: float) -> LagAwareTimeout:
         """Like `asyncio.timeout`, but measured with `now`. Use it as `async with lag.timeout(5.0): ...`."""
         return LagAwareTimeout(self, seconds)
+
+    async def within(self, seconds: float, work: Awaitable[T]) -> T:
+        """Return the result of `work`. Cancels it and raises TimeoutError after `seconds`, measured with `now`."""
+        async with LagAwareTimeout(self, seconds):
+            return await work
 
     @property
     def worst_s(self) -> float:

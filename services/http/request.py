@@ -1,10 +1,10 @@
-"""What a route gets and returns: RawRequest and RawResponse, and failures as problem JSON (RFC 9457)."""
+"""Requests and responses as a route and a client see them, and failures as problem JSON (RFC 9457)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,12 @@ from pydantic import ValidationError
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import json_kind
 from rollyard.records.types import Json, Problem
-from rollyard.services.http.transport import HttpResponse, Receive
 
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_BODY_BYTES = 256 * 1024 * 1024
 
 
@@ -35,20 +39,35 @@ class RawRequest:
     """A request to a hot route: the raw body, and headers that are looked up on demand."""
 
     path: str
-    headers: Iterable[tuple[bytes, bytes]]
+    headers: Mapping[bytes, bytes]
+    """By lower-case name; of a repeated header, the last one."""
     body: bytes
     query: bytes = b""
     """The query string, without the question mark."""
 
     def header(self, name: bytes) -> str | None:
         """Return the value of the header with this lower-case name, or None if it is absent."""
-        for key, value in self.headers:
-            if key == name:
-                return value.decode("latin-1")
-        return None
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
 
     def json(self) -> Json:
         return read_object(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """A complete response. Lookups in `headers` ignore case; those of apps in this process are lower-case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    cookies: tuple[str, ...] = ()
+    """Every `Set-Cookie` value, unchanged."""
+
+    @property
+    def succeeded(self) -> bool:
+        """True for a 2xx status, except 206: nobody asked for a part of the answer."""
+        return 200 <= self.status < 300 and self.status != 206
 
 
 @dataclass(slots=True)

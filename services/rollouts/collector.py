@@ -23,8 +23,7 @@ from rollyard.records.unfinished_episode import EPISODE_ID_HEADER, PARTIAL_MEMBE
 from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.http.client import ServerClient
-from rollyard.services.http.request import raise_for_status
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse, raise_for_status
 from rollyard.services.rollouts.partial_conversation import shortened
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.run_answer import encode_line, parse_row, without_keys

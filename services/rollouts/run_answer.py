@@ -18,7 +18,7 @@ from rollyard.records.rewards import check_reward, tidy
 from rollyard.records.rollout_keys import PROMPT
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.types import Json
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse
 from rollyard.services.server.settings import is_secret, redacted
 
 RESPONSE_BYTES_HEADER = "x-rollyard-response-bytes"

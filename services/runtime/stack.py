@@ -205,7 +205,7 @@ class Stack:
         """Start the servers in this process. They listen for other clients, but call each other without sockets."""
         if not specs:
             return
-        self._transport.mount(self.head_url, self._head.server)
+        self._transport.mount(self.head_url, self._head.server, self._head.server.answer_locally)
         registry_client = self.registry_client()
         started = time.monotonic()
 
@@ -216,8 +216,8 @@ class Stack:
             code = server_code(spec.folder)
             server = kind(spec.settings, Context(spec.name, self.keys, self.client, self.folder.logs, self._endpoints))
             hosted = HostedServer(server, bind_for(spec.name, spec.settings))
-            self._transport.mount(hosted.url, server)
-            self._endpoints.mount(hosted.url, server)
+            self._transport.mount(hosted.url, server, server.answer_locally)
+            self._endpoints.mount(hosted.url, server, server.answer_locally)
             self._hosted_servers.append(hosted)
             try:
                 instance = f"{spec.name}#1"

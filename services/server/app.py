@@ -32,14 +32,18 @@ from rollyard.services.http.client import RUN_HEADER, ServerClient
 from rollyard.services.http.request import (
     PROBLEM_TYPE,
     Handler,
+    HttpResponse,
     RawRequest,
     RawResponse,
+    Receive,
+    Scope,
+    Send,
     cancel_on_disconnect,
     problem_response,
     read_body,
     to_problem,
 )
-from rollyard.services.http.transport import Receive, Scope, Send, Transport
+from rollyard.services.http.transport import Transport
 from rollyard.services.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -95,7 +99,7 @@ class Server:
         self.__error_formats: dict[str, Callable[[RawResponse], RawResponse]] = {}
         self.__run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
         self.__own_name = context.name.encode()
-        self.__token = context.keys.token
+        self.__token = f"Bearer {context.keys.token}".encode() if context.keys.token else b""
         rules = context.keys.access
         hosts = KnownHosts([settings.host, *rules.hosts], any_address=not is_loopback(settings.host))
         self.__access = Access(hosts, command="ng_run", other_users=rules.other_users)
@@ -154,51 +158,90 @@ class Server:
             return
         self.requests += 1
         self.in_flight += 1
+        headers = dict(scope["headers"])
         try:
-            if rejection := self.__rejection(scope):
+            if rejection := self.__rejection(scope["path"], headers, scope):
                 self.__metrics.route("refused").observe(rejection.status, 0.0)
                 await self.__send(send, self.__formatted(scope["path"], rejection))
             elif scope["method"] == "POST" and (route := self.__routes.get(scope["path"], self.__rest)):
-                await self.__serve(route, scope, receive, send)
+                await self.__serve(route, headers, scope, receive, send)
             else:
                 await self.__serve_app(scope, receive, send)
         finally:
             self.in_flight -= 1
 
-    def __rejection(self, scope: Scope) -> RawResponse | None:
-        """Return the error response to a request of another run or without the token (else `Access` decides)."""
-        if not self.__token and (failure := self.__access.refusal(scope)):
-            return self.__errors.failed(failure, scope["path"])
-        authorization = b""
-        for name, value in scope["headers"]:
-            if name == b"x-rollyard-run" and value != self.__run_header[1]:
-                run_id = value.decode("latin-1")
-                detail = f"this is run {self.context.keys.run_id}, not {run_id!r}"
-                return self.__errors.failed(Failure(FailureKind.WRONG_RUN, detail), scope["path"])
-            if name == b"x-rollyard-to" and value != self.__own_name:
-                detail = f"this is {self.name!r}, not {value.decode('latin-1')!r}"
-                return self.__errors.failed(Failure(FailureKind.WRONG_RUN, detail), scope["path"])
-            if name == b"authorization":
-                authorization = value
-        if self.__token and not hmac.compare_digest(authorization, b"Bearer " + self.__token.encode()):
+    async def answer_locally(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse | None:
+        """Answer a POST from this process without ASGI messages. Returns None if the path has no hot route."""
+        path, _, query = path.partition("?")
+        route = self.__routes.get(path, self.__rest)
+        if route is None:
+            return None
+        given = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
+        self.requests += 1
+        self.in_flight += 1
+        started, status, metrics = time.perf_counter(), 499, route.metrics
+        try:
+            if rejection := self.__rejection(path, given):
+                metrics, response = self.__metrics.route("refused"), self.__formatted(path, rejection)
+            else:
+                response = await self.__respond(route, RawRequest(path, given, body, query.encode()))
+            if response.stream is not None:
+                async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
+                    response.body = b"".join([piece async for piece in pieces])
+            status = response.status
+        except Exception:
+            status = 500
+            raise
+        finally:
+            metrics.observe(status, time.perf_counter() - started)
+            self.in_flight -= 1
+        sent = {"content-type": response.content_type.decode("latin-1"), RUN_HEADER: self.context.keys.run_id}
+        if not response.headers:
+            return HttpResponse(status, sent, response.body)
+        pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
+        cookies = tuple(value for name, value in pairs if name == "set-cookie")
+        return HttpResponse(status, {**sent, **dict(pairs)}, response.body, cookies)
+
+    def __rejection(self, path: str, headers: Mapping[bytes, bytes], scope: Scope | None = None) -> RawResponse | None:
+        """Return the error response to a request of another run or without the token.
+
+        A server without a token lets `Access` decide about a request from outside this process, which has a `scope`.
+        """
+        if scope is not None and not self.__token and (failure := self.__access.refusal(scope)):
+            return self.__errors.failed(failure, path)
+        detail = ""
+        if (run_id := headers.get(b"x-rollyard-run", self.__run_header[1])) != self.__run_header[1]:
+            detail = f"this is run {self.context.keys.run_id}, not {run_id.decode('latin-1')!r}"
+        elif (server := headers.get(b"x-rollyard-to", self.__own_name)) != self.__own_name:
+            detail = f"this is {self.name!r}, not {server.decode('latin-1')!r}"
+        if detail:
+            return self.__errors.failed(Failure(FailureKind.WRONG_RUN, detail), path)
+        if self.__token and not hmac.compare_digest(headers.get(b"authorization", b""), self.__token):
             failure = Failure(
                 FailureKind.UNAUTHORIZED, "the run token is missing or wrong; expected Authorization: Bearer <token>"
             )
-            return self.__errors.failed(failure, scope["path"])
+            return self.__errors.failed(failure, path)
         return None
 
-    async def __serve(self, route: _Route, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __serve(
+        self, route: _Route, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
+    ) -> None:
         started, status = time.perf_counter(), 499
-        watchers: list[asyncio.Task[None]] = []
+        watcher: asyncio.Task[None] | None = None
         disconnected: list[bool] = []
+        path = scope["path"]
         try:
-            response = await self.__respond(
-                route, scope, receive, lambda: watchers.append(_watch(receive, disconnected))
-            )
-            if response.status >= 400:
-                response = self.__formatted(route.path, response)
-            if response.stream is not None and not watchers:
-                watchers.append(_watch(receive, disconnected))
+            try:
+                call = RawRequest(path, headers, await read_body(receive), scope.get("query_string", b""))
+            except Failure as failure:
+                response = self.__formatted(path, self.__errors.failed(failure, path))
+            else:
+                # If all servers share one process, the caller's task is this one, and cancelling it needs no watcher.
+                if route.cancellable and scope.get("client") is not None:
+                    watcher = _watch(receive, disconnected)
+                response = await self.__respond(route, call)
+            if response.stream is not None and watcher is None:
+                watcher = _watch(receive, disconnected)
             await self.__send(send, response)
             status = response.status
         except asyncio.CancelledError:
@@ -209,26 +252,23 @@ class Server:
             raise
         finally:
             route.metrics.observe(status, time.perf_counter() - started)
-            for watcher in watchers:
+            if watcher is not None:
                 watcher.cancel()
 
-    async def __respond(self, route: _Route, scope: Scope, receive: Receive, watch: Callable[[], None]) -> RawResponse:
+    async def __respond(self, route: _Route, call: RawRequest) -> RawResponse:
         try:
-            call = RawRequest(scope["path"], scope["headers"], await read_body(receive), scope.get("query_string", b""))
-            # If all servers share one process, the caller's task is this one, and cancelling it needs no watcher.
-            if route.cancellable and scope.get("client") is not None:
-                watch()
-            response = await route.handler(call)
-            return RawResponse(response) if isinstance(response, bytes) else response
+            answer = await route.handler(call)
+            response = RawResponse(answer) if isinstance(answer, bytes) else answer
         except Failure as failure:
-            return self.__errors.failed(failure, scope["path"])
+            response = self.__errors.failed(failure, call.path)
         except (Exception, *PLUGIN_EXITS) as error:
-            return self.__errors.raised(error, scope["path"])
+            response = self.__errors.raised(error, call.path)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return self.__errors.raised(error, scope["path"])  # the handler awaited something that was cancelled
+            response = self.__errors.raised(error, call.path)  # the handler awaited something that was cancelled
+        return self.__formatted(route.path, response) if response.status >= 400 else response
 
     def __formatted(self, path: str, error: RawResponse) -> RawResponse:
         convert = self.__error_formats.get(path)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 
 from rollyard.records.types import Json
-from rollyard.services.http.request import RawRequest
-from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
+from rollyard.services.http.request import HttpResponse, RawRequest
+from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.server.app import Server
 from tests.support.fixtures import send
 

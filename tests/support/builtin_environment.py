@@ -11,7 +11,8 @@ from rollyard.records.run_types import Directory, Keys
 from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel, BuiltinModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
-from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
+from rollyard.services.http.request import HttpResponse
+from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.server.app import Context
 
 STEP_TOOL: Json = {

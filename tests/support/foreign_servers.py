@@ -9,7 +9,8 @@ from typing import Any
 from rollyard.agents.base import Agent
 from rollyard.records.run_types import Directory, Keys
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
-from rollyard.services.http.transport import ASGIApp, HttpTransport, LocalTransport
+from rollyard.services.http.request import ASGIApp
+from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.server.app import Context
 from tests.support.in_process import KEYS, InProcessServers, Script, agent
 

@@ -15,7 +15,8 @@ import uvicorn
 from rollyard.records.run_types import Directory, Keys
 from rollyard.records.types import Json
 from rollyard.services.http.client import AddressBook, ServerClient
-from rollyard.services.http.transport import ASGIApp, HttpResponse, LocalTransport
+from rollyard.services.http.request import ASGIApp, HttpResponse
+from rollyard.services.http.transport import LocalTransport
 from rollyard.services.responses.stream_events import whole
 from rollyard.services.server.app import Context, Server
 from tests.support.fixtures import http_transport

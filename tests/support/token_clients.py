@@ -15,7 +15,8 @@ from rollyard.records.run_types import Keys
 from rollyard.records.types import Json
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
-from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
+from rollyard.services.http.request import HttpResponse
+from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.server.app import Context, Server
 from tests.support.scripted_engine import empty_directory
 from tests.support.token_engine import TokenEngine

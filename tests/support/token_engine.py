@@ -17,7 +17,7 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.services.http.transport import Receive, Scope, Send
+from rollyard.services.http.request import Receive, Scope, Send
 from tests.support.toy_tokenizer import END, ChatTemplate, decode, encode, encode_letters
 
 _serials = itertools.count()

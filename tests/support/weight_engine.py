@@ -17,7 +17,8 @@ from rollyard.records.run_types import Keys
 from rollyard.records.types import Json
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
-from rollyard.services.http.transport import ASGIApp, HttpResponse, HttpTransport, LocalTransport, Receive, Scope, Send
+from rollyard.services.http.request import ASGIApp, HttpResponse, Receive, Scope, Send
+from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.server.app import Context
 from tests.support.scripted_engine import empty_directory
 

@@ -14,7 +14,8 @@ from rollyard.records.run_types import Directory, Keys
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, serve
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
-from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
+from rollyard.services.http.request import HttpResponse
+from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import parse_settings
 
@@ -54,7 +55,7 @@ async def in_process_servers(make: Mapping[str, Maker]) -> AsyncIterator[InProce
         client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(wait_s=0.2))
         servers = {name: build(Context(name, KEYS, client)) for name, build in make.items()}
         for name, server in servers.items():
-            transport.mount(f"http://{name}:1", server)
+            transport.mount(f"http://{name}:1", server, server.answer_locally)
         for server in servers.values():  # a lifespan may call the model servers
             await server.start()
             started.push_async_callback(server.stop)

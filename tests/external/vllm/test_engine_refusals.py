@@ -9,7 +9,7 @@ import pytest
 
 from rollyard.records.errors import FailureKind
 from rollyard.responses_api_models.upstream.response_parsing import upstream_failure
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse
 from tests.external.vllm.engine import LONGEST, Engine
 
 CHAT = "/v1/chat/completions"

@@ -14,7 +14,8 @@ from rollyard.records.run_types import Directory, Keys
 from rollyard.records.types import Json, State
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.http.client import RUN_HEADER, AddressBook, ServerClient
-from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport, Receive, Scope, Send
+from rollyard.services.http.request import HttpResponse, Receive, Scope, Send
+from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER

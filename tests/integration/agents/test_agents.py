@@ -15,7 +15,7 @@ from rollyard.agents.simple_agent.app import DEFAULT_MAX_STEPS, SimpleAgent
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import FinishReason, Json
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 

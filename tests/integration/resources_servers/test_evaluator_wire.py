@@ -14,7 +14,7 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.gsm8k.app import Gsm8k
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse
 from tests.support.in_process import InProcessServers, Script, agent, environment, in_process_servers
 
 EXAMPLES = "resources_servers/gsm8k/data/example.jsonl"

@@ -10,7 +10,7 @@ import pytest
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse
 from tests.support.in_process import InProcessServers, environment, in_process_servers, says
 from tests.support.waiting import until
 

@@ -17,7 +17,7 @@ from rollyard.resources_servers import sessions
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.resources_servers.resources_server import OrphanedSessions
 from rollyard.services.http.client import OWNER_HEADER, SESSION_HEADER
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse
 from tests.support.in_process import InProcessServers, environment, in_process_servers
 from tests.support.waiting import until
 

@@ -17,7 +17,8 @@ from rollyard.records.run_types import HeadFile, ServerInstance
 from rollyard.records.types import Json
 from rollyard.records.unfinished_episode import EPISODE_ID_HEADER
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
-from rollyard.services.http.transport import HttpResponse, Transport
+from rollyard.services.http.request import HttpResponse
+from rollyard.services.http.transport import Transport
 from tests.support.in_process import KEYS, InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.waiting import deadline_s, until
 

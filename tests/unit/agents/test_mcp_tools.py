@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from rollyard.agents.mcp_tools import answer_of_result, event_data, reply_to
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse
 
 REPLY = {"jsonrpc": "2.0", "id": 7, "result": {"tools": []}}
 TEXT = orjson.dumps(REPLY).decode()

@@ -17,7 +17,8 @@ from rollyard.responses_api_models.chat_engine.token_backends import _with_texts
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.http.client import AddressBook, ServerClient
-from rollyard.services.http.transport import HttpTransport, LocalTransport, Receive, Scope, Send
+from rollyard.services.http.request import Receive, Scope, Send
+from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.server.app import Context, Server
 from tests.support.scripted_engine import COMPLETION, empty_directory, engine, model_server, post_json
 from tests.unit.responses_api_models.chat_engine.test_empty_answers import RESPONSE

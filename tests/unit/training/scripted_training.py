@@ -20,7 +20,7 @@ import orjson
 
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.http.transport import Receive, Scope, Send
+from rollyard.services.http.request import Receive, Scope, Send
 from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.runtime.stack import Stack
 from rollyard.training.batch_source import StackBatchSource

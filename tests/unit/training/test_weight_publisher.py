@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import Failure, FailureKind, RunError
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse
 from rollyard.training.train_config import WeightSettings
 from rollyard.training.weight_publisher import (
     EngineLogProbs,

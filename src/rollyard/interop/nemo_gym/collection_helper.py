@@ -24,7 +24,8 @@ from rollyard.records.types import Json, Record
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.transport import HttpResponse, HttpTransport
+from rollyard.services.http.request import HttpResponse
+from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import NemoGymHead, clients_of, identify_head
 from rollyard.services.rollouts.run_answer import parse_row
 from rollyard.services.runtime.run_dir import running_heads

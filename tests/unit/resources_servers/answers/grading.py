@@ -17,7 +17,7 @@ from rollyard.resources_servers.answers.equality import Comparison, compare_with
 from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader, Grade
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.environment import Verification
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse
 from rollyard.services.server.app import Server
 from tests.support.in_process import InProcessServers, in_process_servers
 

@@ -14,7 +14,7 @@ from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.evaluate import main as evaluate
 from rollyard.resources_servers.gsm8k.rollout_log import figures
 from rollyard.resources_servers.gsm8k.train import train_settings, training_parser
-from rollyard.services.http.transport import HttpResponse
+from rollyard.services.http.request import HttpResponse
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.weight_publisher import PolicyClient
 from tests.unit.resources_servers.answers.grading import in_process_server

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModelSettings
-from rollyard.services.http.transport import HttpResponse, Message
+from rollyard.services.http.request import HttpResponse, Message
 from tests.support.builtin_environment import PROMPT, STEP_TOOL, ModelServer
 from tests.support.waiting import deadline_s
 

@@ -106,7 +106,7 @@ from rollyard.records.run_types import Keys
 keys = Keys(run_id="run", secret="secret")
 client = ServerClient(HttpTransport(), keys, AddressBook(None))
 model = BuiltinModel(BuiltinModelSettings(), Context("policy_model", keys, client))
-asyncio.run(model.responses({{"input": {PROMPT!r}, "tools": [{STEP_TOOL!r}]}}, RawRequest("/v1/responses", [], b"")))
+asyncio.run(model.responses({{"input": {PROMPT!r}, "tools": [{STEP_TOOL!r}]}}, RawRequest("/v1/responses", {{}}, b"")))
 assert "openai" not in sys.modules, "imported"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import capabilities
 from rollyard.responses_api_models.chat_engine.sampling import NUMBERS as SAMPLING
 from rollyard.responses_api_models.chat_engine.token_backends import read_hermes, read_plain
-from rollyard.services.http.transport import Receive, Scope, Send
+from rollyard.services.http.request import Receive, Scope, Send
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, EpisodeClient, open_episode, tool_output, user_message
 from tests.support.token_engine import Refused, TokenEngine
 from tests.support.toy_tokenizer import END, encode, encode_letters

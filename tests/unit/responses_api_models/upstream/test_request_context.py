@@ -9,8 +9,8 @@ import pytest
 from rollyard.responses_api_models.upstream.replicas import Affinity
 from rollyard.responses_api_models.upstream.upstream import RequestContext
 from rollyard.responses_api_models.vllm_model.app import VllmModel
-from rollyard.services.http.request import RawRequest
-from rollyard.services.http.transport import HttpResponse, LocalTransport
+from rollyard.services.http.request import HttpResponse, RawRequest
+from rollyard.services.http.transport import LocalTransport
 from tests.support.scripted_engine import COMPLETION, Engine, Step, engine, model_server
 
 FORWARDED = {
@@ -91,9 +91,9 @@ async def test_headers_for_the_model_server_do_not_reach_the_engine(path: str) -
 
 
 def test_the_header_takes_precedence_over_the_body_for_the_episode() -> None:
-    with_header = RawRequest("/v1/responses", [(b"x-session-id", b"header")], b"{}")
+    with_header = RawRequest("/v1/responses", {b"x-session-id": b"header"}, b"{}")
     assert RequestContext.of(with_header, "body").affinity == Affinity("header")
-    assert RequestContext.of(RawRequest("/v1/responses", [], b"{}"), "body").affinity == Affinity("body", binding=False)
+    assert RequestContext.of(RawRequest("/v1/responses", {}, b"{}"), "body").affinity == Affinity("body", binding=False)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -15,7 +15,8 @@ from rollyard.records.types import Json
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import SECRET_HEADER
-from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport
+from rollyard.services.http.request import HttpResponse
+from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings

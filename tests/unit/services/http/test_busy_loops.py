@@ -11,7 +11,8 @@ import pytest
 from rollyard.records.errors import FailureKind
 from rollyard.services.http.client import RetryPolicy, Session
 from rollyard.services.http.connection_pool import CallbackBudget
-from rollyard.services.http.transport import LocalTransport, Receive, Scope, Send
+from rollyard.services.http.request import Receive, Scope, Send
+from rollyard.services.http.transport import LocalTransport
 from tests.support.fixtures import failure_kind_of, http, http_transport, make_client, peer, send
 from tests.support.waiting import deadline_s, until
 from tests.unit.services.http.raw_peers import respond, tcp_server

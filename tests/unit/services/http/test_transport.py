@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from rollyard.records.errors import FailureKind
-from rollyard.services.http.transport import HttpTransport, LocalTransport, Receive, Scope, Send
+from rollyard.services.http.request import Receive, Scope, Send
+from rollyard.services.http.transport import HttpTransport, LocalTransport
 from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, peer, send, unused_url
 from tests.support.waiting import until
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.services.http.transport import HttpResponse, HttpTransport
+from rollyard.services.http.request import HttpResponse
+from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.foreign_launcher import HealthProbe
 
 
