@@ -14,165 +14,17 @@ from typing import Any, TypeGuard, cast
 import orjson
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from rollyard.agents.conversation import Conversation
-from rollyard.agents.mcp_tools import McpClient, McpProbe, open_tools
-from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer
+from rollyard.agents.tools import McpClient, McpProbe, ToolAnswer, answer_of, error_answer, open_tools
 from rollyard.records.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
 from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.json_values import json_kind
 from rollyard.records.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, Usage
 from rollyard.records.token_types import PrefixMismatchSummary
-from rollyard.records.types import RESERVED_PATHS, FinishReason, Json
+from rollyard.records.types import RESERVED_PATHS, TOKEN_FIELDS, FinishReason, Json
 from rollyard.services.http.client import Session
 from rollyard.services.http.request import raise_for_status, reported_failure, with_server
 from rollyard.services.responses.response_validity import read_answer, read_response
-from rollyard.services.responses.tool_calls import read_arguments, read_items, read_name
-
-MEDIAN_WINDOW = 256
-"""Number of finished stages from which the median duration is computed."""
-STUCK_AFTER_S = 30.0
-STUCK_TIMES = 10.0
-"""An episode is stuck once its stage takes longer than STUCK_AFTER_S and STUCK_TIMES times the median duration."""
-STUCK_WITHOUT_MEDIAN_S = 300.0
-"""The limit that applies while there is no median, because no stage of this kind has finished yet."""
-
-
-@dataclass(slots=True, eq=False)
-class EpisodeState:
-    """The current stage of one episode. Times come from `time.perf_counter`."""
-
-    episode: str
-    task: int | None
-    repeat: int | None
-    server: str
-    durations: dict[Stage, deque[float]]
-    stage: Stage = "seed"
-    turn: int = 0
-    """Number of model calls that have been started."""
-    started: float = field(default_factory=time.perf_counter)
-    since: float = 0.0
-    """When the current stage started."""
-    spans: list[tuple[str, float]] = field(default_factory=list)
-    """The finished stages in order, each with its duration in seconds."""
-    row: Json = field(default_factory=dict)
-    """The dataset row; empty if the caller plays in its own session."""
-    conversation: Conversation | None = None
-    """The conversation so far; None before the episode is created."""
-
-    def __post_init__(self) -> None:
-        self.since = self.started
-
-    def enter(self, stage: Stage, server: str) -> float:
-        """Start a stage in which the episode waits for `server`. Returns the start time."""
-        self.stage = stage
-        self.server = server
-        self.since = now = time.perf_counter()
-        if stage == "model":
-            self.turn += 1
-        return now
-
-    def progress(self, now: float) -> dict[str, Any]:
-        """Return the fields with which every record of an unfinished episode says how far it has got."""
-        return {
-            "stage": self.stage,
-            "server": self.server,
-            "turn": self.turn,
-            "stage_s": round(now - self.since, 3),
-            "age_s": round(now - self.started, 3),
-        }
-
-    def finish(self, stage: Stage, stage_started: float) -> float:
-        """Record that a stage has finished. Returns its duration in seconds."""
-        took = time.perf_counter() - stage_started
-        self.durations[stage].append(took)
-        self.spans.append((stage, took))
-        return took
-
-
-class ActiveEpisodes:
-    def __init__(self, agent: str, *, environment: str, model: str) -> None:
-        self._agent = agent
-        self._servers: dict[Stage, str] = {stage: model if stage == "model" else environment for stage in STAGES}
-        self._states: dict[EpisodeState, None] = {}
-        self._durations: dict[Stage, deque[float]] = {stage: deque(maxlen=MEDIAN_WINDOW) for stage in STAGES}
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    @contextmanager
-    def one(self, episode: str, row: Json) -> Iterator[EpisodeState]:
-        """Track an episode until the `with` block ends. It starts in the `seed` stage, waiting for its environment."""
-        task, repeat = _index(row, "_ng_task_index"), _index(row, "_ng_rollout_index")
-        state = EpisodeState(episode, task, repeat, self._servers["seed"], self._durations)
-        self._states[state] = None
-        try:
-            yield state
-        finally:
-            del self._states[state]
-
-    def find(self, episode: str) -> EpisodeState | None:
-        """Return the active episode with this id. It is searched for only when somebody asks."""
-        return next((state for state in self._states if state.episode == episode), None)
-
-    def now(self, limit: int | None) -> RunningEpisodes:
-        """Return a snapshot: the counts per stage, and the `limit` oldest episodes (all if None)."""
-        now = time.perf_counter()
-        medians = {stage: statistics.median(took) for stage, took in self._durations.items() if took}
-        shown: list[RunningEpisode] = []
-        groups: dict[tuple[Stage, str], list[EpisodeState]] = {}
-        for state in self._states:
-            groups.setdefault((state.stage, state.server), []).append(state)
-            if limit is None or len(shown) < limit:
-                shown.append(self._record(state, now, medians))
-        stages: list[StageActivity] = []
-        for (stage, server), states in sorted(groups.items(), key=lambda item: (STAGES.index(item[0][0]), item[0][1])):
-            median = medians.get(stage)
-            slowest = min(states, key=lambda state: state.since)
-            stages.append(
-                StageActivity(
-                    stage=stage,
-                    server=server,
-                    episodes=len(states),
-                    median_s=None if median is None else round(median, 6),
-                    stuck=sum(is_stuck(now - state.since, median) for state in states),
-                    slowest=self._record(slowest, now, medians),
-                )
-            )
-        return RunningEpisodes(agent=self._agent, total=len(self._states), stages=stages, episodes=shown)
-
-    def collect(self) -> Iterable[Metric]:
-        running = GaugeMetricFamily("rollyard_episodes", "Active episodes", labels=["stage", "waits_for"])
-        stuck = GaugeMetricFamily("rollyard_episodes_stuck", "Stuck active episodes", labels=["stage", "waits_for"])
-        oldest = GaugeMetricFamily("rollyard_episode_oldest_seconds", "Age of the oldest active episode")
-        # A stage without episodes is reported as 0, because a series that disappears looks like a server that is down.
-        counts = dict.fromkeys(STAGES, (0, 0))
-        counts |= {now.stage: (now.episodes, now.stuck) for now in self.now(0).stages}
-        for stage, server in self._servers.items():
-            running.add_metric([stage, server], counts[stage][0])
-            stuck.add_metric([stage, server], counts[stage][1])
-        first = next(iter(self._states), None)
-        oldest.add_metric([], 0.0 if first is None else time.perf_counter() - first.started)
-        yield from (running, stuck, oldest)
-
-    def _record(self, state: EpisodeState, now: float, medians: dict[Stage, float]) -> RunningEpisode:
-        return RunningEpisode(
-            agent=self._agent,
-            episode=state.episode,
-            task=state.task,
-            repeat=state.repeat,
-            **state.progress(now),
-            stuck=is_stuck(now - state.since, medians.get(state.stage)),
-        )
-
-
-def is_stuck(stage_s: float, median_s: float | None) -> bool:
-    """Return whether an episode that has been in its stage for `stage_s` is stuck. `median_s` is None if unknown."""
-    return stage_s > (STUCK_WITHOUT_MEDIAN_S if median_s is None else max(STUCK_AFTER_S, STUCK_TIMES * median_s))
-
-
-def _index(row: Json, key: str) -> int | None:
-    value = row.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
+from rollyard.services.responses.tool_calls import offered, read_arguments, read_items, read_name, sendable_items
 
 MODEL_PATH = "/v1/responses"
 ABSENT = (404, 405, 501)
@@ -483,3 +335,281 @@ def expected_arguments(tools: Any, name: str) -> str:
             schema = orjson.dumps(tool["parameters"].get("properties")).decode()
             return f"Expected a JSON object with {schema[:2000]}."
     return "Expected a JSON object."
+
+
+class Conversation:
+    """The messages and tools of one episode. Items are plain JSON objects, which are not validated."""
+
+    def __init__(self, params: Json, row: Json | None = None) -> None:
+        """`row` is the dataset row that contains `params`, for messages about it."""
+        start = params.get("input")
+        self._sent: list[ResponseItem] = []
+        self._tools = offered(params.get("tools"))
+        self.params = params
+        self._row = {} if row is None else row
+        self._changed = False
+        self.start: list[ResponseItem] = (
+            [{"role": "user", "content": start}] if isinstance(start, str) else list(start or [])
+        )
+        self.output: list[ResponseItem] = []
+        self.usage: Json = {}
+        self.last: Response = {"output": []}
+
+    def open(self, additions: object, observed: list[ResponseItem]) -> None:
+        """Prepend the environment's input to the row's, append its observation, and use its tools if the row has none.
+
+        Raises Failure bad_task if there is still no message for the model to respond to.
+        """
+        has_input = bool(self.start)
+        added: Json = additions if isinstance(additions, dict) else {}
+        if added.get("tools") and self.params.get("tools") is None:
+            self.params = {**self.params, "tools": added["tools"]}
+            self._tools = offered(added["tools"])
+        if (before := added.get("input") or []) or observed:
+            self.start = [*before, *self.start, *observed]
+            self._changed = True
+        if not has_input and all(item.get("role") in ("system", "developer") for item in self.start):
+            raise missing_input(self._row)
+
+    def offer(self, tools: list[Json]) -> None:
+        """Add tools to those of the request, except those whose names it already has."""
+        given = self.params.get("tools") or []
+        if not isinstance(given, list):
+            return  # the model server rejects the request
+        added = {tool["name"]: tool for tool in tools if tool["name"] not in self._tools}
+        self.params = {**self.params, "tools": [*given, *added.values()]}
+        self._tools = offered(self.params["tools"])
+
+    @property
+    def create_params(self) -> Json:
+        return {**self.params, "input": self.start} if self._changed else self.params
+
+    def request(self) -> bytes:
+        """Return the body of the next model call. Raises Failure malformed_answer if it cannot be encoded as JSON."""
+        try:
+            return orjson.dumps({**self.params, "input": self.start + self._sent})
+        except TypeError as error:
+            detail = f"the conversation cannot be encoded as JSON ({error})"
+            raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
+
+    def add(self, response: Response) -> None:
+        """Append a model response to the record and, in a format that every engine accepts, to the next request."""
+        self.output.extend(response["output"])
+        # The next prompt needs only the last turn's tokens; keeping them all would make requests grow quadratically.
+        self._sent = [without_tokens(item) if "generation_token_ids" in item else item for item in self._sent]
+        self._sent.extend(sendable_items(response["output"], self._tools))
+        self.usage = _sum_usage(self.usage, response.get("usage"))
+        self.last = response
+
+    def answer(self, item: ResponseItem) -> None:
+        self.output.append(item)
+        self._sent.append(item)
+
+
+def without_tokens(item: ResponseItem) -> ResponseItem:
+    """Return the output item without the token ids and log-probabilities of its model call."""
+    kept = {key: value for key, value in item.items() if key not in TOKEN_FIELDS}
+    return cast(ResponseItem, kept)
+
+
+def _sum_usage(total: Json, usage: object) -> Json:
+    """Add up the usage of two calls, including nested details. Values that are not numbers are dropped."""
+    total_usage = dict(total)
+    for key, value in usage.items() if isinstance(usage, dict) else ():
+        before = total_usage.get(key)
+        if isinstance(value, dict):
+            total_usage[key] = _sum_usage(before if isinstance(before, dict) else {}, value)
+        elif isinstance(value, int | float):
+            total_usage[key] = (before if isinstance(before, int | float) else 0) + value
+    return total_usage
+
+
+_PARAMS = "responses_create_params"
+
+
+def create_params(row: Json) -> Json:
+    """Return the row's parameters. Raises Failure bad_task if they are invalid.
+
+    They may have no `input`, because the environment can add it.
+    """
+    if (params := row.get(_PARAMS)) is None:
+        return {}
+    if not isinstance(params, dict):
+        raise _bad(_PARAMS, params, "an object whose `input` is a string or a list")
+    given = params.get("input")
+    if not isinstance(given, str | list | None):
+        raise _bad(f"{_PARAMS}.input", given, "a string or a list of items")
+    _check_objects(f"{_PARAMS}.input", given if isinstance(given, list) else None)
+    if not isinstance(tools := params.get("tools"), list | None):
+        raise _bad(f"{_PARAMS}.tools", tools, "a list of tools")
+    _check_objects(f"{_PARAMS}.tools", tools)
+    return params
+
+
+def missing_input(row: Json) -> Failure:
+    """Return the failure for a row to which the environment added no message that the model could respond to."""
+    keys = ", ".join(sorted(row)[:10]) or "nothing"
+    detail = (
+        f"the row has no {_PARAMS}.input, and the environment does not add any (the row has {keys}); expected an "
+        "`input` (a string or a list), or a user_template in the environment that builds it from the row's fields"
+    )
+    if row.keys() == {"idx"}:
+        detail += ". A row with idx alone needs an environment that serves a dataset"
+    return Failure(FailureKind.BAD_TASK, detail)
+
+
+def _check_objects(field: str, items: list[Any] | None) -> None:
+    for index, item in enumerate(items or ()):
+        if not isinstance(item, dict):
+            raise _bad(f"{field}[{index}]", item, "an object")
+
+
+def _bad(field: str, found: Any, expected: str) -> Failure:
+    return Failure(FailureKind.BAD_TASK, f"the row's {field} is {json_kind(found)}; expected {expected}")
+
+
+MEDIAN_WINDOW = 256
+"""Number of finished stages from which the median duration is computed."""
+STUCK_AFTER_S = 30.0
+STUCK_TIMES = 10.0
+"""An episode is stuck once its stage takes longer than STUCK_AFTER_S and STUCK_TIMES times the median duration."""
+STUCK_WITHOUT_MEDIAN_S = 300.0
+"""The limit that applies while there is no median, because no stage of this kind has finished yet."""
+
+
+@dataclass(slots=True, eq=False)
+class EpisodeState:
+    """The current stage of one episode. Times come from `time.perf_counter`."""
+
+    episode: str
+    task: int | None
+    repeat: int | None
+    server: str
+    durations: dict[Stage, deque[float]]
+    stage: Stage = "seed"
+    turn: int = 0
+    """Number of model calls that have been started."""
+    started: float = field(default_factory=time.perf_counter)
+    since: float = 0.0
+    """When the current stage started."""
+    spans: list[tuple[str, float]] = field(default_factory=list)
+    """The finished stages in order, each with its duration in seconds."""
+    row: Json = field(default_factory=dict)
+    """The dataset row; empty if the caller plays in its own session."""
+    conversation: Conversation | None = None
+    """The conversation so far; None before the episode is created."""
+
+    def __post_init__(self) -> None:
+        self.since = self.started
+
+    def enter(self, stage: Stage, server: str) -> float:
+        """Start a stage in which the episode waits for `server`. Returns the start time."""
+        self.stage = stage
+        self.server = server
+        self.since = now = time.perf_counter()
+        if stage == "model":
+            self.turn += 1
+        return now
+
+    def progress(self, now: float) -> dict[str, Any]:
+        """Return the fields with which every record of an unfinished episode says how far it has got."""
+        return {
+            "stage": self.stage,
+            "server": self.server,
+            "turn": self.turn,
+            "stage_s": round(now - self.since, 3),
+            "age_s": round(now - self.started, 3),
+        }
+
+    def finish(self, stage: Stage, stage_started: float) -> float:
+        """Record that a stage has finished. Returns its duration in seconds."""
+        took = time.perf_counter() - stage_started
+        self.durations[stage].append(took)
+        self.spans.append((stage, took))
+        return took
+
+
+class ActiveEpisodes:
+    def __init__(self, agent: str, *, environment: str, model: str) -> None:
+        self._agent = agent
+        self._servers: dict[Stage, str] = {stage: model if stage == "model" else environment for stage in STAGES}
+        self._states: dict[EpisodeState, None] = {}
+        self._durations: dict[Stage, deque[float]] = {stage: deque(maxlen=MEDIAN_WINDOW) for stage in STAGES}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @contextmanager
+    def one(self, episode: str, row: Json) -> Iterator[EpisodeState]:
+        """Track an episode until the `with` block ends. It starts in the `seed` stage, waiting for its environment."""
+        task, repeat = _index(row, "_ng_task_index"), _index(row, "_ng_rollout_index")
+        state = EpisodeState(episode, task, repeat, self._servers["seed"], self._durations)
+        self._states[state] = None
+        try:
+            yield state
+        finally:
+            del self._states[state]
+
+    def find(self, episode: str) -> EpisodeState | None:
+        """Return the active episode with this id. It is searched for only when somebody asks."""
+        return next((state for state in self._states if state.episode == episode), None)
+
+    def now(self, limit: int | None) -> RunningEpisodes:
+        """Return a snapshot: the counts per stage, and the `limit` oldest episodes (all if None)."""
+        now = time.perf_counter()
+        medians = {stage: statistics.median(took) for stage, took in self._durations.items() if took}
+        shown: list[RunningEpisode] = []
+        groups: dict[tuple[Stage, str], list[EpisodeState]] = {}
+        for state in self._states:
+            groups.setdefault((state.stage, state.server), []).append(state)
+            if limit is None or len(shown) < limit:
+                shown.append(self._record(state, now, medians))
+        stages: list[StageActivity] = []
+        for (stage, server), states in sorted(groups.items(), key=lambda item: (STAGES.index(item[0][0]), item[0][1])):
+            median = medians.get(stage)
+            slowest = min(states, key=lambda state: state.since)
+            stages.append(
+                StageActivity(
+                    stage=stage,
+                    server=server,
+                    episodes=len(states),
+                    median_s=None if median is None else round(median, 6),
+                    stuck=sum(is_stuck(now - state.since, median) for state in states),
+                    slowest=self._record(slowest, now, medians),
+                )
+            )
+        return RunningEpisodes(agent=self._agent, total=len(self._states), stages=stages, episodes=shown)
+
+    def collect(self) -> Iterable[Metric]:
+        running = GaugeMetricFamily("rollyard_episodes", "Active episodes", labels=["stage", "waits_for"])
+        stuck = GaugeMetricFamily("rollyard_episodes_stuck", "Stuck active episodes", labels=["stage", "waits_for"])
+        oldest = GaugeMetricFamily("rollyard_episode_oldest_seconds", "Age of the oldest active episode")
+        # A stage without episodes is reported as 0, because a series that disappears looks like a server that is down.
+        counts = dict.fromkeys(STAGES, (0, 0))
+        counts |= {now.stage: (now.episodes, now.stuck) for now in self.now(0).stages}
+        for stage, server in self._servers.items():
+            running.add_metric([stage, server], counts[stage][0])
+            stuck.add_metric([stage, server], counts[stage][1])
+        first = next(iter(self._states), None)
+        oldest.add_metric([], 0.0 if first is None else time.perf_counter() - first.started)
+        yield from (running, stuck, oldest)
+
+    def _record(self, state: EpisodeState, now: float, medians: dict[Stage, float]) -> RunningEpisode:
+        return RunningEpisode(
+            agent=self._agent,
+            episode=state.episode,
+            task=state.task,
+            repeat=state.repeat,
+            **state.progress(now),
+            stuck=is_stuck(now - state.since, medians.get(state.stage)),
+        )
+
+
+def is_stuck(stage_s: float, median_s: float | None) -> bool:
+    """Return whether an episode that has been in its stage for `stage_s` is stuck. `median_s` is None if unknown."""
+    return stage_s > (STUCK_WITHOUT_MEDIAN_S if median_s is None else max(STUCK_AFTER_S, STUCK_TIMES * median_s))
+
+
+def _index(row: Json, key: str) -> int | None:
+    value = row.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

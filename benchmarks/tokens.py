@@ -32,7 +32,7 @@ from benchmarks import token_engine
 from benchmarks.commands import BenchmarkError, Config, Run, endpoint, stack
 from benchmarks.processes import cpu_s
 from benchmarks.tables import table, verdict
-from rollyard.agents.conversation import Conversation
+from rollyard.agents.episode import Conversation
 from rollyard.records.rollout_types import ResponseItem
 from rollyard.records.types import Json
 from rollyard.services.http.client import EPISODE_HEADER

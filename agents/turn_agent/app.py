@@ -18,9 +18,8 @@ import orjson
 from pydantic import Field
 
 from rollyard.agents.base import Agent, AgentSettings
-from rollyard.agents.conversation import without_tokens
-from rollyard.agents.episode import ABSENT, Episode
-from rollyard.agents.tool_answers import error_answer
+from rollyard.agents.episode import ABSENT, Episode, without_tokens
+from rollyard.agents.tools import error_answer
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rewards import check_reward, tidy
 from rollyard.records.rollout_types import PlayedEpisode, Response, ResponseItem

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import orjson
 
-from rollyard.agents.conversation import Conversation
+from rollyard.agents.episode import Conversation
 from rollyard.records.rollout_types import Response, ResponseItem
 from rollyard.records.run_types import Keys
 from rollyard.records.types import Json

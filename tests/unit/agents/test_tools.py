@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.agents.mcp_tools import answer_of_result, event_data, reply_to
+from rollyard.agents.tools import answer_of_result, event_data, reply_to
 from rollyard.services.http.request import HttpResponse
 
 REPLY = {"jsonrpc": "2.0", "id": 7, "result": {"tools": []}}
