@@ -54,6 +54,7 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings
 
+_RUN, _SESSION_END = RUN_HEADER.encode(), SESSION_END_HEADER.encode()
 CHECK_S = 60.0
 """How long a config check waits until the lifespan has been entered."""
 LEAVE_S = 10.0
@@ -244,7 +245,7 @@ class ResourcesServer(Server):
         opened if the environment's verdict needs none.
         """
         row, added = self._task(call.json(), with_tools=True)
-        if "prompt" in added and self._stateless and call.header(SESSION_HEADER.encode()) is None:
+        if "prompt" in added and self._stateless and SESSION_HEADER.encode() not in call.headers:
             return RawResponse(encoded(added, "the dataset contains a row"))
         session = self._open_session(call, row)
         observation = await self._set_up(session)
@@ -339,7 +340,7 @@ class ResourcesServer(Server):
         Without a session, the verdict is on the row in the request, if it does not depend on what was played.
         """
         verification = Verification(call.body)
-        ends = call.header(SESSION_END_HEADER.encode()) is not None
+        ends = _SESSION_END in call.headers
         if not ends and evaluator_wire.is_text_request(verification.row):
             return await self._verify_text(call, verification.row)
         try:
@@ -348,7 +349,7 @@ class ResourcesServer(Server):
             if ends:
                 raise
             return await self._verify_row(call, verification, lost)
-        if call.header(RUN_HEADER.encode()) is None or not ends:
+        if _RUN not in call.headers or not ends:
             check_graded(verification.row.get("response"))  # Rollyard's agents have checked every turn
         if session.turn_based and self._environment.verify is Environment.verify:
             # NeMo Gym's gymnasium-style servers respond the same way: the reward is the sum of the steps.
@@ -467,14 +468,14 @@ class ResourcesServer(Server):
 
     def _with_cookie(self, call: RawRequest, session: OpenEpisode, body: bytes) -> bytes | RawResponse:
         """Build the response. Clients other than Rollyard's get the cookie again, as some keep only the latest ones."""
-        if call.header(RUN_HEADER.encode()) is not None:
+        if _RUN in call.headers:
             return body
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     def _open_session(self, call: RawRequest, row: Json, *, turn_based: bool = False) -> OpenEpisode:
         name = call.header(SESSION_HEADER.encode())
         # Only agents of this run are in the directory. The server rejects requests with the header of another run.
-        own = call.header(RUN_HEADER.encode()) is not None
+        own = _RUN in call.headers
         owner = (call.header(OWNER_HEADER.encode()) or "") if own else ""
         try:
             return self._sessions.open(

@@ -152,7 +152,8 @@ class Sessions:
         return result
 
     def cookie(self, session: OpenEpisode) -> bytes:
-        return f"{COOKIE}={session.id}.{self._sign(session.id)}; Path=/; HttpOnly; SameSite=Lax".encode()
+        signed = f"{session.id}.{self._sign(session.id.encode()).decode()}"
+        return f"{COOKIE}={signed}; Path=/; HttpOnly; SameSite=Lax".encode()
 
     def find(self, call: RawRequest) -> OpenEpisode:
         """Return the open session that the call's cookie identifies. Raises Failure session_lost if it is not open."""
@@ -233,17 +234,17 @@ class Sessions:
             raise Failure(FailureKind.SESSION_LOST, f"session {name} {state}")
 
     def _session_id(self, call: RawRequest) -> str:
-        for pair in (call.header(b"cookie") or "").split(";"):
-            name, _, value = pair.strip().partition("=")
-            if name == COOKIE:
-                session_id, _, signature = value.partition(".")
-                if hmac.compare_digest(signature.encode(), self._sign(session_id).encode()):
-                    return session_id
+        for pair in call.headers.get(b"cookie", b"").split(b";"):
+            name, _, value = pair.strip().partition(b"=")
+            if name == COOKIE.encode():
+                session_id, _, signature = value.partition(b".")
+                if hmac.compare_digest(signature, self._sign(session_id)):
+                    return session_id.decode("latin-1")
         detail = "no session: the cookie of /seed_session is missing or belongs to another run"
         raise Failure(FailureKind.SESSION_LOST, detail)
 
-    def _sign(self, session_id: str) -> str:
-        return hmac.digest(self._key, session_id.encode(), "sha256").hex()[:32]
+    def _sign(self, session_id: bytes) -> bytes:
+        return hmac.digest(self._key, session_id, "sha256").hex()[:32].encode()
 
 
 class SessionCleanup:
