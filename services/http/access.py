@@ -23,9 +23,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.request import Scope
 
-_CHECKED_HEADERS = frozenset(
-    {b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-type", b"content-length", b"transfer-encoding"}
-)
 _JSON_LINES = (b"application/x-ndjson", b"application/jsonl", b"application/json-lines")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 Headers = dict[bytes, bytes]
@@ -52,9 +49,10 @@ class Access:
         # A peer that resets its connection immediately no longer has an address, but its request has arrived.
         if scope.get("client") is None and not peer_of(scope)[0]:
             return None
-        headers: Headers = {}
-        for name, value in scope["headers"]:
-            if name in _CHECKED_HEADERS:
+        headers: Headers = dict(scope["headers"])
+        if len(headers) != len(scope["headers"]):
+            headers = {}
+            for name, value in scope["headers"]:
                 # The combined value of a repeated header never matches an expected value.
                 headers[name] = value if name not in headers else headers[name] + b", " + value
         return (

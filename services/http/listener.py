@@ -5,6 +5,9 @@ or faster, and all bodies that a server holds in memory must fit in `bodies_byte
 problem response, and its connection is closed. Each response repeats the id of its request. When thousands of POSTs
 arrive at once, only a few start in each iteration of the event loop; GET requests, such as those for /health and
 /metrics, skip that queue.
+
+Plain POSTs to the hot routes of a `HotApp` bypass ASGI: the complete body is passed to the app, and its response is
+written at once. uvicorn serves all other requests.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
 import uvicorn
@@ -27,10 +30,11 @@ from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.services.http.access import Peers, peer_protocol
 from rollyard.services.http.connection_pool import MIB, REQUEST_HEADER, RUN_LIMITS, CallbackBudget, HttpLimits
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.request import problem_response, to_problem
+from rollyard.services.http.request import RawRequest, RawResponse, Scope, problem_response, to_problem
 
 log = logging.getLogger(__name__)
 
+Headers = list[tuple[bytes, bytes]]
 HEAD_END = b"\r\n\r\n"
 LINGER_S = 2.0
 """How long to keep a rejected connection open, so that a peer that is still sending can read the response."""
@@ -51,11 +55,26 @@ class ListenerLimits:
     """Maximum total size of the bodies of requests in flight: a quarter of the host's memory, but at least 1 GiB."""
 
 
+SendResponse = Callable[[int, Headers, RawResponse], Awaitable[None]]
+"""Sends the status and headers, and the body or stream of the response."""
+
+
+class HotApp(Protocol):
+    """An app with routes that are served without ASGI messages, which take half of the time of a short request."""
+
+    def is_cancellable(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool | None:
+        """Return whether to cancel a POST if its caller disconnects; None if ASGI has to serve it."""
+        ...
+
+    async def serve_hot(self, call: RawRequest, send: SendResponse) -> None: ...
+
+
 class Listener:
     """Accepts a server's connections and enforces the limits that they share."""
 
-    def __init__(self, server: str, bounds: ListenerLimits, lag: LoopLag) -> None:
+    def __init__(self, server: str, bounds: ListenerLimits, lag: LoopLag, app: HotApp | None = None) -> None:
         self.server = server
+        self.app = app
         self.bounds = bounds
         self.lag = lag
         self.budget = CallbackBudget()
@@ -112,6 +131,35 @@ class Listener:
         self._timers["deadlines"] = self._loop.call_later(CHECK_EVERY_S, self._check_deadlines)
 
 
+class Exchange:
+    """One request to a hot route. It has what uvicorn reads of the RequestResponseCycle of all other requests."""
+
+    __slots__ = (
+        *("call", "cancellable", "default_headers", "disconnected", "keep_alive", "pieces"),
+        *("response_complete", "response_started", "task"),
+    )
+
+    def __init__(self, call: RawRequest, cancellable: bool) -> None:
+        self.call = call
+        self.cancellable = cancellable
+        self.pieces: list[bytes] = []
+        self.default_headers: Headers = []
+        self.task: asyncio.Task[None] | None = None
+        self.disconnected = False
+        self.keep_alive = True
+        self.response_started = False
+        self.response_complete = False
+
+    @property
+    def message_event(self) -> Exchange:
+        return self
+
+    def set(self) -> None:
+        """Called after `disconnected` has changed."""
+        if self.disconnected and self.cancellable and self.task is not None:
+            self.task.cancel()
+
+
 class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, listener: Listener, **options: Any) -> None:
         super().__init__(**options)
@@ -124,6 +172,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refusal: Failure | None = None
         self._upgrading = False
         """True if the parser treats the current request as a protocol switch and has not parsed its body."""
+        self._exchange: Exchange | None = None
+        """The current request, if it is to a hot route."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -213,14 +263,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_since = None
         self._body_since = self._listener.lag.now()
         self._release_body()
-        super().on_headers_complete()
+        if (exchange := self._hot_exchange()) is not None:
+            self.cycle = exchange  # type: ignore[assignment]
+        else:
+            super().on_headers_complete()
+        self._exchange = exchange
         if request_id is not None and self.cycle is not None:
             self.cycle.default_headers = [*self.cycle.default_headers, (REQUEST_HEADER.encode(), request_id)]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header. Trailers are ignored, because the request was accepted on the basis of its headers."""
         if self._body_since is None:
-            super().on_header(name, value)
+            name = name.lower()
+            self.expect_100_continue |= name == b"expect" and value.lower() == b"100-continue"
+            self.headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0
@@ -232,14 +288,20 @@ class BoundedProtocol(HttpToolsProtocol):
         if listener.held_bytes > listener.bounds.bodies_bytes:
             detail = f"the requests in flight hold more than {listener.bounds.bodies_bytes} bytes; retry later"
             self._reject(Failure(FailureKind.OVERLOADED, detail))
-        super().on_body(body)
+        if self._exchange is not None:
+            self._exchange.pieces.append(body)
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self._upgrading:
             return
         self._unparsed_bytes = 0
         self._body_since = None
-        super().on_message_complete()
+        if self._exchange is not None:
+            self._listener.budget.run(self._start_exchange, self._exchange)
+        else:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         self._release_body()
@@ -250,6 +312,82 @@ class BoundedProtocol(HttpToolsProtocol):
             self._listener.budget.run(super()._start_asgi_task, cycle, app)
         else:
             super()._start_asgi_task(cycle, app)
+
+    # --- hot routes -------------------------------------------------------------------------------------------------
+
+    def _hot_exchange(self) -> Exchange | None:
+        """Return the exchange of a plain POST to a hot route; None for what uvicorn has to deal with."""
+        app, parser = self._listener.app, self.parser
+        if app is None or parser.get_method() != b"POST" or not self.url.startswith(b"/") or b"%" in self.url:
+            return None
+        is_plain = parser.get_http_version() == "1.1" and parser.should_keep_alive() and not self.expect_100_continue
+        is_waiting = self.cycle is not None and not self.cycle.response_complete
+        headers = dict(self.headers)
+        if not is_plain or is_waiting or self.pipeline or len(headers) != len(self.headers):
+            return None
+        path, _, query = self.url.partition(b"#")[0].partition(b"?")
+        self.scope["method"], self.scope["path"] = "POST", path.decode("ascii")
+        cancellable = app.is_cancellable(self.scope, headers)  # type: ignore[arg-type]
+        if cancellable is None:
+            return None
+        return Exchange(RawRequest(self.scope["path"], headers, b"", query), cancellable)
+
+    def _start_exchange(self, exchange: Exchange) -> None:
+        exchange.call.body = exchange.pieces[0] if len(exchange.pieces) == 1 else b"".join(exchange.pieces)
+        exchange.task = self.loop.create_task(self._serve_hot(exchange))
+        self.tasks.add(exchange.task)
+        exchange.task.add_done_callback(self.tasks.discard)
+
+    async def _serve_hot(self, exchange: Exchange) -> None:
+        assert self._listener.app is not None
+
+        async def send(status: int, headers: Headers, response: RawResponse) -> None:
+            await self._send_hot(exchange, status, headers, response)
+
+        try:
+            await self._listener.app.serve_hot(exchange.call, send)
+        except asyncio.CancelledError:
+            if not exchange.disconnected:
+                raise
+        except Exception:
+            log.exception("%s%s failed while it responded", self._listener.server, exchange.call.path)
+            self.transport.close()
+
+    async def _send_hot(self, exchange: Exchange, status: int, headers: Headers, response: RawResponse) -> None:
+        """Write the response. Raises ValueError for a header that HTTP does not allow."""
+        await self._writable(exchange)
+        if exchange.disconnected:
+            return
+        exchange.response_started = True
+        lines = [b"%b: %b\r\n" % pair for pair in (*exchange.default_headers, *headers)]
+        if not exchange.keep_alive:
+            lines.append(b"connection: close\r\n")
+        if response.stream is None:
+            lines.append(b"content-length: %d\r\n" % len(response.body))
+        else:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        head = b"".join(lines)
+        if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+            raise ValueError(f"a header of the response contains a line break: {headers}")
+        if response.stream is None:
+            self.transport.writelines((STATUS_LINE[status], head, b"\r\n", response.body))
+        else:
+            self.transport.writelines((STATUS_LINE[status], head, b"\r\n"))
+            exchange.cancellable = True
+            async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
+                async for piece in pieces:
+                    await self._writable(exchange)
+                    if piece:
+                        self.transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+            self.transport.write(b"0\r\n\r\n")
+        exchange.response_complete = True
+        if not exchange.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    async def _writable(self, exchange: Exchange) -> None:
+        if self.flow.write_paused and not exchange.disconnected:
+            await self.flow.drain()
 
     def _reject(self, failure: Failure) -> None:
         self._refusal = failure

@@ -86,7 +86,7 @@ class HostedServer:
         self._socket = sock
         self._lag = lag or LoopLag()
         self._peers = peers or Peers()
-        self._connections = Listener(server.name, bounds or ListenerLimits(), self._lag)
+        self._connections = Listener(server.name, bounds or ListenerLimits(), self._lag, server)
         self._listener = SignalFreeServer(
             uvicorn.Config(
                 server,

@@ -12,8 +12,9 @@ import contextlib
 import hmac
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -29,6 +30,7 @@ from rollyard.records.run_types import Keys
 from rollyard.records.types import Json
 from rollyard.services.http.access import Access, KnownHosts, is_loopback
 from rollyard.services.http.client import RUN_HEADER, ServerClient
+from rollyard.services.http.listener import Headers, SendResponse
 from rollyard.services.http.request import (
     PROBLEM_TYPE,
     Handler,
@@ -153,110 +155,139 @@ class Server:
         self.__metrics.add(source)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve what the other two ways into a server do not: routes of `app`, and POSTs that need all of ASGI."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        self.requests += 1
-        self.in_flight += 1
-        headers = dict(scope["headers"])
-        try:
-            if rejection := self.__rejection(scope["path"], headers, scope):
-                self.__metrics.route("refused").observe(rejection.status, 0.0)
-                await self.__send(send, self.__formatted(scope["path"], rejection))
-            elif scope["method"] == "POST" and (route := self.__routes.get(scope["path"], self.__rest)):
-                await self.__serve(route, headers, scope, receive, send)
-            else:
+        call = RawRequest(scope["path"], dict(scope["headers"]), b"", scope.get("query_string", b""))
+        route = self.__routes.get(call.path, self.__rest) if scope["method"] == "POST" else None
+        if rejection := self.__rejection(call.headers, scope):
+            await self.__reject(call.path, rejection, partial(_send_asgi, send))
+        elif route is not None:
+            await self.__serve(route, call, receive, send, watched=scope.get("client") is not None)
+        else:
+            self.requests += 1
+            self.in_flight += 1
+            try:
                 await self.__serve_app(scope, receive, send)
-        finally:
-            self.in_flight -= 1
+            finally:
+                self.in_flight -= 1
+
+    def is_cancellable(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool | None:
+        """Return whether a POST ends if its caller disconnects; None if it is rejected or its path has no hot route."""
+        route = self.__routes.get(scope["path"], self.__rest)
+        return None if route is None or self.__rejection(headers, scope) else route.cancellable
+
+    async def serve_hot(self, call: RawRequest, send: SendResponse) -> None:
+        """Respond to a POST to a hot route from another process."""
+        route = self.__routes.get(call.path) or self.__rest
+        assert route is not None
+        await self.__exchange(route, call, send)
 
     async def answer_locally(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse | None:
-        """Answer a POST from this process without ASGI messages. Returns None if the path has no hot route."""
+        """Respond to a POST from this process. Returns None if the path has no hot route."""
         path, _, query = path.partition("?")
         route = self.__routes.get(path, self.__rest)
         if route is None:
             return None
         given = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
-        self.requests += 1
-        self.in_flight += 1
-        started, status, metrics = time.perf_counter(), 499, route.metrics
-        try:
-            if rejection := self.__rejection(path, given):
-                metrics, response = self.__metrics.route("refused"), self.__formatted(path, rejection)
-            else:
-                response = await self.__respond(route, RawRequest(path, given, body, query.encode()))
+        found: list[HttpResponse] = []
+
+        async def keep(status: int, headers: Headers, response: RawResponse) -> None:
             if response.stream is not None:
                 async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
                     response.body = b"".join([piece async for piece in pieces])
-            status = response.status
-        except Exception:
-            status = 500
-            raise
-        finally:
-            metrics.observe(status, time.perf_counter() - started)
-            self.in_flight -= 1
-        sent = {"content-type": response.content_type.decode("latin-1"), RUN_HEADER: self.context.keys.run_id}
-        if not response.headers:
-            return HttpResponse(status, sent, response.body)
-        pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
-        cookies = tuple(value for name, value in pairs if name == "set-cookie")
-        return HttpResponse(status, {**sent, **dict(pairs)}, response.body, cookies)
+            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+            cookies = tuple(value for name, value in pairs if name == "set-cookie")
+            found.append(HttpResponse(status, dict(pairs), response.body, cookies))
 
-    def __rejection(self, path: str, headers: Mapping[bytes, bytes], scope: Scope | None = None) -> RawResponse | None:
-        """Return the error response to a request of another run or without the token.
+        if rejection := self.__rejection(given):
+            await self.__reject(path, rejection, keep)
+        else:
+            await self.__exchange(route, RawRequest(path, given, body, query.encode()), keep)
+        return found[0]
 
-        A server without a token lets `Access` decide about a request from outside this process, which has a `scope`.
-        """
-        if scope is not None and not self.__token and (failure := self.__access.refusal(scope)):
-            return self.__errors.failed(failure, path)
-        detail = ""
-        if (run_id := headers.get(b"x-rollyard-run", self.__run_header[1])) != self.__run_header[1]:
-            detail = f"this is run {self.context.keys.run_id}, not {run_id.decode('latin-1')!r}"
-        elif (server := headers.get(b"x-rollyard-to", self.__own_name)) != self.__own_name:
-            detail = f"this is {self.name!r}, not {server.decode('latin-1')!r}"
-        if detail:
-            return self.__errors.failed(Failure(FailureKind.WRONG_RUN, detail), path)
-        if self.__token and not hmac.compare_digest(headers.get(b"authorization", b""), self.__token):
-            failure = Failure(
-                FailureKind.UNAUTHORIZED, "the run token is missing or wrong; expected Authorization: Bearer <token>"
-            )
-            return self.__errors.failed(failure, path)
-        return None
-
-    async def __serve(
-        self, route: _Route, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
+    async def __exchange(
+        self, route: _Route, call: RawRequest, send: SendResponse, prepare: Callable[[], Awaitable[None]] | None = None
     ) -> None:
+        """Call `prepare`, which completes the request, and the handler, and send the response."""
+        self.requests += 1
+        self.in_flight += 1
         started, status = time.perf_counter(), 499
-        watcher: asyncio.Task[None] | None = None
-        disconnected: list[bool] = []
-        path = scope["path"]
         try:
-            try:
-                call = RawRequest(path, headers, await read_body(receive), scope.get("query_string", b""))
-            except Failure as failure:
-                response = self.__formatted(path, self.__errors.failed(failure, path))
-            else:
-                # If all servers share one process, the caller's task is this one, and cancelling it needs no watcher.
-                if route.cancellable and scope.get("client") is not None:
-                    watcher = _watch(receive, disconnected)
-                response = await self.__respond(route, call)
-            if response.stream is not None and watcher is None:
-                watcher = _watch(receive, disconnected)
-            await self.__send(send, response)
+            response = await self.__respond(route, call, prepare)
+            await self.__send(response, send)
             status = response.status
-        except asyncio.CancelledError:
-            if not disconnected:
-                raise
         except Exception:
             status = 500
             raise
         finally:
             route.metrics.observe(status, time.perf_counter() - started)
+            self.in_flight -= 1
+
+    async def __send(self, response: RawResponse, send: SendResponse) -> None:
+        headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]
+        await send(response.status, headers, response)
+
+    async def __reject(self, path: str, rejection: Failure, send: SendResponse) -> None:
+        self.requests += 1
+        response = self.__formatted(path, self.__errors.failed(rejection, path))
+        self.__metrics.route("refused").observe(response.status, 0.0)
+        await self.__send(response, send)
+
+    def __rejection(self, headers: Mapping[bytes, bytes], scope: Scope | None = None) -> Failure | None:
+        """Return the reason to reject a request: it is for another run or server, or lacks the token.
+
+        A server without a token lets `Access` decide about a request from outside this process, which has a `scope`.
+        """
+        if scope is not None and not self.__token and (failure := self.__access.refusal(scope)):
+            return failure
+        if (run_id := headers.get(b"x-rollyard-run", self.__run_header[1])) != self.__run_header[1]:
+            detail = f"this is run {self.context.keys.run_id}, not {run_id.decode('latin-1')!r}"
+            return Failure(FailureKind.WRONG_RUN, detail)
+        if (server := headers.get(b"x-rollyard-to", self.__own_name)) != self.__own_name:
+            return Failure(FailureKind.WRONG_RUN, f"this is {self.name!r}, not {server.decode('latin-1')!r}")
+        if self.__token and not hmac.compare_digest(headers.get(b"authorization", b""), self.__token):
+            detail = "the run token is missing or wrong; expected Authorization: Bearer <token>"
+            return Failure(FailureKind.UNAUTHORIZED, detail)
+        return None
+
+    async def __serve(self, route: _Route, call: RawRequest, receive: Receive, send: Send, *, watched: bool) -> None:
+        """Serve a POST over ASGI. `watched`: whether it has a connection, whose end cancels the handler or stream."""
+        watcher: asyncio.Task[None] | None = None
+        disconnected: list[bool] = []
+
+        def watch() -> None:
+            nonlocal watcher
+            task = asyncio.current_task()
+            assert task is not None
+            watcher = watcher or asyncio.create_task(cancel_on_disconnect(receive, task, disconnected))
+
+        async def respond(status: int, headers: Headers, response: RawResponse) -> None:
+            if response.stream is not None:
+                watch()
+            await _send_asgi(send, status, headers, response)
+
+        async def prepare() -> None:
+            call.body = await read_body(receive)
+            if route.cancellable and watched:
+                watch()
+
+        try:
+            await self.__exchange(route, call, respond, prepare)
+        except asyncio.CancelledError:
+            if not disconnected:
+                raise
+        finally:
             if watcher is not None:
                 watcher.cancel()
 
-    async def __respond(self, route: _Route, call: RawRequest) -> RawResponse:
+    async def __respond(
+        self, route: _Route, call: RawRequest, prepare: Callable[[], Awaitable[None]] | None
+    ) -> RawResponse:
         try:
+            if prepare is not None:
+                await prepare()
             answer = await route.handler(call)
             response = RawResponse(answer) if isinstance(answer, bytes) else answer
         except Failure as failure:
@@ -274,19 +305,6 @@ class Server:
         convert = self.__error_formats.get(path)
         return error if convert is None else convert(error)
 
-    async def __send(self, send: Send, response: RawResponse) -> None:
-        headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]
-        if response.stream is None:
-            headers.append((b"content-length", b"%d" % len(response.body)))
-            await send({"type": "http.response.start", "status": response.status, "headers": headers})
-            await send({"type": "http.response.body", "body": response.body})
-            return
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
-            async for piece in pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
     async def __serve_app(self, scope: Scope, receive: Receive, send: Send) -> None:
         complete, status, started = False, 499, time.perf_counter()
 
@@ -303,7 +321,7 @@ class Server:
         except PLUGIN_EXITS as error:
             if status != 499:
                 raise RuntimeError(described(error)) from error
-            await self.__send(send, self.__errors.raised(error, scope["path"]))
+            await self.__send(self.__errors.raised(error, scope["path"]), partial(_send_asgi, send))
             status = 500
         except Exception:
             if not complete:  # Starlette re-raises exceptions that ErrorResponses has logged and responded to
@@ -345,10 +363,15 @@ class _Route:
     metrics: RouteMetrics
 
 
-def _watch(receive: Receive, disconnected: list[bool]) -> asyncio.Task[None]:
-    task = asyncio.current_task()
-    assert task is not None
-    return asyncio.create_task(cancel_on_disconnect(receive, task, disconnected))
+async def _send_asgi(send: Send, status: int, headers: Headers, response: RawResponse) -> None:
+    if response.stream is None:
+        headers = [*headers, (b"content-length", b"%d" % len(response.body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    if response.stream is not None:
+        async with contextlib.aclosing(response.stream) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": response.body})
 
 
 CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST

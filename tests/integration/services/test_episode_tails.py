@@ -171,7 +171,7 @@ async def test_an_agent_of_another_framework_is_not_asked_and_the_page_says_why(
 async def test_with_a_run_token_an_agent_tells_only_those_who_have_it(stack: InProcessServers) -> None:
     task = await playing(stack)
     server: Any = stack.servers["agent"]
-    server._Server__token = "secret"
+    server._Server__token = b"Bearer secret"
     refused = await stack.transport.send("GET", f"http://agent:1/episodes/{EPISODE}", b"", {}, 5.0)
     allowed = {"authorization": "Bearer secret"}
     given = await stack.transport.send("GET", f"http://agent:1/episodes/{EPISODE}", b"", allowed, 5.0)
