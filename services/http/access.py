@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.request import Scope
 
+_OF_BROWSERS = frozenset({b"origin", b"sec-fetch-site"})
 _JSON_LINES = (b"application/x-ndjson", b"application/jsonl", b"application/json-lines")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 Headers = dict[bytes, bytes]
@@ -55,12 +56,13 @@ class Access:
             for name, value in scope["headers"]:
                 # The combined value of a repeated header never matches an expected value.
                 headers[name] = value if name not in headers else headers[name] + b", " + value
-        return (
-            self._foreign_user(scope)
-            or self._unknown_host(headers)
-            or self._foreign_page(scope["method"], headers)
-            or _wrong_content_type(scope["method"], headers)
-        )
+        if failure := self._foreign_user(scope) or self._unknown_host(headers):
+            return failure
+        # A request of a program, as almost all are.
+        if headers.get(b"content-type") == b"application/json" and not _OF_BROWSERS & headers.keys():
+            return None
+        method = scope["method"]
+        return self._foreign_page(method, headers) or _wrong_content_type(method, headers)
 
     def _foreign_user(self, scope: Scope) -> Failure | None:
         looked_up, uid = peer_of(scope)

