@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from pathlib import PurePath
 from typing import Any
 
@@ -249,10 +249,13 @@ class Gate:
     def reasons(self) -> list[str]:
         return list(self._reasons)
 
-    async def updated(self) -> None:
-        """Wait while a weight update runs. Called before each attempt of a model call, because a repeated one is
-        already behind the gate.
+    def update(self) -> Coroutine[Any, Any, None] | None:
+        """Return what waits for the end of a weight update; None if none runs. Called before each attempt of a model
+        call, because a repeated one is already behind the gate.
         """
+        return self._updated() if UPDATING in self._reasons else None
+
+    async def _updated(self) -> None:
         while UPDATING in self._reasons:
             await self._opened.wait()
 

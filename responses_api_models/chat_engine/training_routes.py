@@ -77,7 +77,7 @@ class TrainerApi:
             self._engines, loader, self.versions, self._gate, self._cpu, on_invalid, settings.weights_check
         )
         upstream.engine_model = lambda: self.versions.engine_model
-        upstream.ready = self._gate.updated
+        upstream.blocked = self._gate.update
         self._joining_engines = JoiningEngines(self._engines, loader, self.versions, self._gate, self._jobs)
         self._gate.resync = self._joining_engines.resync
         self._protocol = VllmControl(

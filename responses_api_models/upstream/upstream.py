@@ -30,6 +30,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Self, TypeVar
 
 import orjson
@@ -73,8 +74,8 @@ class Upstream:
         self.engine_model: Callable[[], str] = str
         """Returns the name under which engines currently serve the policy, instead of the model of the settings; empty
         if there is none."""
-        self.ready: Callable[[], Awaitable[None]] = _at_once
-        """Awaited before each attempt."""
+        self.blocked: Callable[[], Awaitable[None] | None] = _never
+        """Called before each attempt, which waits for what it returns."""
         self._tries = RetryingCaller(replicas, settings)
 
     def __repr__(self) -> str:
@@ -163,8 +164,8 @@ class Upstream:
         which wait while it does.
         """
         try:
-            async with asyncio.timeout(timeout_s):
-                await self.ready()
+            if (waiting := self.blocked()) is not None:
+                await asyncio.wait_for(waiting, timeout_s)
         except TimeoutError:
             detail = f"the model call waited longer than {timeout_s:g} s for a weight update"
             raise Failure(FailureKind.TIMEOUT, detail) from None
@@ -240,7 +241,7 @@ class Upstream:
         return self._secrets.sub(rb"\1***", body) if self._secrets else body
 
 
-async def _at_once() -> None:
+def _never() -> None:
     pass
 
 
@@ -457,6 +458,7 @@ def _forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, st
             yield name, value.decode("latin-1")
 
 
+@lru_cache(maxsize=1024)
 def _passes(name: str, named: frozenset[str], barred: tuple[str, ...]) -> bool:
     if name in named:
         return True
