@@ -44,8 +44,7 @@ from rollyard.services.responses import stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, encode_response, encode_row
-from rollyard.services.server.app import Context, Server
-from rollyard.services.server.failure_rows import with_failure_rows
+from rollyard.services.server.app import Context, Server, with_failure_rows
 from rollyard.services.server.settings import ServerSettings, settings_argument
 
 log = logging.getLogger(__name__)

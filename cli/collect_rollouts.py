@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 import uvloop
 from pydantic import Field
 
-from rollyard.cli.find_run import HeadServer, find_run, head_address
+from rollyard.cli.console import Display, display_for, keep_showing
 from rollyard.cli.options import Options, read_options, run_command
-from rollyard.cli.progress_bar import Display, display_for, keep_showing
 from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_keys import Shard
@@ -47,6 +46,7 @@ from rollyard.services.rollouts.collection import (
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import most_frequent_failure
+from rollyard.services.runtime.find_run import HeadServer, find_run, head_address
 from rollyard.services.runtime.process_setup import file_limit_of, raise_file_limit, tune_gc
 
 EXAMPLE = (

@@ -1,15 +1,22 @@
-"""Creates Rich consoles that escape control characters in all text (`records/terminal.py`)."""
+"""Shows a collection's progress: a bar in a terminal, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import time
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.segment import Segment
+from rich.table import Column
 from rich.text import Text
 
-from rollyard.records.terminal import plain, unwrapped
+from rollyard.records.scores import ClusteredMean
+from rollyard.records.terminal import duration, plain, unwrapped
+from rollyard.services.rollouts.progress import CollectionProgress
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -31,3 +38,113 @@ class _PlainConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(plain(segment.text), segment.style)
+
+
+PLAIN_EVERY_S = 10.0
+BAR_MIN_WIDTH = 10
+BAR_MAX_WIDTH = 24
+MIN_AGE_S = 1.0
+"""The age of the oldest rollout is shown only if it is at least this many seconds."""
+
+
+class Display(Protocol):
+    def show(self, progress: CollectionProgress) -> None: ...
+    def print_line(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class ProgressBar:
+    def __init__(self, expected: int) -> None:
+        self._progress = Progress(
+            TextColumn("rollouts", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=None, table_column=Column(min_width=BAR_MIN_WIDTH, max_width=BAR_MAX_WIDTH)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
+            console=console(sys.stderr),
+            auto_refresh=False,
+        )
+        self._task = self._progress.add_task("rollouts", total=expected, numbers="")
+        self._progress.start()
+
+    def show(self, progress: CollectionProgress) -> None:
+        done = f"rollouts {progress.measured}/{progress.expected} "
+        room = self._progress.console.width - len(done) - BAR_MIN_WIDTH - 3
+        self._progress.update(self._task, completed=progress.measured, numbers=numbers(progress, room))
+        self._progress.refresh()
+
+    def print_line(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+class PlainLines:
+    def __init__(self) -> None:
+        self._next = time.monotonic() + PLAIN_EVERY_S
+
+    def show(self, progress: CollectionProgress) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + PLAIN_EVERY_S
+            self.print_line(f"rollouts {progress.measured}/{progress.expected}  {numbers(progress)}")
+
+    def print_line(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+def display_for(expected: int) -> Display:
+    return ProgressBar(expected) if is_terminal(sys.stderr) else PlainLines()
+
+
+async def keep_showing(display: Display, progress: CollectionProgress) -> None:
+    while True:
+        display.show(progress)
+        await asyncio.sleep(0.25)
+
+
+def numbers(progress: CollectionProgress, room: int | None = None) -> str:
+    """Format the success rate, reward, speed, time left, failures and so on.
+
+    If they do not fit in `room` characters, the least important ones are omitted.
+    """
+    parts = _parts(progress)
+    while room is not None and len(parts) > 1 and sum(len(text) + 2 for _, text in parts) - 2 > room:
+        parts.remove(max(parts))
+    return "  ".join(text for _, text in parts)
+
+
+def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
+    """Return the parts in display order, each with a rank. If space is short, the highest ranks are dropped first."""
+    parts: list[tuple[int, str]] = []
+    means = progress.means(exact=False)
+    if means.success is not None:
+        parts.append((3, f"success {means.success.value:.1%}{_error(means.success)}"))
+    if means.reward is not None:
+        error = f" ± {means.reward.stderr:.2f}" if means.reward.stderr is not None else ""
+        parts.append((4, f"reward {means.reward.value:.2f}{error}"))
+    parts.append((0, f"{progress.rate:.1f}/s"))
+    if progress.eta_s is not None:
+        parts.append((1, f"{duration(progress.eta_s)} left"))
+    if progress.in_flight:
+        parts.append((5, f"{progress.in_flight} in flight"))
+    if progress.oldest_s >= MIN_AGE_S:
+        parts.append((6, f"oldest {duration(progress.oldest_s)}"))
+    if progress.drift:
+        parts.append((7, f"drift {progress.drift:.1%} of turns"))
+    if progress.failed_attempts:
+        parts.append((2, f"{progress.failed_attempts} failed"))
+    if progress.failed:
+        parts.append((2, f"{progress.failed} abandoned"))
+    return parts
+
+
+def _error(rate: ClusteredMean) -> str:
+    """Format the standard error as ` ± 2.1%`; rates of 0% and 100%, which have none, get a confidence bound instead."""
+    if rate.stderr is not None:
+        return f" ± {rate.stderr:.1%}"
+    if rate.value not in (0.0, 1.0) or (interval := rate.share_interval) is None:
+        return ""
+    return f" (at most {interval[1]:.1%})" if rate.value == 0 else f" (at least {interval[0]:.1%})"

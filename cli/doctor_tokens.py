@@ -13,7 +13,6 @@ import uvloop
 from pydantic import Field
 
 from rollyard.cli.doctor_machine import temporary_stack
-from rollyard.cli.find_run import find_run
 from rollyard.cli.options import Options, names_of, read_options, unknown_option
 from rollyard.records.errors import OperatorError
 from rollyard.records.run_types import Keys
@@ -25,6 +24,7 @@ from rollyard.services.config.plugins import search_roots
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.runtime.find_run import find_run
 
 EXAMPLE = "ng_doctor tokens responses_api_models/vllm_model/configs/vllm_model.yaml"
 MODELS = "responses_api_models"

@@ -21,10 +21,17 @@ from pydantic import ConfigDict, Field
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 
-from rollyard.cli.config_arguments import check_key, config_path, is_server_setting
-from rollyard.cli.console import console, is_terminal
-from rollyard.cli.options import Options, option_name, read_command_line, read_options, run_command
-from rollyard.cli.progress_bar import BAR_MAX_WIDTH, BAR_MIN_WIDTH, PLAIN_EVERY_S
+from rollyard.cli.console import BAR_MAX_WIDTH, BAR_MIN_WIDTH, PLAIN_EVERY_S, console, is_terminal
+from rollyard.cli.options import (
+    Options,
+    check_key,
+    config_path,
+    is_server_setting,
+    option_name,
+    read_command_line,
+    read_options,
+    run_command,
+)
 from rollyard.launchers.evaluation.control import Action, ControlRequests, FoundEval, Started, detached, find_eval
 from rollyard.launchers.evaluation.eval_config import EvalConfig, VllmSettings, load_eval_config
 from rollyard.launchers.evaluation.eval_state import FINAL, EvalFolder, EvalState

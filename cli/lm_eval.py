@@ -15,7 +15,6 @@ from typing import Any
 import uvloop
 from pydantic import Field
 
-from rollyard.cli.find_run import find_run
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.launchers.evaluation.checkpoints import LocalSource, S3Source, Source
 from rollyard.launchers.evaluation.lm_eval import Harness, LmEvaluator, Model, check_task_names
@@ -35,6 +34,7 @@ from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.runtime.find_run import find_run
 
 EXAMPLE = (
     "ng_lm_eval --model-server policy_model --model Qwen/Qwen3-4B --benchmarks gsm8k:8,ifeval --output-dir results/eval"

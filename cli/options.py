@@ -29,6 +29,7 @@ from rollyard.services.config.overrides import (
     pieces,
     refuse_secrets,
 )
+from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
 from rollyard.services.server.settings import (
     COMMAND_LINE,
     alternatives,
@@ -553,3 +554,30 @@ def folder_names(arguments: Sequence[str | Path]) -> list[str]:
     """Return the names of the folders, if all arguments are folders with different names; otherwise an empty list."""
     names = [Path(argument).resolve().name for argument in arguments if Path(argument).is_dir()]
     return names if len(set(names)) == len(arguments) else []
+
+
+def config_path(files: Sequence[str], named: str | None) -> str | None:
+    """Return the config file among the arguments. Raises OperatorError if there are several, or if it is not YAML."""
+    given = [*files, *([named] if named else [])]
+    if len(given) > 1:
+        raise OperatorError(f"expected one config file, found {' and '.join(map(repr, given))}")
+    for file in files:
+        if not file.endswith((".yaml", ".yml")):
+            raise OperatorError(f"cannot read the argument {file!r}; expected a config file (.yaml) or --key value")
+    return given[0] if given else None
+
+
+def is_server_setting(override: ConfigOverride) -> bool:
+    """Return whether the key is one of a server's settings: `agent.responses_api_agents.game_agent.max_steps`."""
+    return override.key.count(".") > 1 and override.key.split(".")[1] in (*FAMILIES, *FAMILY_ALIASES)
+
+
+def check_key(override: ConfigOverride, known: Sequence[str], below: Mapping[str, Collection[str]]) -> None:
+    """Raise OperatorError if the key is neither `known` nor a server's setting.
+
+    `below`: key -> keys of its mapping, which are suggested if one is given without the first key.
+    """
+    if override.top in known or is_server_setting(override):
+        return
+    nested = {name: f"{parent}.{name}" for parent, names in below.items() for name in names}
+    raise OperatorError(unknown_option(override, known, nested))

@@ -30,10 +30,9 @@ from rollyard.analysis.report.html import html
 from rollyard.analysis.report.markdown import markdown
 from rollyard.analysis.report.terminal_summary import summary, task_rows
 from rollyard.analysis.viewer.series import read_series
-from rollyard.cli.console import console, is_terminal
+from rollyard.cli.console import PLAIN_EVERY_S, console, is_terminal
 from rollyard.cli.file_steps import file_steps
 from rollyard.cli.options import Options, read_options, run_command
-from rollyard.cli.progress_bar import PLAIN_EVERY_S
 from rollyard.records.data_files import DataFile, DataFiles
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import replace

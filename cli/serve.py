@@ -24,7 +24,7 @@ from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.script import EXIT_DONE
 from rollyard.records.types import Json
 from rollyard.services.config.load import find_config, read_yaml
-from rollyard.services.config.plugins import ALIASES, search_roots
+from rollyard.services.config.plugins import FAMILY_ALIASES, search_roots
 from rollyard.services.interop.environment import ServedEnvironment, TaskList, open_environment
 from rollyard.services.interop.openenv import openenv_app
 from rollyard.services.interop.ors import ors_app
@@ -125,7 +125,7 @@ def _stack(options: ServeOptions, overrides: list[str]) -> RunningStack:
 def _without_agents(path: Path) -> Json:
     """Return the config without its agents, so that it needs no policy."""
     tree: Any = OmegaConf.to_container(read_yaml(path), resolve=False)
-    agents = {"agents", *(alias for alias, family in ALIASES.items() if family == "agents")}
+    agents = {"agents", *(alias for alias, family in FAMILY_ALIASES.items() if family == "agents")}
     return {name: node for name, node in tree.items() if not (isinstance(node, dict) and agents & node.keys())}
 
 

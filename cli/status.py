@@ -18,7 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rollyard.cli.console import console, is_terminal
-from rollyard.cli.find_run import HeadServer, PrintLine, find_run, head_address, on_stderr, without_repeats
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.activity import Collection, StageActivity
 from rollyard.records.errors import Failure, RunError
@@ -28,6 +27,7 @@ from rollyard.records.terminal import duration, plain_line
 from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym import fetch_nemo_gym_snapshot
+from rollyard.services.runtime.find_run import HeadServer, PrintLine, find_run, head_address, on_stderr, without_repeats
 
 EXAMPLE = "ng_status --watch"
 INTERVAL_S = 1.0

@@ -11,8 +11,16 @@ from typing import ClassVar, Literal
 import orjson
 from pydantic import Field
 
-from rollyard.analysis.tracking.rollout_metrics import COLUMNS, ProgressFile, RolloutMetrics, RolloutSample, rows
-from rollyard.analysis.tracking.tracker import MlflowTracker, Tracker, WandbTracker
+from rollyard.analysis.tracking import (
+    COLUMNS,
+    MlflowTracker,
+    ProgressFile,
+    RolloutMetrics,
+    RolloutSample,
+    Tracker,
+    WandbTracker,
+    rows,
+)
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_file import read_status

@@ -18,9 +18,8 @@ from anyio.from_thread import start_blocking_portal
 from pydantic import BaseModel, ConfigDict
 
 from rollyard.analysis.metrics.training_steps import MetricsFile
-from rollyard.analysis.tracking.tracker import MlflowTracker, WandbTracker
-from rollyard.cli.config_arguments import check_key, config_path, is_server_setting
-from rollyard.cli.options import Options, read_command_line, run_command
+from rollyard.analysis.tracking import MlflowTracker, WandbTracker
+from rollyard.cli.options import Options, check_key, config_path, is_server_setting, read_command_line, run_command
 from rollyard.records.script import EXIT_DONE, EXIT_INTERRUPTED, own_command, run_foreground
 from rollyard.records.terminal import plain_line, pluralize
 from rollyard.services.config.overrides import refuse_secrets

@@ -27,7 +27,6 @@ from rollyard.analysis.viewer.series import SeriesSource, files_as_series, train
 from rollyard.analysis.viewer.token_texts import TokenDecoder, load_tokenizer
 from rollyard.analysis.viewer.training import TrainingFolder, TrainingIndex
 from rollyard.cli.file_steps import file_steps
-from rollyard.cli.find_run import find_run
 from rollyard.cli.listening_token import listening_token
 from rollyard.cli.options import Options, read_options, rollout_files, run_command
 from rollyard.records.errors import Failure, OperatorError, RunError
@@ -44,6 +43,7 @@ from rollyard.services.http.access import Access, KnownHosts, is_loopback
 from rollyard.services.http.listener import listening
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.runtime.exposure import owner_of_port
+from rollyard.services.runtime.find_run import find_run
 from rollyard.services.runtime.hosting import bind
 
 log = logging.getLogger(__name__)

@@ -50,8 +50,7 @@ from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_t
 from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import check_graded
-from rollyard.services.server.app import Context, Server
-from rollyard.services.server.failure_rows import with_failure_rows
+from rollyard.services.server.app import Context, Server, with_failure_rows
 from rollyard.services.server.settings import ServerSettings
 
 _RUN, _SESSION_END = RUN_HEADER.encode(), SESSION_END_HEADER.encode()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PLUGINS = ("resources_servers", "responses_api_models", "agents")
-PACKAGES = ("records", "services", *PLUGINS, "analysis", "launchers", "training", "cli", "interop")
+PACKAGES = ("records", "services", *PLUGINS, "analysis", "launchers", "training", "cli")
 """The folders of the product, to which links in src/rollyard lead."""
 TEST_PACKAGES = ("tests", "benchmarks", "examples")
 
@@ -21,7 +21,7 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
             name = _name(path.relative_to(root))
             found[name if package in TEST_PACKAGES else f"rollyard.{name}"] = path.relative_to(root)
     own = root / "src" / "rollyard"
-    for path in (*own.glob("*.py"), *(own / "testing").rglob("*.py")):
+    for path in own.rglob("*.py"):  # what the links in it lead to is above
         found[_name(path.relative_to(own.parent))] = path.relative_to(root)
     return found
 

@@ -141,7 +141,7 @@ class Tree:
     def is_inside(self, folder: str, packages: set[str]) -> bool:
         """True for one of these packages, and for a folder without Python code below one."""
         while folder and folder not in packages:
-            if (self.root / folder / "__init__.py").exists():
+            if any((self.root / folder).glob("*.py")):
                 return False
             folder = folder.rpartition("/")[0]
         return bool(folder)

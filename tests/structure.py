@@ -41,12 +41,13 @@ PART_OF_FOLDER = {
     "launchers": "launch",
     "training": "learn",
     "cli": "cli",
+    "interop": "learn",
 }
 """The part of a folder at the root. What is in src/rollyard itself is the part `api`."""
 TARGETS = {
-    "lines of product Python": (119_505, 85_000),
-    "its files": (1_301, 450),
-    "its folders": (141, 45),
+    "lines of product Python": (121_382, 85_000),
+    "its files": (1_325, 450),
+    "its folders": (145, 45),
     "lines of the viewer's scripts and styles": (7_684, 5_500),
     "lines of tests": (102_760, 65_000),
     "circles of modules": (0, 0),
@@ -70,7 +71,8 @@ counts them in another way, 388 with a target of 150: the target here is the sam
 def modules() -> dict[str, Path]:
     """Every module of the package by its dotted name, reached through the links in src/rollyard."""
     files = modules_of_checkout().items()
-    return {name: SOURCE / "rollyard" / path for name, path in files if path.parts[0] in PACKAGES}
+    linked = {name: SOURCE / "rollyard" / path for name, path in files if path.parts[0] in PACKAGES}
+    return linked | {name: ROOT / path for name, path in files if path.parts[0] == "src"}
 
 
 class Source(NamedTuple):

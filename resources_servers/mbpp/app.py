@@ -13,10 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.records.types import Json
 from rollyard.resources_servers.answers.extraction import cut
+from rollyard.resources_servers.answers.programs import ProgramEnvironment, ProgramSettings, find, parsed_row, score
 from rollyard.resources_servers.answers.prompts import chat, completion
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
-from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, parsed_row, score
-from rollyard.resources_servers.python_answers.program_extraction import find
 from rollyard.services.sandbox.records import MAX_TIMES, Trial
 
 

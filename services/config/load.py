@@ -32,7 +32,7 @@ from rollyard.services.config.nemo_gym import (
     with_roots_of,
 )
 from rollyard.services.config.overrides import ConfigOverride, apply
-from rollyard.services.config.plugins import ALIASES, FAMILIES
+from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_entries import ServerEntries, check_references
 from rollyard.services.server.settings import dashed
@@ -74,7 +74,7 @@ def find_config(path: str, roots: Sequence[Path]) -> Path:
 
 def _known_configs(root: Path) -> Iterator[Path]:
     yield from (root / "configs").glob("*.yaml")
-    for family in (*FAMILIES, *ALIASES):
+    for family in (*FAMILIES, *FAMILY_ALIASES):
         yield from (root / family).glob("*/configs/*.yaml")
 
 
@@ -179,8 +179,8 @@ def _check_top_level_keys(tree: DictConfig, overrides: Sequence[ConfigOverride],
         if override.top in known:
             continue
         nested_key = override.key.partition(".")[2].partition(".")[0]
-        names_a_family = nested_key in {*FAMILIES, *ALIASES} or (
-            isinstance(override.value, dict) and bool({*FAMILIES, *ALIASES} & override.value.keys())
+        names_a_family = nested_key in {*FAMILIES, *FAMILY_ALIASES} or (
+            isinstance(override.value, dict) and bool({*FAMILIES, *FAMILY_ALIASES} & override.value.keys())
         )
         if override.adds and names_a_family:
             continue  # the command line defines an entire server

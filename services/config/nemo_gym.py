@@ -19,7 +19,7 @@ from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.overrides import ConfigOverride
-from rollyard.services.config.plugins import ALIASES, FAMILIES, folder_names
+from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES, folder_names
 from rollyard.services.config.run_config import ForeignProgram, ServerSpec
 from rollyard.services.http.access import is_loopback
 from rollyard.services.server.settings import ServerSettings, parse_settings
@@ -108,7 +108,7 @@ def _assigns_server(text: str) -> bool:
 def root_of(file: Path) -> Path | None:
     """Return the nearest folder above `file` that contains a folder of a server family; None if there is none."""
     for parent in file.absolute().parents[1:]:
-        if any((parent / name).is_dir() for name in (*FAMILIES, *ALIASES)):
+        if any((parent / name).is_dir() for name in (*FAMILIES, *FAMILY_ALIASES)):
             return parent
     return None
 

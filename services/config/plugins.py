@@ -113,7 +113,7 @@ def _paths_of(module: ModuleType) -> list[str]:
 
 
 FAMILIES = ("resources_servers", "responses_api_models", "agents")
-ALIASES = {"responses_api_agents": "agents"}
+FAMILY_ALIASES = {"responses_api_agents": "agents"}
 """NeMo Gym's name for a family -> Rollyard's name for it."""
 
 ENTRY_POINTS = "rollyard.server_roots"
@@ -167,7 +167,7 @@ def _root_of_package(point: EntryPoint) -> Path:
 
 
 def folder_names(family: str) -> list[str]:
-    return [family, *(alias for alias, name in ALIASES.items() if name == family)]
+    return [family, *(alias for alias, name in FAMILY_ALIASES.items() if name == family)]
 
 
 def find_folders(family: str, implementation: str, roots: Sequence[Path]) -> list[Path]:

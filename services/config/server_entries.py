@@ -14,7 +14,7 @@ from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json, ServerRef
 from rollyard.services.config import nemo_gym
-from rollyard.services.config.plugins import ALIASES, FAMILIES, find_folder, find_folders, load_server
+from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES, find_folder, find_folders, load_server
 from rollyard.services.config.run_config import ServerSpec, servers_named
 from rollyard.services.config.venv import needs_isolation
 from rollyard.services.server.settings import (
@@ -104,7 +104,7 @@ class ServerEntries:
         """Return the servers. Raises OperatorError for the first invalid entry."""
         found = []
         for name, key, implementation, raw in list(self._entries()):
-            spec = self._server(name, ALIASES.get(key, key), implementation, raw)
+            spec = self._server(name, FAMILY_ALIASES.get(key, key), implementation, raw)
             if (spec.implementation, spec.raw) != (implementation, raw):
                 self._tree[name] = {key: {spec.implementation: spec.raw}}
             found.append(spec)
@@ -113,7 +113,9 @@ class ServerEntries:
     def _entries(self) -> Iterator[tuple[str, str, str, Json]]:
         """Yield name, family as written, implementation and settings of each entry."""
         for name, node in self._tree.items():
-            families = [key for key in node if ALIASES.get(key, key) in FAMILIES] if isinstance(node, dict) else []
+            families = (
+                [key for key in node if FAMILY_ALIASES.get(key, key) in FAMILIES] if isinstance(node, dict) else []
+            )
             if not families:
                 if hint := _family_hint(node):
                     raise OperatorError(f"{name} has no server family; found {', '.join(map(str, node))}{hint}")
@@ -236,7 +238,7 @@ def _family_hint(node: Any) -> str:
     ((key, below),) = node.items()
     if not isinstance(below, dict) or len(below) != 1 or not isinstance(next(iter(below.values())), dict | None):
         return ""
-    return did_you_mean(str(key), (*FAMILIES, *ALIASES))
+    return did_you_mean(str(key), (*FAMILIES, *FAMILY_ALIASES))
 
 
 _USUAL_FAMILY = {"resources_server": "resources_servers", "model_server": "responses_api_models"}
@@ -258,7 +260,7 @@ def check_references(servers: Sequence[ServerSpec]) -> None:
                 hint = did_you_mean(name, families)
                 reference = f"{spec.name}.{key} refers to {name!r}"
                 raise OperatorError(f"{reference}, which is not a server in this run{hint} (available: {known})")
-            expected = ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key.rpartition(".")[2])
+            expected = FAMILY_ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key.rpartition(".")[2])
             if expected is not None and families[name] != expected:
                 raise OperatorError(
                     f"{spec.name}.{key} refers to {name!r}, which belongs to {families[name]}; expected {expected}"

@@ -18,7 +18,7 @@ from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Directory, Heartbeat, Registration, RunOrigin, ServerCode, ServerInstance
 from rollyard.records.types import Json
-from rollyard.services.config.plugins import ALIASES
+from rollyard.services.config.plugins import FAMILY_ALIASES
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.http.access import own_uid, peer_of
@@ -42,7 +42,7 @@ _GAUGES = {
 """Metrics of a collection: the end of the name, the help text, and further labels."""
 MAX_COLLECTIONS = 16
 """Maximum number of collections to keep. The one that reported least recently is dropped first."""
-_NEMO_GYM_NAMES = {name: alias for alias, name in ALIASES.items()}
+_NEMO_GYM_NAMES = {name: alias for alias, name in FAMILY_ALIASES.items()}
 M = TypeVar("M", bound=BaseModel)
 
 

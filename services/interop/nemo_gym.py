@@ -22,7 +22,7 @@ from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Directory, HeadFile, Keys, ServerCode, ServerInstance
 from rollyard.records.types import Json, Record
-from rollyard.services.config.plugins import ALIASES, FAMILIES
+from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
 from rollyard.services.config.run_config import servers_named
 from rollyard.services.head.registry_client import Registry, RegistryClient, run_id_of
 from rollyard.services.head.run_snapshot import RunSnapshot
@@ -158,7 +158,7 @@ def _server_of(node: Any) -> tuple[str, str, Json] | None:
     if not isinstance(node, dict):
         return None
     for key, implementations in node.items():
-        family = ALIASES.get(key, key)
+        family = FAMILY_ALIASES.get(key, key)
         if family not in FAMILIES or not isinstance(implementations, dict):
             continue
         for implementation, raw in implementations.items():
@@ -198,7 +198,7 @@ async def _instance(transport: Transport, process: NemoGymProcess) -> ServerInst
             timed_out = failure.kind is FailureKind.TIMEOUT
     return ServerInstance(
         process_name=process.process_name,
-        server_type=ALIASES.get(process.server_type, process.server_type),
+        server_type=FAMILY_ALIASES.get(process.server_type, process.server_type),
         name=process.name,
         server_name=process.process_name,
         dir_path=process.dir_path or "",

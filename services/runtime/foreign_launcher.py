@@ -23,7 +23,7 @@ from rollyard.records.run_types import Heartbeat, Launch, Registration
 from rollyard.records.search_path import IMPORT_ROOT, INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.nemo_gym import LAUNCH_KEYS, installed_version, is_installed
-from rollyard.services.config.plugins import ALIASES
+from rollyard.services.config.plugins import FAMILY_ALIASES
 from rollyard.services.config.run_config import ForeignProgram, RunConfig, ServerSpec
 from rollyard.services.config.server_code import server_code
 from rollyard.services.config.venv import cache_folder
@@ -40,7 +40,7 @@ NAME_VARIABLE = "NEMO_GYM_CONFIG_PATH"
 MAX_BYTES = 128 * 1024 - 64
 """Linux limits each environment variable to 128 KiB, with its name."""
 _OWN_KEYS = frozenset({*LAUNCH_KEYS, "start_timeout_s", "replicas", "url"})
-_THEIR_FAMILIES = {own: theirs for theirs, own in ALIASES.items()}
+_THEIR_FAMILIES = {own: theirs for theirs, own in FAMILY_ALIASES.items()}
 _DEFAULTS: Json = {
     "use_absolute_ip": False,
     "port_range_low": 10_001,

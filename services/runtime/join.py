@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError, did_you_mean
 from rollyard.records.run_types import Directory, Keys, Launch
 from rollyard.records.types import Json
-from rollyard.services.config.plugins import ALIASES, FAMILIES
+from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.access import is_loopback
@@ -161,10 +161,10 @@ def _derive(token: str, purpose: str) -> str:
 
 def select_servers(servers: Sequence[ServerSpec], only: Sequence[str]) -> list[ServerSpec]:
     """Return the servers whose name or family is in `only`. Raises OperatorError on unknown names."""
-    families = {ALIASES.get(name, name) for name in only} & set(FAMILIES)
+    families = {FAMILY_ALIASES.get(name, name) for name in only} & set(FAMILIES)
     names = {spec.name for spec in servers}
     for name in only:
-        if name not in names and ALIASES.get(name, name) not in families:
+        if name not in names and FAMILY_ALIASES.get(name, name) not in families:
             known = [*sorted(names), *FAMILIES]
             hint = did_you_mean(name, known)
             raise OperatorError(f"--only {name!r} is neither a server nor a family{hint} (known: {', '.join(known)})")

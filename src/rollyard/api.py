@@ -34,7 +34,6 @@ from rollyard.arguments import (
     check,
     python_words,
 )
-from rollyard.cli.find_run import find_run
 from rollyard.collection_summary import CollectionSummary, summary_of
 from rollyard.records.data_files import DataFiles, TemporaryCopy
 from rollyard.records.errors import OperatorError
@@ -53,6 +52,7 @@ from rollyard.services.interop.nemo_gym import clients_of
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, agents_of
 from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.services.runtime.exposure import check_exposure
+from rollyard.services.runtime.find_run import find_run
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
 
 log = logging.getLogger("rollyard")

@@ -19,9 +19,8 @@ from rich.text import Text
 
 from rollyard.cli import prepare_data, reward_profile
 from rollyard.cli.collect_rollouts import summary
-from rollyard.cli.console import console
+from rollyard.cli.console import PlainLines, ProgressBar, console
 from rollyard.cli.options import Options, run_command
-from rollyard.cli.progress_bar import PlainLines, ProgressBar
 from rollyard.cli.status import view
 from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError

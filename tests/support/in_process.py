@@ -10,10 +10,9 @@ from rollyard.agents.base import Agent
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment
 from rollyard.services.server.app import Context, Server
-from rollyard.testing import InProcessServers, in_process_servers, says
-from rollyard.testing.in_process import KEYS, agent_server, environment_server
-from rollyard.testing.scripted_model import Script as StrictScript
-from rollyard.testing.scripted_model import calls as call_item
+from rollyard.testing import KEYS, InProcessServers, agent_server, environment_server, in_process_servers, says
+from rollyard.testing import Script as StrictScript
+from rollyard.testing import calls as call_item
 
 __all__ = ["KEYS", "InProcessServers", "Script", "agent", "calls", "environment", "in_process_servers", "says"]
 

@@ -17,8 +17,7 @@ from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.inspect_task import prepare
 from rollyard.resources_servers.inspect_task.app import InspectTask
-from rollyard.testing import Rollout, calls, play
-from rollyard.testing.in_process import environment_server, in_process_servers
+from rollyard.testing import Rollout, calls, environment_server, in_process_servers, play
 from tests.external.inspect import inspect_tasks
 from tests.support.commands import command, ng_run
 from tests.support.waiting import deadline_s

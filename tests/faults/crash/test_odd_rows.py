@@ -19,8 +19,8 @@ from rollyard.analysis.report.document import Report
 from rollyard.analysis.report.html import html
 from rollyard.analysis.report.markdown import markdown
 from rollyard.analysis.report.terminal_summary import task_rows
-from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics, RolloutSample
-from rollyard.analysis.tracking.rollout_metrics import rows as tail_rows
+from rollyard.analysis.tracking import RolloutMetrics, RolloutSample
+from rollyard.analysis.tracking import rows as tail_rows
 from rollyard.analysis.viewer.export import export
 from rollyard.analysis.viewer.library import FileIndex
 from rollyard.analysis.viewer.rollout_list import SORTS, Query

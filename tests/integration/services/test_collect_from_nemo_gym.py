@@ -13,8 +13,7 @@ from fastapi.responses import JSONResponse
 
 import rollyard
 from rollyard.analysis.metrics.load import load
-from rollyard.analysis.tracking.rollout_metrics import RolloutMetrics
-from rollyard.cli.find_run import find_run
+from rollyard.analysis.tracking import RolloutMetrics
 from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError
 from rollyard.records.errors import RunError
@@ -23,6 +22,7 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.aggregate_metrics import aggregate
 from rollyard.services.interop.nemo_gym import NemoGymHead, fetch_nemo_gym_snapshot
 from rollyard.services.rollouts.collection import CollectionPlan
+from rollyard.services.runtime.find_run import find_run
 from rollyard.training.groups import EndingRules, Treatment
 from rollyard.training.train import evaluation_metrics
 from tests.support.fixtures import http_transport

@@ -15,8 +15,8 @@ import pytest
 import uvloop
 
 import rollyard
-from rollyard.cli.find_run import find_run
 from rollyard.errors import OperatorError, RunError
+from rollyard.services.runtime.find_run import find_run
 from rollyard.services.runtime.run_dir import running_heads
 
 MODEL: dict[str, Any] = {"policy_model": {"responses_api_models": {"builtin_model": {}}}}

@@ -13,8 +13,7 @@ from rollyard import BadTask, Environment, EnvironmentSettings, ToolResult, Turn
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.errors import Failure, OperatorError
 from rollyard.records.search_path import INSTALLED
-from rollyard.testing import calls, load, play, says
-from rollyard.testing.scripted_model import Turns
+from rollyard.testing import Turns, calls, load, play, says
 
 
 class Settings(EnvironmentSettings):

@@ -29,7 +29,7 @@ from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.records.run_types import ServerInstance
 from rollyard.records.types import Json
 from rollyard.services.config.load import config_files, load, read_yaml
-from rollyard.services.config.plugins import ALIASES, FAMILIES, search_roots
+from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES, search_roots
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.run_snapshot import fetch_instances
 from rollyard.services.runtime.run_dir import running_heads
@@ -218,7 +218,7 @@ def _head_port(given: Any) -> int:
         raise OperatorError(f"{HEAD_SERVER_KEY_NAME} is {given!r}; expected {{host: ..., port: ...}}") from error
 
 
-_THEIRS = {name: alias for alias, name in ALIASES.items()}
+_THEIRS = {name: alias for alias, name in FAMILY_ALIASES.items()}
 _DEADLINE_S = 10.0
 
 
@@ -241,7 +241,7 @@ def get_global_config_dict() -> DictConfig:
 
 def _in_their_form(node: Any) -> Any:
     """Return a server's entry with NeMo Gym's name of its family and its entrypoint; anything else unchanged."""
-    if not isinstance(node, dict) or not {ALIASES.get(str(key), key) for key in node} & set(FAMILIES):
+    if not isinstance(node, dict) or not {FAMILY_ALIASES.get(str(key), key) for key in node} & set(FAMILIES):
         return node
     return {
         _THEIRS.get(family, family): {

@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.analysis.tracking.rollout_metrics import (
-    COLUMNS,
-    MAX_LENGTH,
-    RolloutMetrics,
-    RolloutSample,
-    conversation,
-    rows,
-)
-from rollyard.analysis.tracking.tracker import flat
+from rollyard.analysis.tracking import COLUMNS, MAX_LENGTH, RolloutMetrics, RolloutSample, conversation, flat, rows
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json

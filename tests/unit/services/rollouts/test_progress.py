@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.analysis.metrics.estimators import clustered_mean
-from rollyard.cli.progress_bar import numbers
+from rollyard.cli.console import numbers
 from rollyard.records.scores import ClusteredMean, t_975
 from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
