@@ -8,6 +8,7 @@ ENVS     := .venv-envs
 VERIFIERS := .venv-verifiers
 NEMO_GYM := .venv-nemo-gym
 INSPECT  := .venv-inspect
+JS       := tests/viewer_js/node_modules
 BIN      := $(VENV)/bin
 READY    := $(VENV)/.ready
 DEV      := $(VENV)/.dev
@@ -143,8 +144,12 @@ test-ray: $(EXTERNAL)/.ready  ## test real Ray clusters; as root, also with two 
 test-browser: $(EXTERNAL)/.ready  ## test the viewer in Chromium and Firefox (apt-get install chromium firefox-esr fonts-dejavu-core)
 	$(EXTERNAL)/bin/python -m pytest -n 2 --dist loadfile tests/external/browser $(SMOKE)
 
-test-js:  ## test the viewer's pure functions (node 18 or newer; no browser)
+test-js: $(JS)/.ready  ## test the viewer's pure functions and the types of its scripts (node 18 or newer; no browser)
 	node --test tests/viewer_js/*.test.mjs
+
+$(JS)/.ready: tests/viewer_js/package-lock.json
+	npm ci --no-audit --no-fund --prefix tests/viewer_js
+	@touch $@
 
 pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer in docs/pictures
 	$(EXTERNAL)/bin/python -m tests.external.browser.screenshots

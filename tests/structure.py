@@ -198,7 +198,7 @@ def _lines(paths: Iterable[Path]) -> int:
 
 def _files(folder: Path, *endings: str) -> list[Path]:
     found = (path for ending in endings for path in folder.rglob(f"*{ending}"))
-    return [path for path in found if not {"vendor", "__pycache__"} & set(path.parts)]
+    return [path for path in found if not {"vendor", "node_modules", "__pycache__"} & set(path.parts)]
 
 
 def measured() -> dict[str, int]:

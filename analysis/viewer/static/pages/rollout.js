@@ -103,7 +103,7 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
   };
   const moveTurn = (by) => {
     const starts = outlineOf(events).map((entry) => entry.index);
-    const at = Number(document.activeElement?.closest?.('[data-index]')?.dataset.index ?? -1);
+    const at = Number(/** @type {HTMLElement | null} */ (document.activeElement?.closest('[data-index]'))?.dataset.index ?? -1);
     const here = starts.findLastIndex((index) => index <= at);
     const between = by < 0 && here >= 0 && at > starts[here];
     goToEvent(starts[Math.max(0, Math.min(starts.length - 1, between ? here : here + by))]);

@@ -121,10 +121,11 @@ function parseSvg(svg) {
  */
 function nodes(element, make = h) {
   if (!TAGS.has(element?.localName)) return null;
+  /** @type {Record<string, string>} */
   const props = {};
   for (const { name, value } of element.attributes) {
     if (ATTRIBUTES.has(name) || (name === 'href' && value.startsWith('#/'))) props[name] = value;
   }
-  const children = [...element.childNodes].map((child) => (child.nodeType === Node.TEXT_NODE ? child.data : nodes(child, make)));
+  const children = [...element.childNodes].map((child) => (child instanceof Text ? child.data : nodes(/** @type {Element} */ (child), make)));
   return make(element.localName, props, children);
 }

@@ -103,7 +103,7 @@ function useMatches(conversation, find, first) {
 
 /** The index of the event that contains the range. @param {Range} range */
 function eventOf(range) {
-  return Number(range.startContainer.parentElement?.closest('[data-index]')?.dataset.index ?? -1);
+  return Number(/** @type {HTMLElement | null} */ (range.startContainer.parentElement?.closest('[data-index]'))?.dataset.index ?? -1);
 }
 
 function mark(name, ranges) {
@@ -142,13 +142,15 @@ function rangesOf(root, find) {
 function textBlocks(root) {
   const accept = (node) => (node.parentElement.closest('header, button, summary, .readout') ? NodeFilter.FILTER_REJECT : NodeFilter.FILTER_ACCEPT);
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT, accept);
+  /** @type {Text[][]} */
   const blocks = [];
   let last = null;
   while (walker.nextNode()) {
     const block = walker.currentNode.parentElement.closest(BLOCKS);
     if (!block) continue;
-    if (block === last) blocks.at(-1).push(walker.currentNode);
-    else blocks.push([walker.currentNode]);
+    const node = /** @type {Text} */ (walker.currentNode);
+    if (block === last) blocks.at(-1).push(node);
+    else blocks.push([node]);
     last = block;
   }
   return blocks;

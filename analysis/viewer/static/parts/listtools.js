@@ -141,7 +141,7 @@ function ViewMenu({ query, file, open }) {
     summary.current.focus();
   };
   const undo = () => {
-    report(saveView(...before), `${before[0]} is as before.`);
+    report(saveView(before[0], before[1]), `${before[0]} is as before.`);
     setBefore(null);
     summary.current.focus();
   };

@@ -33,6 +33,7 @@ function part(kind, ...children) {
   return { kind, children: children.flat().filter((child) => child !== '') };
 }
 
+/** @param {Segment} segment */
 function partsOf({ kind, text, language, body }) {
   if (kind === 'grid') return [part('grid', text)];
   if (kind === 'table') return [table(text.split('\n'))];
@@ -213,7 +214,7 @@ export function segments(text, fence = '') {
       continue;
     }
     flush();
-    found.push(special.segment);
+    found.push(/** @type {Segment} */ (special.segment));
     at = special.end;
     open = at;
   }
@@ -280,6 +281,7 @@ function withoutGrids(lines) {
   const found = [];
   let chunk = [];
   const flush = () => {
+    /** @type {Segment | null} */
     let last = null;
     for (const { text, grid } of chunk.length ? pieces(chunk.join('\n')) : []) {
       const kind = grid && !isMarkup(text) ? 'grid' : 'prose';

@@ -154,6 +154,7 @@ function head(text, most) {
 export function placeOf(events, pieces, call, position) {
   const calls = tokenCalls(events);
   if (!calls[call]) return null;
+  /** @type {{event: number, piece: number, first: number} | null} */
   let best = null;
   for (let event = (calls[call - 1]?.index ?? -1) + 1; event <= calls[call].index; event += 1) {
     (pieces[event] ?? []).forEach((piece, index) => {
