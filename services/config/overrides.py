@@ -1,4 +1,7 @@
-"""Command-line overrides: Hydra's override parser, with readable messages for arguments that it cannot parse."""
+"""Command-line overrides: Hydra's override parser, with readable messages for arguments that it cannot parse.
+
+Hydra is imported where it is used: its import takes a third of the start of a command.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override as HydraOverride
-from hydra.core.override_parser.types import OverrideType, Quote, QuotedString
-from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import GrammarParseError, OmegaConfBaseException
+from typing import TYPE_CHECKING, Any
 
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.services.server.settings import REDACTED, is_secret, redacted_at, without_credentials
 
-_VALUE_OPERATIONS = {OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD}
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override as HydraOverride
+    from omegaconf import DictConfig
+
 _HEADERS = re.compile(r"headers$", re.IGNORECASE)
 _SECRET_INSIDE = re.compile(
     r"""((?:^|[\s{,._\-+"'])(?:key|token|secret|password|credentials?)["']?\s*[:=]\s*)(?:"[^"]*"|'[^']*'|[^\s,}\]]+)""",
@@ -83,6 +82,10 @@ def parse_overrides(
     `known`: the command's options, of which the nearest is named.
     `around`: the arguments before and after these, of which a mistake may be a part.
     """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import OverrideType
+    from hydra.errors import HydraException
+
     given = join_split_values(arguments)
     parser = OverridesParser.create()
     parsed: list[ConfigOverride] = []
@@ -102,7 +105,7 @@ def parse_overrides(
             before, after = around
             raise OperatorError(explain([*before, *given, *after], len(before) + number, known or {}))
         key = override.key_or_group.replace("/", ".")
-        if override.type in _VALUE_OPERATIONS:
+        if override.type in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):
             parsed.append(
                 ConfigOverride(text, key, _plain(override.value()), adds=override.type is not OverrideType.CHANGE)
             )
@@ -113,6 +116,8 @@ def parse_overrides(
 
 def apply(tree: DictConfig, overrides: Iterable[ConfigOverride]) -> None:
     """Apply overrides to `tree`. Later ones take precedence. Raises OperatorError if one does not fit the configs."""
+    from omegaconf.errors import GrammarParseError, OmegaConfBaseException
+
     for override in overrides:
         try:
             _apply(tree, override)
@@ -125,6 +130,8 @@ def apply(tree: DictConfig, overrides: Iterable[ConfigOverride]) -> None:
 
 
 def _apply(tree: DictConfig, override: ConfigOverride) -> None:
+    from omegaconf import DictConfig, OmegaConf
+
     if not override.delete:
         OmegaConf.update(tree, override.key, override.value, merge=True, force_add=True)
         return
@@ -285,6 +292,8 @@ def format_value(value: Any, *, bare: bool = True) -> str:
 
 
 def quote(text: str) -> str:
+    from hydra.core.override_parser.types import Quote, QuotedString
+
     return QuotedString(text, Quote.double).with_quotes()
 
 

@@ -14,11 +14,8 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
-
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.request import Scope
@@ -402,29 +399,3 @@ def _unmapped() -> int:
 
 def own_uid() -> int:
     return os.geteuid()
-
-
-_TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
-
-
-class PeerProtocol(HttpToolsProtocol):
-    """Extends uvicorn's protocol: stores the peer's user id, and uses the host from an absolute request target."""
-
-    def __init__(self, *arguments: Any, peers: Peers, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._peers = peers
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, PEER: self._peers.owner(transport)}
-
-    def on_headers_complete(self) -> None:
-        # RFC 9112, 3.2.2: the host of an absolute target replaces the Host header.
-        if not self.url.startswith(b"/") and (target := _TARGET.match(self.url)):
-            self.headers[:] = [*(pair for pair in self.headers if pair[0] != b"host"), (b"host", target[1])]
-        super().on_headers_complete()
-
-
-def peer_protocol(peers: Peers) -> type[asyncio.Protocol]:
-    """Return the protocol class for uvicorn's `http` setting."""
-    return cast(type[asyncio.Protocol], partial(PeerProtocol, peers=peers))

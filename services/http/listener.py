@@ -16,10 +16,12 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, cast
 
 import httptools
 import uvicorn
@@ -27,7 +29,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rollyard.records.errors import Failure, FailureKind, RunError
-from rollyard.services.http.access import Peers, peer_protocol
+from rollyard.services.http.access import PEER, Peers
 from rollyard.services.http.connection_pool import MIB, REQUEST_HEADER, RUN_LIMITS, CallbackBudget, HttpLimits
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import RawRequest, RawResponse, Scope, problem_response, to_problem
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 
 Headers = list[tuple[bytes, bytes]]
 HEAD_END = b"\r\n\r\n"
+_TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 LINGER_S = 2.0
 """How long to keep a rejected connection open, so that a peer that is still sending can read the response."""
 CHECK_EVERY_S = 1.0
@@ -129,6 +132,24 @@ class Listener:
         for connection in list(self.connections):
             connection.check_deadlines(now)
         self._timers["deadlines"] = self._loop.call_later(CHECK_EVERY_S, self._check_deadlines)
+
+
+class PeerProtocol(HttpToolsProtocol):
+    """Extends uvicorn's protocol: stores the peer's user id, and uses the host from an absolute request target."""
+
+    def __init__(self, *arguments: Any, peers: Peers, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._peers = peers
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, PEER: self._peers.owner(transport)}
+
+    def on_headers_complete(self) -> None:
+        # RFC 9112, 3.2.2: the host of an absolute target replaces the Host header.
+        if not self.url.startswith(b"/") and (target := _TARGET.match(self.url)):
+            self.headers[:] = [*(pair for pair in self.headers if pair[0] != b"host"), (b"host", target[1])]
+        super().on_headers_complete()
 
 
 class Exchange:
@@ -447,7 +468,7 @@ async def listening(app: ASGIApp, sock: socket.socket, **settings: Any) -> Async
     peers.open()
     config = uvicorn.Config(
         app,
-        http=peer_protocol(peers),
+        http=cast(type[asyncio.Protocol], partial(PeerProtocol, peers=peers)),
         log_config=None,
         access_log=False,
         proxy_headers=False,

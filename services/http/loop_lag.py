@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import accumulate
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import prometheus_client as prometheus
-from prometheus_client.core import GaugeMetricFamily, Metric
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 T = TypeVar("T")
 EVERY_S = 0.1
@@ -30,9 +32,8 @@ class LoopLag:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lag = prometheus.Histogram(
-            "rollyard_event_loop_lag_seconds", "Delay of the event loop's callbacks", buckets=BUCKETS, registry=None
-        )
+        self._buckets = [0] * (len(BUCKETS) + 1)
+        self._total_s = 0.0
         self._max = 0.0
         self._previous_max = 0.0
         self._window_ends = clock() + WINDOW_S
@@ -55,7 +56,8 @@ class LoopLag:
 
     def record(self, late_s: float) -> None:
         """Record that a wake-up was `late_s` seconds late."""
-        self._lag.observe(late_s)
+        self._buckets[bisect_left(BUCKETS, late_s)] += 1
+        self._total_s += late_s
         self._rotate_window()
         self._max = max(self._max, late_s)
         if late_s > SLACK_S:
@@ -87,7 +89,11 @@ class LoopLag:
         return max(self._max, self._previous_max)
 
     def collect(self) -> Iterable[Metric]:
-        yield from self._lag.collect()
+        from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily  # commands need no metrics
+
+        buckets = list(zip([*map(str, BUCKETS), "+Inf"], accumulate(self._buckets), strict=True))
+        name, help_text = "rollyard_event_loop_lag_seconds", "Delay of the event loop's callbacks"
+        yield HistogramMetricFamily(name, help_text, buckets=buckets, sum_value=self._total_s)
         name, help_text = "rollyard_event_loop_lag_worst_seconds", "Longest event-loop lag of the last 30 to 60 seconds"
         yield GaugeMetricFamily(name, help_text, value=self.worst_s)
 

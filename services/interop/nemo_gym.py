@@ -13,10 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from yaml import YAMLError
 
 from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind
@@ -110,6 +107,11 @@ class NemoGymHead:
     async def config(self) -> Json:
         """Return the merged config, with references resolved where possible."""
         body = await self._get("/global_config_dict_yaml")
+        # Commands read a NeMo Gym head rarely, and these two take a tenth of their start.
+        from omegaconf import DictConfig, OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+        from yaml import YAMLError
+
         try:
             tree = OmegaConf.create(orjson.loads(body))
         except (ValueError, TypeError, YAMLError, OmegaConfBaseException, AssertionError) as error:

@@ -14,9 +14,9 @@ import uvicorn
 from rollyard.records.errors import Failure, RunError
 from rollyard.records.run_types import Heartbeat, Registration, ServerCode
 from rollyard.services.head.registry_client import RegistryClient
-from rollyard.services.http.access import PeerProtocol, Peers
+from rollyard.services.http.access import Peers
 from rollyard.services.http.client import AddressBook
-from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits, SignalFreeServer
+from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits, PeerProtocol, SignalFreeServer
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.server.app import Server
