@@ -30,6 +30,7 @@ from rollyard.services.config.plugins import search_roots
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
 from rollyard.services.datasets.tasks import DatasetTasks, TaskFile
+from rollyard.services.head.registry_client import StackClients
 from rollyard.services.http.access import is_loopback
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
@@ -38,7 +39,6 @@ from rollyard.services.rollouts.collection import (
     CREATE_PARAMS,
     CollectionPlan,
     OpenCollection,
-    StackClients,
     check_agent_limits,
     check_file_limit,
     plan_line,

@@ -36,11 +36,11 @@ from rollyard.services.config.load import load
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.http.listener import bind
 from rollyard.services.rollouts import collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.exposure import owner_of_port
-from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit

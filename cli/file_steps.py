@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollyard.analysis.metrics.run_plan import manifest_model
-from rollyard.launchers.evaluation.checkpoints import step_of
 from rollyard.records.errors import OperatorError
 
 _PARENTS = 2
@@ -33,6 +32,8 @@ def file_steps(paths: Sequence[Path], given: Sequence[int]) -> list[int] | None:
 
 def _step(path: Path) -> int | None:
     """Return the step in the file's name, in the names of the folders around it, or in the model's name."""
+    from rollyard.launchers.evaluation.checkpoints import step_of  # most commands get one file, which is no series
+
     folders = path.absolute().parents[:_PARENTS]
     names = [path.stem, *(folder.name for folder in folders), manifest_model(path)]
     return next((step for name in names if name and (step := step_of(name)) is not None), None)

@@ -25,12 +25,12 @@ from rollyard.records.script import EXIT_DONE
 from rollyard.records.types import Json
 from rollyard.services.config.load import find_config, read_yaml
 from rollyard.services.config.plugins import FAMILY_ALIASES, search_roots
+from rollyard.services.http.listener import bind
 from rollyard.services.interop.environment import ServedEnvironment, TaskList, open_environment
 from rollyard.services.interop.openenv import openenv_app
 from rollyard.services.interop.ors import ors_app
 from rollyard.services.interop.served_app import listening_to_clients
 from rollyard.services.runtime.exposure import owner_of_port
-from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.process_setup import raise_file_limit
 from rollyard.services.runtime.running_stack import RunningStack
 

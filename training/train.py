@@ -23,7 +23,8 @@ from rollyard.records.manifest import ChangedParameters
 from rollyard.records.rewards import is_measured
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import DatasetTasks
-from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, StackClients
+from rollyard.services.head.registry_client import StackClients
+from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.training.batch_source import StackBatchSource
 from rollyard.training.checkpoints import Checkpoints, TrainingCheckpoint

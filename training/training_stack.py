@@ -24,12 +24,11 @@ from rollyard.services.config.load import find_config, load, read_yaml
 from rollyard.services.config.overrides import as_override, parse_overrides, title
 from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.head.registry_client import RegistryClient, run_id_of
+from rollyard.services.head.registry_client import RegistryClient, StackClients, run_id_of
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import HttpResponse
 from rollyard.services.http.transport import HttpTransport, Transport
-from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.runtime.program import ServerProgram, ended_badly, until_ready
 from rollyard.training.run_paths import TrainingPaths
 from rollyard.training.train_config import TrainConfig

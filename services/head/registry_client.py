@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
@@ -12,7 +13,7 @@ from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import Directory, HeadFile, Heartbeat, Keys, Registration, RunOrigin, ServerCode
 from rollyard.records.types import Record
-from rollyard.services.http.client import RUN_HEADER, SECRET_HEADER
+from rollyard.services.http.client import RUN_HEADER, SECRET_HEADER, ServerClient
 from rollyard.services.http.request import raise_for_status, with_server
 from rollyard.services.http.transport import HttpTransport, Transport
 
@@ -129,3 +130,9 @@ async def _get(transport: HttpTransport, head: HeadFile, path: str) -> tuple[int
     headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
     response = await transport.send("GET", head.url + path, b"", headers, 5.0)
     return response.status, response.body
+
+
+@dataclass(frozen=True)
+class StackClients:
+    client: ServerClient
+    registry: Registry

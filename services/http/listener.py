@@ -58,6 +58,22 @@ class ListenerLimits:
     """Maximum total size of the bodies of requests in flight: a quarter of the host's memory, but at least 1 GiB."""
 
 
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is already listening, so no other process can take the port. Raises OSError on failure."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio, unlike uvloop, sets TCP_NODELAY only if the protocol is given; without it responses take 40 ms longer.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(4096)
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
 SendResponse = Callable[[int, Headers, RawResponse], Awaitable[None]]
 """Sends the status and headers, and the body or stream of the response."""
 

@@ -23,8 +23,7 @@ from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.run_types import Directory, ServerCode
 from rollyard.records.types import Json, State
 from rollyard.services.datasets.tasks import DatasetTasks, TaskFile
-from rollyard.services.head.registry_client import Registry
-from rollyard.services.http.client import ServerClient
+from rollyard.services.head.registry_client import Registry, StackClients
 from rollyard.services.rollouts.adoption import Adopter
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, CollectionLimits, Collector
@@ -102,12 +101,6 @@ class CollectionPlan:
             if name not in CREATE_PARAMS and (hint := did_you_mean(name, CREATE_PARAMS)):
                 raise OperatorError(f"unknown create parameter {name!r}{hint}")
         object.__setattr__(self, "params", with_whole_numbers(self.params))
-
-
-@dataclass(frozen=True)
-class StackClients:
-    client: ServerClient
-    registry: Registry
 
 
 class OpenCollection:

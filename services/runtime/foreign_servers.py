@@ -15,9 +15,9 @@ from rollyard.records.run_types import Heartbeat, Keys, Registration
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.server_entries import servers_of
 from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.http.listener import bind
 from rollyard.services.http.transport import Transport
 from rollyard.services.runtime.foreign_launcher import Health, HealthProbe
-from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.supervisor import all_or_first_error
 
 log = logging.getLogger(__name__)

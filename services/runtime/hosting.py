@@ -16,7 +16,14 @@ from rollyard.records.run_types import Heartbeat, Registration, ServerCode
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.http.access import Peers
 from rollyard.services.http.client import AddressBook
-from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits, PeerProtocol, SignalFreeServer
+from rollyard.services.http.listener import (
+    BoundedProtocol,
+    Listener,
+    ListenerLimits,
+    PeerProtocol,
+    SignalFreeServer,
+    bind,
+)
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.runtime.exposure import owner_of_port
 from rollyard.services.server.app import Server
@@ -30,22 +37,6 @@ PHASE_S = 0.5
 
 class _Connection(BoundedProtocol, PeerProtocol):
     """A connection with request limits and peer-user checks."""
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is already listening, so no other process can take the port. Raises OSError on failure."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio, unlike uvloop, sets TCP_NODELAY only if the protocol is given; without it responses take 40 ms longer.
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((host, port))
-        sock.listen(4096)
-    except OSError:
-        sock.close()
-        raise
-    sock.setblocking(False)
-    return sock
 
 
 def bind_for(name: str, settings: ServerSettings) -> socket.socket:

@@ -17,7 +17,7 @@ from rollyard.records.errors import RunError, did_you_mean
 from rollyard.records.run_types import Directory, HeadFile
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.venv import cache_folder
-from rollyard.services.rollouts.collection import StackClients
+from rollyard.services.head.registry_client import StackClients
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit

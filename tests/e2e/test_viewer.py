@@ -16,7 +16,7 @@ import pytest
 
 from rollyard.cli.options import read_options
 from rollyard.cli.viewer import FIRST_PORT, ViewerOptions
-from rollyard.services.runtime.hosting import bind
+from rollyard.services.http.listener import bind
 from tests.e2e.test_docs import every
 from tests.support.commands import announced, in_this_process
 from tests.support.rollout_files import grid, random_rows, write

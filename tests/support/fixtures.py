@@ -20,9 +20,10 @@ from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.http.client import RUN_HEADER, AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.connection_pool import REQUEST_HEADER
+from rollyard.services.http.listener import bind
 from rollyard.services.http.request import Handler, HttpResponse
 from rollyard.services.http.transport import HttpTransport, LocalTransport, Transport
-from rollyard.services.runtime.hosting import HostedServer, bind
+from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 

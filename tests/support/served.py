@@ -12,11 +12,11 @@ from typing import Any
 import aiohttp
 from fastapi import FastAPI
 
+from rollyard.services.http.listener import bind
 from rollyard.services.interop.environment import ServedEnvironment, TaskList, open_environment
 from rollyard.services.interop.openenv import openenv_app
 from rollyard.services.interop.ors import ors_app
 from rollyard.services.interop.served_app import listening_to_clients
-from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import colocated, load_config
 from tests.support.waiting import deadline_s

@@ -12,7 +12,7 @@ import uvicorn
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.records.types import Json
 from rollyard.resources_servers.openenv_environment.app import OpenEnvEnvironment
-from rollyard.services.runtime.hosting import bind
+from rollyard.services.http.listener import bind
 from tests.external.envs.guessing_server import guessing_app
 from tests.support.in_process import Script, agent, calls, environment, in_process_servers
 from tests.support.waiting import deadline_s

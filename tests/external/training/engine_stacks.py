@@ -14,10 +14,9 @@ from rollyard.records.run_types import Keys
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.head.registry_client import RegistryClient
+from rollyard.services.head.registry_client import RegistryClient, StackClients
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.runtime.stack import Stack
 from rollyard.training.training_stack import TrainingStack
 from tests.external.vllm.calls import CALL

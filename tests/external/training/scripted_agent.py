@@ -11,8 +11,8 @@ import orjson
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.services.backoff import Backoff
+from rollyard.services.head.registry_client import StackClients
 from rollyard.services.http.request import HttpResponse
-from rollyard.services.rollouts.collection import StackClients
 from rollyard.training.training_stack import TrainingStack
 from tests.unit.training.recorded_turns import row, turn
 

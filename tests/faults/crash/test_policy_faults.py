@@ -14,10 +14,10 @@ import pytest_asyncio
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.http.listener import bind
 from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, PUZZLES, collect, load_config, read_rows
 

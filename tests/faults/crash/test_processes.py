@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.runtime.hosting import bind
+from rollyard.services.http.listener import bind
 from tests.support.processes import alive, parent_of
 from tests.support.stacks import AGENT, EXAMPLES, load_config
 from tests.support.waiting import until

@@ -22,7 +22,7 @@ from rollyard.records.types import Json
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.http.client import Session
-from rollyard.services.runtime.hosting import bind
+from rollyard.services.http.listener import bind
 from rollyard.services.runtime.stack import Stack
 from tests.support.foreign_folders import SCRIPTED_MODEL, entry, make_root, program_entry
 from tests.support.processes import alive, processes_with

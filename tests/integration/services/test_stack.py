@@ -11,7 +11,7 @@ import pytest
 
 from rollyard.records.errors import RollyardError
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.runtime.hosting import bind
+from rollyard.services.http.listener import bind
 from rollyard.services.runtime.run_dir import HOME
 from rollyard.services.runtime.stack import Stack
 from tests.support.fixtures import load_text, make_folder, server_yaml

@@ -20,8 +20,8 @@ import orjson
 
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.head.registry_client import StackClients
 from rollyard.services.http.request import Receive, Scope, Send
-from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.runtime.stack import Stack
 from rollyard.training.batch_source import StackBatchSource
 from rollyard.training.run_paths import TrainingPaths, version_of_step

@@ -34,7 +34,8 @@ from rollyard.services.http.access import (
     listener_owner,
     owner,
 )
-from rollyard.services.runtime.hosting import HostedServer, bind
+from rollyard.services.http.listener import bind
+from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from tests.support.fixtures import KEYS, http_transport, make_client, make_server

@@ -11,10 +11,10 @@ import pytest
 from rollyard.records.errors import FailureKind
 from rollyard.services.http.client import RUN_HEADER
 from rollyard.services.http.connection_pool import HttpLimits
-from rollyard.services.http.listener import ListenerLimits
+from rollyard.services.http.listener import ListenerLimits, bind
 from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.runtime.hosting import HostedServer, bind
+from rollyard.services.runtime.hosting import HostedServer
 from tests.support.fixtures import KEYS, failure_of, http_transport, listening, make_client, make_server, peer, send
 from tests.support.waiting import deadline_s, until
 from tests.unit.services.http.raw_peers import exchange

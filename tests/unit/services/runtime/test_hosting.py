@@ -16,8 +16,9 @@ from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook
+from rollyard.services.http.listener import bind
 from rollyard.services.http.request import RawRequest, RawResponse
-from rollyard.services.runtime.hosting import HostedServer, bind
+from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from tests.support.fixtures import (

@@ -15,7 +15,8 @@ PROGRAM = """
 import asyncio, logging, os, time
 import uvloop
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.runtime.hosting import HostedServer, bind
+from rollyard.services.http.listener import bind
+from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.runtime.serve import guard_loop
 from tests.support.fixtures import make_server
 
