@@ -18,8 +18,14 @@ from rollyard.agents.tools import McpClient, McpProbe, ToolAnswer, answer_of, er
 from rollyard.records.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import json_kind
-from rollyard.records.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, Usage
-from rollyard.records.token_types import PrefixMismatchSummary
+from rollyard.records.rollout_types import (
+    CreateParams,
+    PlayedEpisode,
+    PrefixMismatchSummary,
+    Response,
+    ResponseItem,
+    Usage,
+)
 from rollyard.records.types import RESERVED_PATHS, TOKEN_FIELDS, FinishReason, Json
 from rollyard.services.http.client import Session
 from rollyard.services.http.request import raise_for_status, reported_failure, with_server

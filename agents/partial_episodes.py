@@ -17,10 +17,7 @@ from fastapi import Query
 from fastapi.responses import Response
 
 from rollyard.agents.episode import ActiveEpisodes, EpisodeState
-from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.rollout_types import ResponseItem
-from rollyard.records.types import Json
-from rollyard.records.unfinished_episode import (
+from rollyard.records.activity import (
     EPISODE_ID_HEADER,
     MAX_RECORD_BYTES,
     PARTIAL_MEMBER,
@@ -28,6 +25,9 @@ from rollyard.records.unfinished_episode import (
     EpisodeTail,
     PartialConversation,
 )
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollout_types import ResponseItem
+from rollyard.records.types import Json
 from rollyard.services.http.request import RawRequest
 from rollyard.services.rollouts.partial_conversation import encoded_item, shortened
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
+from rollyard.analysis.metrics.comparison import RESAMPLES
 from rollyard.analysis.metrics.load import load
-from rollyard.analysis.metrics.paired_tests import RESAMPLES
 from rollyard.analysis.metrics.run_pair import (
     SOLVE_RATE,
     Metric,
@@ -21,7 +21,6 @@ from rollyard.analysis.metrics.run_pair import (
     compare_runs,
     with_holm,
 )
-from rollyard.analysis.report import html, markdown
 from rollyard.analysis.report.comparison_report import (
     chance,
     change,
@@ -32,6 +31,7 @@ from rollyard.analysis.report.comparison_report import (
     value,
     verdict,
 )
+from rollyard.analysis.report.document import html_page, markdown_page
 from rollyard.analysis.report.formatting import measured
 from rollyard.cli.options import Options, folder_names, read_options, rollout_files, run_command
 from rollyard.records.errors import OperatorError
@@ -130,8 +130,8 @@ def _write(found: RunComparisons, folder: Path) -> list[Path]:
     title, sections = document(found)
     footer = f"Written by ng_compare, rollyard {found.version}."
     pages = {
-        "comparison.md": markdown.page(title, sections, footer).encode(),
-        "comparison.html": html.page(title, sections, footer).encode(),
+        "comparison.md": markdown_page(title, sections, footer).encode(),
+        "comparison.html": html_page(title, sections, footer).encode(),
         "comparison.json": orjson.dumps(found.model_dump(), option=orjson.OPT_INDENT_2) + b"\n",
     }
     for name, data in pages.items():

@@ -32,9 +32,18 @@ from rollyard.cli.options import (
     read_options,
     run_command,
 )
-from rollyard.launchers.evaluation.control import Action, ControlRequests, FoundEval, Started, detached, find_eval
 from rollyard.launchers.evaluation.eval_config import EvalConfig, VllmSettings, load_eval_config
-from rollyard.launchers.evaluation.eval_state import FINAL, EvalFolder, EvalState
+from rollyard.launchers.evaluation.eval_state import (
+    FINAL,
+    Action,
+    ControlRequests,
+    EvalFolder,
+    EvalState,
+    FoundEval,
+    Started,
+    detached,
+    find_eval,
+)
 from rollyard.launchers.evaluation.evaluate import EvalResult, EvaluationEnding, evaluate
 from rollyard.launchers.evaluation.nemo_rl import NemoRlRun, read_nemo_rl
 from rollyard.launchers.evaluation.plan import EvalPlan, check

@@ -13,8 +13,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.analysis.gate import DEFAULT_MAX_DROP, GateRule, GateVerdict, RuleResult, decide
+from rollyard.analysis.metrics.comparison import RESAMPLES
 from rollyard.analysis.metrics.load import load
-from rollyard.analysis.metrics.paired_tests import RESAMPLES
 from rollyard.analysis.metrics.run_pair import SOLVE_RATE, Metric, PairLevel
 from rollyard.analysis.report.comparison_report import change, tasks_listed, value
 from rollyard.analysis.report.formatting import measured

@@ -17,16 +17,19 @@ from pydantic import Field
 
 from rollyard.cli.options import Options, read_options, run_command
 from rollyard.launchers.evaluation.checkpoints import LocalSource, S3Source, Source
-from rollyard.launchers.evaluation.lm_eval import Harness, LmEvaluator, Model, check_task_names
-from rollyard.launchers.evaluation.lm_eval_results import (
+from rollyard.launchers.evaluation.lm_eval import (
     MAX_ATTEMPTS,
     QWEN3_1_7B_BASE,
     USUAL,
     Baseline,
     Benchmark,
     Entry,
+    Harness,
+    LmEvaluator,
+    Model,
     ResultsStore,
     as_markdown,
+    check_task_names,
 )
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
 from rollyard.records.run_types import Keys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import types
@@ -30,6 +31,7 @@ from rollyard.services.config.overrides import (
     refuse_secrets,
 )
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
+from rollyard.services.http.access import is_loopback
 from rollyard.services.server.settings import (
     COMMAND_LINE,
     alternatives,
@@ -581,3 +583,20 @@ def check_key(override: ConfigOverride, known: Sequence[str], below: Mapping[str
         return
     nested = {name: f"{parent}.{name}" for parent, names in below.items() for name in names}
     raise OperatorError(unknown_option(override, known, nested))
+
+
+def listening_token(host: str, token: str | None, exposed: str, otherwise: str) -> str | None:
+    """Return the token that callers must send; None if they need none, which is only possible on loopback.
+
+    `exposed`: what other hosts could use, for the error. `otherwise`: what to do instead of setting a token. Raises
+    OperatorError if other hosts could use it without a token.
+    """
+    if is_loopback(host):
+        return token
+    found = token or os.environ.get("ROLLYARD_TOKEN")
+    if not found:
+        raise OperatorError(
+            f"{exposed} would be open to other hosts on {host} without a token: add --token ... or export "
+            f"ROLLYARD_TOKEN=..., or {otherwise}"
+        )
+    return found

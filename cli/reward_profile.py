@@ -24,10 +24,8 @@ from rollyard.analysis.metrics.load import Progress as ReportProgress
 from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.training_steps import SeriesProfile, series_profile
-from rollyard.analysis.report.document import Report
+from rollyard.analysis.report.document import Report, html, markdown
 from rollyard.analysis.report.formatting import ViewerLinks
-from rollyard.analysis.report.html import html
-from rollyard.analysis.report.markdown import markdown
 from rollyard.analysis.report.terminal_summary import summary, task_rows
 from rollyard.analysis.viewer.series import read_series
 from rollyard.cli.console import PLAIN_EVERY_S, console, is_terminal

@@ -17,8 +17,7 @@ from omegaconf import OmegaConf
 from pydantic import Field
 
 from rollyard.api import connect, stack
-from rollyard.cli.listening_token import listening_token
-from rollyard.cli.options import Options, read_options, run_command
+from rollyard.cli.options import Options, listening_token, read_options, run_command
 from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.script import EXIT_DONE

@@ -32,8 +32,7 @@ from rollyard.services.server.settings import COMMAND_LINE, parse_settings
 from rollyard.training.metrics_log import MakeTracker, short_name, value_text
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
 from rollyard.training.ray_trainer import run_on_ray
-from rollyard.training.run_folder import TrainingFolder, completed_step
-from rollyard.training.run_paths import TrainingPaths, version_of_step
+from rollyard.training.run_folder import TrainingFolder, TrainingPaths, completed_step, version_of_step
 from rollyard.training.start_checks import TrainPlan, check
 from rollyard.training.train import MainProcess, TrainingEnd, is_main_process, train
 from rollyard.training.train_config import TrainConfig

@@ -27,8 +27,7 @@ from rollyard.analysis.viewer.series import SeriesSource, files_as_series, train
 from rollyard.analysis.viewer.token_texts import TokenDecoder, load_tokenizer
 from rollyard.analysis.viewer.training import TrainingFolder, TrainingIndex
 from rollyard.cli.file_steps import file_steps
-from rollyard.cli.listening_token import listening_token
-from rollyard.cli.options import Options, read_options, rollout_files, run_command
+from rollyard.cli.options import Options, listening_token, read_options, rollout_files, run_command
 from rollyard.records.errors import Failure, OperatorError, RunError
 from rollyard.records.jsonl import replace
 from rollyard.records.replay import Replay

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rollyard.records.types import CollectionStatus, FailureRow, Record
+from rollyard.records.types import CollectionStatus, FailureRow, Json, Record
 
 Stage = Literal["seed", "model", "tool", "verify", "close"]
 """What an episode waits for: the start of its session, the model, a tool result, the verdict, or the session's end."""
@@ -69,3 +69,74 @@ class Collection(Record):
     """The collection's last 50 failed attempts, most recent last."""
     code: dict[str, str] = Field(default_factory=dict)
     """Server name -> the code digest that is recorded in new rows, for each server that the rows use."""
+
+
+RECORD_HEADER = "x-rollyard-partial-bytes"
+"""Header of a `/run` request. The agent then returns the partial conversation of a failed episode, up to this size, as
+the member `partial` of its problem document. Without the header, the response is the same as that of older agents.
+"""
+EPISODE_ID_HEADER = "x-rollyard-episode"
+"""Header of a `/run` request with the episode's id, under which the caller can ask for a conversation that it lost."""
+PARTIAL_MEMBER = "partial"
+MAX_RECORD_BYTES = 16 << 20
+"""Upper limit of the size that a caller may ask for."""
+
+
+class Omitted(Record):
+    """What a partial conversation lacks because of its size limit."""
+
+    items: int = 0
+    """Number of items that were removed from the middle of the conversation."""
+    after: int = 0
+    """Number of items before the gap: first those of the model's input, then those of the episode."""
+    texts: int = 0
+    """Number of texts whose middle was removed; they say so themselves."""
+    tokens: int = 0
+    """Number of model calls whose recorded tokens were removed."""
+    fields: list[str] = Field(default_factory=list)
+    """Fields of the row that were removed."""
+
+
+class PartialConversation(Record):
+    """The key `partial` of a row of X_failures.jsonl: how far the attempt got."""
+
+    source: Literal["agent", "model_server"]
+    """Who remembered it. A model server only knows the last request of the episode, without the answer to it."""
+    stage: str = ""
+    """What the episode was waiting for when it failed: `seed`, `model`, `tool`, `verify`; empty if unknown."""
+    server: str = ""
+    """The server that it was waiting for."""
+    stage_s: float | None = None
+    """Seconds since that stage began."""
+    age_s: float | None = None
+    """Seconds since the episode began."""
+    turn: int = 0
+    """Number of model calls that had been started."""
+    timings: list[tuple[str, float]] = Field(default_factory=list)
+    """The finished stages in order, each with its duration in seconds."""
+    row: Json
+    """The row as far as it was known: its own fields, `responses_create_params`, and `response.output`."""
+    omitted: Omitted | None = None
+    """None if it is complete."""
+
+
+class EpisodeTail(Record):
+    """GET /episodes/{episode}?since=N of an agent: an active episode from the Nth output item on."""
+
+    agent: str
+    episode: str
+    task: int | None
+    repeat: int | None
+    stage: str
+    server: str
+    stage_s: float
+    age_s: float
+    turn: int
+    timings: list[tuple[str, float]]
+    row: Json | None
+    """The row's fields and `responses_create_params`; None if `since` is not 0, because the caller has them."""
+    since: int
+    items: list[Json]
+    """Output items from `since` on, up to a few megabytes."""
+    total: int
+    """Number of output items so far."""

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rollyard.records.rollout_types import RolloutRow
+from rollyard.records.types import Record
 
 # Computes 95% confidence intervals of means over tasks in plain Python, so the collector does not need numpy.
 
@@ -306,3 +310,33 @@ class RunScores:
 def _agent(ref: Any) -> str:
     name = ref.get("name") if isinstance(ref, dict) else None
     return name if isinstance(name, str) else ""
+
+
+class Spread(Record):
+    """The distribution of a quantity over the rollouts or rows that have a value for it."""
+
+    rollouts: int
+    total: float
+    mean: float
+    min: float
+    median: float
+    p95: float
+    max: float
+
+
+def spread(values: NDArray[np.float64]) -> Spread | None:
+    """Return the distribution of the values, ignoring NaN, which marks a missing value. None if all are missing."""
+    recorded = values[~np.isnan(values)]
+    if not len(recorded):
+        return None
+    median, high = np.quantile(recorded, [0.5, 0.95])
+    total = math.fsum(recorded.tolist())
+    return Spread(
+        rollouts=len(recorded),
+        total=total,
+        mean=total / len(recorded),
+        min=float(recorded.min()),
+        median=float(median),
+        p95=float(high),
+        max=float(recorded.max()),
+    )

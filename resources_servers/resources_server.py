@@ -23,6 +23,16 @@ from rollyard.records.types import Json
 from rollyard.records.verdict_fields import declaration
 from rollyard.resources_servers import evaluator_wire
 from rollyard.resources_servers.aggregate_metrics import aggregate
+from rollyard.resources_servers.checks import (
+    bad_task_as_failure,
+    checked_verdict,
+    encoded,
+    reset_result,
+    seed_items,
+    storable,
+    turn_result,
+    verdict_json,
+)
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
@@ -33,20 +43,17 @@ from rollyard.resources_servers.environment import (
     bind,
     is_stateless,
 )
-from rollyard.resources_servers.episode_tools import EpisodeTools, call_episode_tool, with_episode_tools
-from rollyard.resources_servers.returned import (
-    bad_task_as_failure,
-    checked_verdict,
-    encoded,
-    reset_result,
-    seed_items,
-    storable,
-    turn_result,
-    verdict_json,
-)
 from rollyard.resources_servers.served_dataset import ServedDataset, configured_dataset, missing_dataset
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
-from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tools_of
+from rollyard.resources_servers.tools import (
+    EpisodeTools,
+    InvalidToolCall,
+    Tool,
+    as_invalid_tool_call,
+    call_episode_tool,
+    tools_of,
+    with_episode_tools,
+)
 from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import check_graded

@@ -26,7 +26,7 @@ from typing import Any, cast
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.token_types import TokenHistory
+from rollyard.records.rollout_types import TokenHistory
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.services.responses.response_validity import calls_of, check_completion, check_response, malformed
 from rollyard.services.responses.tool_calls import call_function, read_arguments, read_id, read_name

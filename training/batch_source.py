@@ -19,7 +19,7 @@ from rollyard.services.datasets.tasks import DatasetTasks, Rollout
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.training.groups import RolloutGroup, groups_of
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 from rollyard.training.step_files import (
     STALE,
     MemberRules,

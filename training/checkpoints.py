@@ -15,7 +15,7 @@ from rollyard.records.errors import RunError
 from rollyard.records.jsonl import replace
 from rollyard.records.locked_files import sync_folder, sync_tree, unused, write_synced
 from rollyard.records.types import Json
-from rollyard.training.run_paths import version_of_step
+from rollyard.training.run_folder import version_of_step
 
 MANIFEST = "checkpoint.json"
 """Written last: step, position in the data, and length and SHA-256 of every file."""

@@ -24,8 +24,7 @@ from rollyard.services.runtime.ray_launcher import check_cluster
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import new_keys
 from rollyard.training.metrics_log import logger_names
-from rollyard.training.run_folder import check_rows, check_settings, read_settings
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths, check_rows, check_settings, read_settings
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_stack import agents_of_head, server_configs
 

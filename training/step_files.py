@@ -14,6 +14,7 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
+from rollyard.records.activity import PARTIAL_MEMBER
 from rollyard.records.errors import RunError
 from rollyard.records.jsonl import replace
 from rollyard.records.locked_files import unused
@@ -21,9 +22,8 @@ from rollyard.records.rollout_file import Rollouts
 from rollyard.records.rollout_keys import Key, key_of
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json, Record
-from rollyard.records.unfinished_episode import PARTIAL_MEMBER
 from rollyard.training.groups import EndingRules, GroupMember, Treatment, member_of_failure, member_of_row
-from rollyard.training.run_paths import updates_of
+from rollyard.training.run_folder import updates_of
 from rollyard.training.training_sequence import SequenceError, SequenceRules, TrainingSequence
 
 _RECORD = re.compile(r"step_(\d{6,})_tasks\.json")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rollyard.records.errors import RunError
 from rollyard.training.groups import GroupMember, Treatment
-from rollyard.training.run_paths import updates_of
+from rollyard.training.run_folder import updates_of
 from rollyard.training.update import Batch, Update
 
 _MEASURED = (Treatment.PLAYED, Treatment.MASKED)

@@ -20,7 +20,7 @@ from rollyard.records.types import Json
 from rollyard.training.groups import RolloutGroup
 from rollyard.training.metrics_log import MetricsLog
 from rollyard.training.policy_trainer import Save
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 from rollyard.training.step_metrics import StepTimes, step_metrics
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.update import Batch, BatchSource, TokenPairs, Update, update_of, write_pairs

@@ -31,8 +31,7 @@ from rollyard.training.checkpoints import Checkpoints, TrainingCheckpoint
 from rollyard.training.groups import completion_tokens, has_parse_error
 from rollyard.training.metrics_log import MakeTracker, MetricsLog, MetricsSink, sinks_of
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
-from rollyard.training.run_folder import TrainingFolder
-from rollyard.training.run_paths import TrainingPaths, version_of_step
+from rollyard.training.run_folder import TrainingFolder, TrainingPaths, version_of_step
 from rollyard.training.step_runner import MeasureParity, Schedule, StackCalls, StackParts, StepRunner, Traces
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_stack import TrainingStack

@@ -30,7 +30,7 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import HttpResponse
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.runtime.program import ServerProgram, ended_badly, until_ready
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.weight_publisher import PolicyClient
 

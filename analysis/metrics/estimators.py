@@ -9,8 +9,7 @@ from statistics import NormalDist
 import numpy as np
 
 from rollyard.analysis.metrics.columns import Floats, Ints
-from rollyard.records.scores import share_bounds, t_975
-from rollyard.records.spread import Spread
+from rollyard.records.scores import Spread, share_bounds, t_975
 from rollyard.records.types import Record
 
 

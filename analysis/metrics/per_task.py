@@ -23,7 +23,7 @@ from rollyard.analysis.metrics.estimators import (
 )
 from rollyard.analysis.metrics.profile_records import Coverage, PassAtK, SolveBin, Tasks, ZeroVariance
 from rollyard.analysis.metrics.solved import Flags, parts_of
-from rollyard.records.spread import spread
+from rollyard.records.scores import spread
 
 MOST_ROLLOUTS = 1000
 """cons@k is undefined for tasks with more rollouts, because C(n, k) exceeds the range of a double."""

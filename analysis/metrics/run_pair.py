@@ -16,30 +16,28 @@ from rollyard.analysis.metrics.columns import Floats, Ints
 from rollyard.analysis.metrics.comparison import (
     BY_CONTENT,
     BY_PROMPT,
+    RESAMPLES,
     SAME_INPUT,
+    McNemar,
     Pairing,
     Side,
+    bootstrap,
     changed_settings,
+    detectable_effect,
     different_scales,
+    holm,
     matched,
+    mcnemar,
     pair,
+    quantile,
     side_by,
+    tango_interval,
+    tasks_needed,
+    two_sided_p,
     unlike_rules,
 )
 from rollyard.analysis.metrics.curriculum import pass_at
 from rollyard.analysis.metrics.estimators import mean, sign_test
-from rollyard.analysis.metrics.paired_tests import (
-    RESAMPLES,
-    McNemar,
-    bootstrap,
-    detectable_effect,
-    holm,
-    mcnemar,
-    quantile,
-    tango_interval,
-    tasks_needed,
-    two_sided_p,
-)
 from rollyard.analysis.metrics.per_task import MOST_K, answers_of, votes
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.profile_records import Coverage

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from rollyard.analysis.charts import run_charts
 from rollyard.analysis.charts.charts import Chart, DrawnInterval, chart, intervals
 from rollyard.analysis.charts.svg import Axis
-from rollyard.analysis.metrics.comparison import Change, DatasetDifference, Difference
-from rollyard.analysis.metrics.paired_tests import POWER
+from rollyard.analysis.metrics.comparison import POWER, Change, DatasetDifference, Difference
 from rollyard.analysis.metrics.profile_records import Profile
 from rollyard.analysis.metrics.run_pair import ChangedTasks, Metric, PairedDifference, RunComparisons, RunPair
 from rollyard.analysis.report.formatting import (

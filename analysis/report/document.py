@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
 
 from pydantic import Field
 
 from rollyard.analysis.charts.charts import Chart, HeatRow, chart, heat_map
 from rollyard.analysis.charts.curves import figure_text, figure_title, step_chart
+from rollyard.analysis.charts.svg import STYLE, short
 from rollyard.analysis.charts.svg import share as short_share
-from rollyard.analysis.charts.svg import short
 from rollyard.analysis.findings.detector import Findings
 from rollyard.analysis.metrics.comparison import Difference
 from rollyard.analysis.metrics.profile_records import Profile
@@ -26,8 +29,8 @@ from rollyard.analysis.report import comparison_report as run_comparison
 from rollyard.analysis.report import sections as run_sections
 from rollyard.analysis.report.comparison_report import chance, change, reach, value, verdict
 from rollyard.analysis.report.finding_sections import compared_findings, findings_section
-from rollyard.analysis.report.formatting import NOTHING, ViewerLinks
-from rollyard.analysis.report.sections import Section, Table
+from rollyard.analysis.report.formatting import NOTHING, ViewerLinks, mark_partial, measured
+from rollyard.analysis.report.sections import Section, Table, headlines
 from rollyard.records.terminal import pluralize
 from rollyard.records.types import Record
 
@@ -230,3 +233,142 @@ def _run_sections(report: Report, number: int, links: ViewerLinks) -> list[Secti
     found = report.findings[number] if number < len(report.findings) else None
     first = [] if found is None else [findings_section(found, number, links)]
     return [*first, *run_sections.sections(report.runs[number])]
+
+
+_SPECIAL = re.compile(r"([\\`*\[\]<>|~])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+
+
+def markdown(report: Report, viewer: ViewerLinks | str = "") -> str:
+    """Render the report's text and tables. Charts are represented by their captions."""
+    title, sections = document(report, viewer)
+    file = f"File: {report.runs[0].path}" if len(report.runs) == 1 else ""
+    return markdown_page(title, sections, f"Written by ng_reward_profile, rollyard {report.version}.", file)
+
+
+def markdown_page(title: str, sections: Sequence[Section], footer: str, subtitle: str = "") -> str:
+    """Render a title, sections and a footer."""
+    lines = [f"# {escaped(title)}", ""]
+    if subtitle:
+        lines += [escaped(subtitle), ""]
+    for section in sections:
+        _write(section, 2, lines)
+    lines += ["---", "", footer, ""]
+    return "\n".join(lines)
+
+
+def escaped(text: str) -> str:
+    """Escape `text` so that it is displayed verbatim on one line."""
+    return _SPECIAL.sub(lambda found: f"\\{found[0]}", " ".join(text.split()))
+
+
+def table(content: Table) -> list[str]:
+    lines = [f"{escaped(content.caption)}:", ""] if content.caption else []
+    lines.append(f"| {' | '.join(map(escaped, content.head))} |")
+    lines.append(f"|{'|'.join(['---'] + ['---:'] * (len(content.head) - 1))}|")
+    lines += [f"| {' | '.join(map(escaped, row))} |" for row in content.rows]
+    return [*lines, ""]
+
+
+def _write(section: Section, level: int, lines: list[str]) -> None:
+    lines += [f"{'#' * level} {escaped(section.title)}", ""]
+    for paragraph in section.text:
+        lines += [escaped(paragraph), ""]
+    if section.links:
+        lines += ["; ".join(f"[{escaped(link.text)}](<{link.href}>)" for link in section.links), ""]
+    lines += [line for figure in section.charts for line in (f"*{escaped(figure.caption)}*", "")]
+    for content in section.tables:
+        lines += table(content)
+    for part in section.parts:
+        _write(part, level + 1, lines)
+
+
+_TILES = 4
+_MAX_WIDTH = 62
+"""Maximum row width, in characters, at which a table fits next to a chart."""
+
+
+def html(report: Report, viewer: ViewerLinks | str = "") -> str:
+    title, sections = document(report, viewer)
+    single = len(report.runs) == 1
+    tiles = _tiles(report.runs[0]) if single else ""
+    file = f'<p class="file">{escape(report.runs[0].path)}</p>' if single else ""
+    return html_page(title, sections, f"Written by ng_reward_profile, rollyard {report.version}.", file + tiles)
+
+
+def html_page(title: str, sections: Sequence[Section], footer: str, header: str = "") -> str:
+    """Render a page. `header` is HTML below the title."""
+    style = (files("rollyard.analysis.report") / "page.css").read_text(encoding="utf-8") + STYLE.read_text(
+        encoding="utf-8"
+    )
+    body = "".join(_section(section, 2) for section in sections)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        # Text from rollouts is escaped. As a second line of defence, the browser must not run scripts or send requests.
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<header>"
+        f"<h1>{escape(title)}</h1>{header}</header>\n<main>\n{body}</main>\n"
+        f"<footer>{escape(footer)}</footer>\n</body>\n</html>\n"
+    )
+
+
+def _tiles(profile: Profile) -> str:
+    """Render the first headline numbers in large type."""
+    shown = [headline for headline in headlines(profile) if headline[0] != "median reward"][:_TILES]
+    tiles = ""
+    for name, figure, extent in shown:
+        large, _, rest = figure.partition(" ")
+        interval = "" if extent == NOTHING else f"95% interval {extent}"
+        lines = filter(None, [rest, interval, measured(profile.coverage)])
+        large = escape(mark_partial(large, profile.coverage))
+        tiles += (
+            f'<div class="tile"><dt>{escape(name)}</dt><dd class="large">{large}</dd>'
+            f"{''.join(f'<dd>{escape(line)}</dd>' for line in lines)}</div>"
+        )
+    return f'<dl class="tiles">{tiles}</dl>'
+
+
+def _section(section: Section, level: int) -> str:
+    inner = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
+    if section.links:
+        links = (f'<a href="{escape(link.href)}">{escape(link.text)}</a>' for link in section.links)
+        inner += f'<p class="links">{"; ".join(links)}</p>'
+    drawn = _row_of(
+        "figures",
+        [f"<figure>{chart.svg}<figcaption>{escape(chart.caption)}</figcaption></figure>" for chart in section.charts],
+    )
+    tables = _row_of("tables", [_table(table) for table in section.tables])
+    if drawn and tables and max(map(_letters, section.tables)) <= _MAX_WIDTH:
+        inner += f'<div class="beside"><div>{drawn}</div><div>{tables}</div></div>'
+    else:
+        inner += drawn + tables
+    inner += "".join(_section(part, level + 1) for part in section.parts)
+    heading = f"<h{level}>{escape(section.title)}</h{level}>"
+    if section.is_folded:
+        return f"<details><summary>{heading}</summary>{inner}</details>\n"
+    return f"<section>{heading}{inner}</section>\n"
+
+
+def _row_of(name: str, parts: list[str]) -> str:
+    """Put several parts next to each other, as far as there is space."""
+    return "".join(parts) if len(parts) < 2 else f'<div class="{name}">{"".join(parts)}</div>'
+
+
+def _letters(table: Table) -> int:
+    """Return the width of a table in characters, including cell padding."""
+    return sum(2 + max(map(len, column)) for column in zip(table.head, *table.rows, strict=True))
+
+
+def _table(table: Table) -> str:
+    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in table.head)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in table.rows
+    )
+    # Focusable by keyboard, because it scrolls horizontally on narrow screens.
+    name = escape(table.caption or table.head[0] or "numbers")
+    return (
+        f'<div class="table" role="group" aria-label="{name}" tabindex="0"><table>{caption}'
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )

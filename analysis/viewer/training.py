@@ -1,7 +1,7 @@
 """A training run: its metrics as charts, its steps, and the rollouts of the steps that were looked at.
 
 `TrainingIndex` has the run's files, which `TrainingFolder` lists as `ng_train` writes them
-(training/run_paths.py).
+(training/run_folder.py).
 """
 
 from __future__ import annotations

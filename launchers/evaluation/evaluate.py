@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from rollyard.launchers.evaluation.control import ControlRequests
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.eval_state import (
     MARK,
+    ControlRequests,
     EvalObserver,
     EvalState,
     EvalTracker,

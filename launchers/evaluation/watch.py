@@ -20,10 +20,10 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from rollyard.launchers.evaluation.checkpoints import CheckpointWatch, LocalSource, S3Source, Source, step_of
-from rollyard.launchers.evaluation.control import ControlRequests
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.eval_state import (
     FINAL,
+    ControlRequests,
     EvalFolder,
     EvalObserver,
     EvalState,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile_records import Profile
+from rollyard.analysis.report.document import escaped
 from rollyard.analysis.report.formatting import coverage_sentence, measured
-from rollyard.analysis.report.markdown import escaped
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.jsonl import replace
 from rollyard.records.rollout_file import check_output

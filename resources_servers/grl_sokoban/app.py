@@ -10,7 +10,6 @@ from typing import Any
 from rollyard.records.rewards import tidy
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
-from rollyard.resources_servers.argument_checks import Integer
 from rollyard.resources_servers.base import (
     BadTask,
     Environment,
@@ -21,6 +20,7 @@ from rollyard.resources_servers.base import (
     serve,
     tool,
 )
+from rollyard.resources_servers.checks import Integer
 from rollyard.resources_servers.grl_sokoban.game import BOX, STEP_COST, Game, Room, parse_action
 from rollyard.resources_servers.grl_sokoban.observation import View
 from rollyard.resources_servers.grl_sokoban.settings import ShapingSettings, SokobanSettings

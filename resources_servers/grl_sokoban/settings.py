@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from rollyard.resources_servers.argument_checks import no_bool
 from rollyard.resources_servers.base import EnvironmentSettings
+from rollyard.resources_servers.checks import no_bool
 from rollyard.resources_servers.grl_sokoban.game import STEP_COST
 from rollyard.resources_servers.grl_sokoban.observation import Observation
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rollyard.resources_servers.argument_checks import Integer
 from rollyard.resources_servers.base import BadTask
+from rollyard.resources_servers.checks import Integer
 from rollyard.resources_servers.grl_sokoban.game import BOX, Room
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, generate
 from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, levels_of, read_level

@@ -12,7 +12,6 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, ToolResult, Verdict, Verification, serve
-from rollyard.resources_servers.episode_tools import EpisodeTools
 from rollyard.resources_servers.inspect_task.inspect_package import (
     InspectPackage,
     InspectSettings,
@@ -27,6 +26,7 @@ from rollyard.resources_servers.inspect_task.solver_episode import (
     items_of,
     rehearse,
 )
+from rollyard.resources_servers.tools import EpisodeTools
 
 
 @dataclass(frozen=True)

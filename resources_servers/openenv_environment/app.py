@@ -11,7 +11,6 @@ from rollyard.records.json_values import is_number
 from rollyard.records.types import MAX_REWARD, Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, InvalidToolCall, ToolResult, Turn, Verdict, Verification, serve
-from rollyard.resources_servers.episode_tools import EpisodeTools
 from rollyard.resources_servers.openenv_environment.connection import (
     OpenEnvConnection,
     OpenEnvServer,
@@ -21,6 +20,7 @@ from rollyard.resources_servers.openenv_environment.connection import (
     mcp_tools,
     openenv_server,
 )
+from rollyard.resources_servers.tools import EpisodeTools
 from rollyard.services.responses.response_validity import as_text
 
 _OVER = "The episode is over."

@@ -13,7 +13,7 @@ from rollyard.records.optional import load
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, InvalidToolCall, Verdict, Verification, serve
-from rollyard.resources_servers.episode_tools import EpisodeTools
+from rollyard.resources_servers.tools import EpisodeTools
 from rollyard.resources_servers.verifiers_environment.taskset import (
     FEATURE,
     LoadedTaskset,

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.token_types import PolicyVersion
+from rollyard.records.rollout_types import PolicyVersion
 from rollyard.responses_api_models.chat_engine.checkpoint import Checkpoint, ModelSignature, adapter_name, conflict
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed

@@ -2,7 +2,7 @@
 
 The generate backend gets them from the engine, whose render endpoint returns the sampling parameters that it derived
 from the chat request, including the grammar of strict or forced tool calls. The other backends derive them from the
-request. services/responses/policy_logprobs.py documents their effect on the recorded log-probabilities.
+request. services/responses/policy_endpoint.py documents their effect on the recorded log-probabilities.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import orjson
 
-from rollyard.records.token_types import SamplingRecord
+from rollyard.records.rollout_types import SamplingRecord
 from rollyard.records.types import Json
 
 NUMBERS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")

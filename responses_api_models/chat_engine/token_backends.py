@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from rollyard.records.token_types import SamplingRecord
+from rollyard.records.rollout_types import SamplingRecord
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import sampling
 from rollyard.responses_api_models.conversion import split_thinking

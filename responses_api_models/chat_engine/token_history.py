@@ -20,7 +20,7 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import items, mapping
-from rollyard.records.token_types import PolicyVersion, PrefixMismatch, SamplingRecord, TokenTrace
+from rollyard.records.rollout_types import PolicyVersion, PrefixMismatch, SamplingRecord, TokenTrace
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine import sampling
 from rollyard.responses_api_models.chat_engine.capabilities import Capabilities

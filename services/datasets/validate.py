@@ -11,7 +11,7 @@ import numpy as np
 
 from rollyard.records.data_files import DataFile
 from rollyard.records.rows import agent_of, id_of_row, messages_of, rows_of
-from rollyard.records.spread import Spread, spread
+from rollyard.records.scores import Spread, spread
 from rollyard.records.types import Json, Record
 from rollyard.services.datasets.overlap import KINDS, Match, TestSets, row_hash
 

@@ -13,13 +13,13 @@ from typing import Any, cast
 import orjson
 from pydantic import ValidationError
 
+from rollyard.records.activity import EPISODE_ID_HEADER, PARTIAL_MEMBER, RECORD_HEADER, PartialConversation
 from rollyard.records.errors import Failure, FailureKind, RollyardError, RunError
 from rollyard.records.json_values import items, mapping
 from rollyard.records.rewards import RENAMED, SCORES, with_verdict
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.rollout_types import RolloutKeys, RolloutRow
 from rollyard.records.types import CollectionStatus, FailureRow, Json, State
-from rollyard.records.unfinished_episode import EPISODE_ID_HEADER, PARTIAL_MEMBER, RECORD_HEADER, PartialConversation
 from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.http.client import ServerClient

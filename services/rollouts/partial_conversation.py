@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
+from rollyard.records.activity import Omitted
 from rollyard.records.json_values import items, mapping
 from rollyard.records.types import TOKEN_FIELDS, Json
-from rollyard.records.unfinished_episode import Omitted
 
 _TEXT_SHARE = 16
 """A text longer than this fraction of the limit is shortened."""

@@ -17,6 +17,7 @@ from typing import cast
 
 import orjson
 
+from rollyard.records.activity import PARTIAL_MEMBER
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.records.json_values import is_number
 from rollyard.records.jsonl import ParsedLine, iter_jsonl, replace, skip
@@ -36,7 +37,6 @@ from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.run_types import CodeVersion, ServerCode
 from rollyard.records.terminal import plain_line
 from rollyard.records.types import CollectionStatus, FailureRow, Json
-from rollyard.records.unfinished_episode import PARTIAL_MEMBER
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.rollouts.adoption import Adopter, adoption_note
 from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines

@@ -35,7 +35,7 @@ from rollyard.cli.submit import parse_arguments
 from rollyard.cli.track import TrackOptions
 from rollyard.cli.train import read_arguments
 from rollyard.cli.viewer import ViewerOptions
-from rollyard.launchers.evaluation.lm_eval_results import Benchmark
+from rollyard.launchers.evaluation.lm_eval import Benchmark
 from rollyard.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.records.errors import OperatorError
 from rollyard.records.search_path import INSTALLED

@@ -11,7 +11,7 @@ import orjson
 
 from rollyard.records.types import Json
 from rollyard.training.metrics_log import MetricsLog
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 
 
 def training_run(

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from rollyard.training.run_paths import VersionNames
+from rollyard.training.run_folder import VersionNames
 from rollyard.training.trl.save_policy import gather_policy
 from rollyard.training.trl.stack_session import StackSession
 

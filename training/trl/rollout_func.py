@@ -17,7 +17,7 @@ from rollyard.records.rows import agent_of
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.training.groups import GroupMember
-from rollyard.training.run_paths import version_of_step
+from rollyard.training.run_folder import version_of_step
 from rollyard.training.training_sequence import TrainingSequence, check_temperature, trl_rollouts
 from rollyard.training.trl.episodes import Episodes, PlaySettings
 from rollyard.training.trl.stack_session import StackSession

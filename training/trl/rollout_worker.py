@@ -18,7 +18,7 @@ from huggingface_hub import save_torch_state_dict
 from rollyard.records.errors import RunError
 from rollyard.services.datasets.tasks import DatasetTasks, Rollout
 from rollyard.training.groups import RolloutGroup, Scale, groups_of
-from rollyard.training.run_paths import VersionNames, updates_of
+from rollyard.training.run_folder import VersionNames, updates_of
 from rollyard.training.training_sequence import TrainingSequence, rollout_sample_fields
 from rollyard.training.trl.episodes import Episodes, PlaySettings
 from rollyard.training.trl.stack_session import Publish, StackSession

@@ -25,7 +25,7 @@ from rollyard.services.config.plugins import search_roots
 from rollyard.services.config.settings_file import dump_settings, load_settings
 from rollyard.training.checkpoints import LATEST
 from rollyard.training.rlvr import ENVIRONMENTS, RlvrConfig, train_config
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 
 PREPARE = {
     "gsm8k": ("--split", "{split}"),

@@ -13,7 +13,7 @@ from typing import Literal
 
 from rollyard.records.errors import RunError
 from rollyard.training.groups import GroupMember
-from rollyard.training.run_paths import updates_of
+from rollyard.training.run_folder import updates_of
 from rollyard.training.training_sequence import TrainingSequence, check_temperature
 
 SeveralSequences = Literal["all", "mask", "last", "refuse"]

@@ -12,8 +12,7 @@ from playwright.sync_api import Browser, Page
 from rollyard.analysis.findings.find import findings_of
 from rollyard.analysis.metrics.comparison import difference
 from rollyard.analysis.metrics.load import load
-from rollyard.analysis.report.document import Report
-from rollyard.analysis.report.html import html
+from rollyard.analysis.report.document import Report, html
 from rollyard.records.search_path import INSTALLED
 from tests.external.browser.browser_tab import DEADLINE_MS
 from tests.external.browser.viewer import viewing

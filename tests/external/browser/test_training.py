@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from rollyard.training.metrics_log import MetricsLog
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Open, Tab
 from tests.external.browser.viewer import viewing

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from rollyard.launchers.evaluation.control import ControlRequests
-from rollyard.launchers.evaluation.eval_state import EvalFolder
+from rollyard.launchers.evaluation.eval_state import ControlRequests, EvalFolder
 from rollyard.launchers.evaluation.evaluate import RunningStages, start_ray
 from rollyard.launchers.evaluation.plan import EvalPlan
 from rollyard.services.runtime.ray_launcher import check_cluster

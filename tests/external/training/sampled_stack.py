@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from rollyard.training.groups import EndingRules, groups_of, member_of_row
 from rollyard.training.policy_trainer import Save
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.update import Batch
 from rollyard.training.weight_publisher import PublishedWeights, VersionFolders

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, Qwen3ForCausalLM
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import create_params
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 from tests.external.training.train_command import training_s
 from tests.external.vllm.engine import Engine
 from tests.support.commands import command_environ

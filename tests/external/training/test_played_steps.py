@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.training.batch_source import StackBatchSource
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_stack import TrainingStack
 from rollyard.training.update import Batch

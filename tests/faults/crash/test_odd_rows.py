@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from rollyard.analysis.metrics.comparison import difference
 from rollyard.analysis.metrics.curriculum import ids_of
 from rollyard.analysis.metrics.load import load
-from rollyard.analysis.report.document import Report
-from rollyard.analysis.report.html import html
-from rollyard.analysis.report.markdown import markdown
+from rollyard.analysis.report.document import Report, html, markdown
 from rollyard.analysis.report.terminal_summary import task_rows
 from rollyard.analysis.tracking import RolloutMetrics, RolloutSample
 from rollyard.analysis.tracking import rows as tail_rows

@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from rollyard.agents.game_agent.app import GameAgent
+from rollyard.records.activity import EPISODE_ID_HEADER, RECORD_HEADER, PartialConversation
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
-from rollyard.records.unfinished_episode import EPISODE_ID_HEADER, RECORD_HEADER, PartialConversation
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.rollouts.collector import CollectionLimits, Collector

@@ -13,9 +13,9 @@ from fastapi import FastAPI
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.analysis.viewer.live import EpisodeTails, TailView
 from rollyard.cli.viewer import FoundRun
+from rollyard.records.activity import EPISODE_ID_HEADER
 from rollyard.records.run_types import HeadFile, ServerInstance
 from rollyard.records.types import Json
-from rollyard.records.unfinished_episode import EPISODE_ID_HEADER
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.http.request import HttpResponse
 from rollyard.services.http.transport import Transport

@@ -16,7 +16,7 @@ import pytest
 from rollyard import Environment, ToolResult, Turn, Verdict, Verification, serve, tool
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import Failure, OperatorError
-from rollyard.resources_servers.returned import verdict_json
+from rollyard.resources_servers.checks import verdict_json
 from rollyard.testing import calls, play
 
 

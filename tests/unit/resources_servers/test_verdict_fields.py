@@ -8,8 +8,8 @@ import pytest
 
 from rollyard import Environment, Verdict, VerdictField
 from rollyard.records.verdict_fields import VERDICT_FIELDS, declaration
+from rollyard.resources_servers.checks import verdict_json
 from rollyard.resources_servers.environment import EnvironmentSettings, Verification
-from rollyard.resources_servers.returned import verdict_json
 from rollyard.testing import play, says
 
 ENVIRONMENTS = (

@@ -24,7 +24,7 @@ from rollyard.services.head.registry_client import StackClients
 from rollyard.services.http.request import Receive, Scope, Send
 from rollyard.services.runtime.stack import Stack
 from rollyard.training.batch_source import StackBatchSource
-from rollyard.training.run_paths import TrainingPaths, version_of_step
+from rollyard.training.run_folder import TrainingPaths, version_of_step
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_stack import TrainingStack
 from rollyard.training.update import Batch

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.training.run_paths import VersionNames, updates_of
+from rollyard.training.run_folder import VersionNames, updates_of
 
 
 @pytest.mark.parametrize("version", ["step_000012", "step_000012-r1", "step_000012.1", "step_000012-a1b2-r3.2"])

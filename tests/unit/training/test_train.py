@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from rollyard.records.errors import RunError
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 from tests.unit.training.fake_training import FakeStack, fake_config, json_lines, run_once
 
 

@@ -9,8 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from rollyard.analysis.findings.find import findings_of
 from rollyard.analysis.metrics.load import load
-from rollyard.analysis.report.document import Report
-from rollyard.analysis.report.html import html
+from rollyard.analysis.report.document import Report, html
 from rollyard.records.search_path import INSTALLED
 from tests.external.browser.attacks import ATTACKS
 from tests.external.browser.browser_tab import Open

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from rollyard.analysis.metrics.comparison import paired
 from rollyard.analysis.metrics.estimators import clustered_mean, mean, passes, pearson, sign_test
-from rollyard.records.scores import t_975
-from rollyard.records.spread import spread
+from rollyard.records.scores import spread, t_975
 
 rewards = st.floats(-100, 100).map(lambda value: round(value, 3))
 

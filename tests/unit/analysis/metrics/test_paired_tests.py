@@ -12,7 +12,7 @@ from statsmodels.stats import multitest
 from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 from statsmodels.stats.power import TTestPower
 
-from rollyard.analysis.metrics.paired_tests import (
+from rollyard.analysis.metrics.comparison import (
     bootstrap,
     detectable_effect,
     holm,

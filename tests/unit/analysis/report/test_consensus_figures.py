@@ -10,9 +10,7 @@ import pytest
 
 from rollyard.analysis.charts.run_charts import profile_charts
 from rollyard.analysis.metrics.profile import Run
-from rollyard.analysis.report.document import Report
-from rollyard.analysis.report.html import html
-from rollyard.analysis.report.markdown import markdown
+from rollyard.analysis.report.document import Report, html, markdown
 from rollyard.analysis.report.terminal_summary import summary, task_rows
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, solved

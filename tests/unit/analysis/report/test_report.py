@@ -15,9 +15,7 @@ from rollyard.analysis.metrics.comparison import difference
 from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.report import formatting
-from rollyard.analysis.report.document import Report
-from rollyard.analysis.report.html import html
-from rollyard.analysis.report.markdown import escaped, markdown
+from rollyard.analysis.report.document import Report, escaped, html, markdown
 from rollyard.analysis.report.sections import headlines
 from rollyard.analysis.report.terminal_summary import summary, task_rows
 from tests.support.rollout_files import grid, load_run, random_rows, row, write, write_failures, write_manifest

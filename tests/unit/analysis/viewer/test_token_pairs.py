@@ -11,7 +11,7 @@ import pytest
 from rollyard.analysis.viewer.token_pairs import pair_router
 from rollyard.analysis.viewer.training import TrainingIndex
 from rollyard.records.types import Json
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 from tests.support.token_rows import call_item, token_id, token_row
 from tests.support.training_runs import training_run
 from tests.unit.analysis.viewer.opened_runs import get_json, viewer_client

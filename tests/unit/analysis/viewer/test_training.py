@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.analysis.viewer.training import TrainingFolder, TrainingIndex, training_router
 from rollyard.training.metrics_log import MetricsLog
-from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.run_folder import TrainingPaths
 from tests.support.rollout_files import grid
 from tests.support.training_runs import training_run
 from tests.unit.analysis.viewer.opened_runs import get_json, viewer_client

@@ -10,11 +10,15 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.launchers.evaluation.control import POLL_S, RECORDS, ControlRequests, FoundEval, find_eval
 from rollyard.launchers.evaluation.eval_state import (
     MARK,
+    POLL_S,
+    RECORDS,
+    ControlRequests,
     EvalFolder,
+    FoundEval,
     end_leftovers,
+    find_eval,
     is_alive,
     locked,
     new_state,

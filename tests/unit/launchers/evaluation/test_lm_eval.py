@@ -16,8 +16,15 @@ import pytest
 from rollyard.cli.lm_eval import LmEvalOptions
 from rollyard.cli.options import read_options
 from rollyard.launchers.evaluation.checkpoints import LocalSource
-from rollyard.launchers.evaluation.lm_eval import BenchmarkConfig, Harness, LmEvaluator, Model
-from rollyard.launchers.evaluation.lm_eval_results import MAX_ATTEMPTS, Benchmark, ResultsStore
+from rollyard.launchers.evaluation.lm_eval import (
+    MAX_ATTEMPTS,
+    Benchmark,
+    BenchmarkConfig,
+    Harness,
+    LmEvaluator,
+    Model,
+    ResultsStore,
+)
 from rollyard.records import process_group
 from rollyard.records.errors import OperatorError, RunError
 from tests.support.waiting import deadline_s

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from rollyard.cli.lm_eval import run
-from rollyard.launchers.evaluation.lm_eval_results import ResultsStore
+from rollyard.launchers.evaluation.lm_eval import ResultsStore
 from rollyard.records.errors import OperatorError
 from tests.support.commands import BIN, Finished, command_environ, in_this_process
 from tests.support.waiting import deadline_s, eventually

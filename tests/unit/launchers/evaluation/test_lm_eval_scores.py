@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.launchers.evaluation.lm_eval_results import (
+from rollyard.launchers.evaluation.lm_eval import (
     QWEN3_1_7B_BASE,
     Benchmark,
     BenchmarkScore,
