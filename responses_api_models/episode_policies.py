@@ -66,8 +66,9 @@ class EpisodePolicies:
         check_responses_request(request)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         sent = _sendable(request)
-        body = await self._answer(endpoint, {**sent, "model": endpoint.model}, request_context)
-        return RawResponse(body, headers=request_context.answer_headers)
+        return request_context.answered(
+            await self._answer(endpoint, {**sent, "model": endpoint.model}, request_context)
+        )
 
     async def _answer(self, endpoint: _Endpoint, request: Json, request_context: RequestContext) -> bytes:
         if endpoint.has_chat:

@@ -560,3 +560,7 @@ def bad_request(detail: str) -> Failure:
 
 def conflict(detail: str) -> Failure:
     return Failure(FailureKind.BAD_REQUEST, detail, status=409)
+
+
+def upstream_error(detail: str) -> Failure:
+    return Failure(FailureKind.UPSTREAM_ERROR, detail)

@@ -6,7 +6,7 @@ Responses requests are converted, sent to `{base_url}/chat/completions`, and the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 import orjson
@@ -36,7 +36,6 @@ from rollyard.responses_api_models.upstream.response_parsing import (
 from rollyard.responses_api_models.upstream.sse import ChatStreamStart
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
-from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
 
@@ -119,30 +118,26 @@ class ChatEngineModel(ModelServer[S]):
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._converted_body(request)
         if self._turns is not None:
-            return self._reply(
-                conversion.encoded_response(await self._turns.make(body, request_context), request, self._dialect),
-                request_context,
-            )
+            completion = await self._turns.make(body, request_context)
+            return request_context.answered(conversion.encoded_response(completion, request, self._dialect))
 
         def read(answer: bytes) -> bytes:
             return conversion.encoded_response(json_object(answer), request, self._dialect)
 
         body["messages"] = without_traces(body["messages"])
-        body, _ = await self._special_tokens.treated(body, request_context)
-        return self._reply(
-            await self.upstream.post("/chat/completions", encode_request(body), read, request_context), request_context
-        )
+        return await self._posted(body, read, request_context)
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._chat_body(request)
         if self._turns is not None:
-            return self._reply(orjson.dumps(await self._turns.make(body, request_context)), request_context)
+            return request_context.answered(orjson.dumps(await self._turns.make(body, request_context)))
+        return await self._posted(body, completion_reader(body), request_context)
+
+    async def _posted(self, body: Json, read: Callable[[bytes], bytes], request_context: RequestContext) -> RawResponse:
         body, _ = await self._special_tokens.treated(body, request_context)
-        answer = await self.upstream.post(
-            "/chat/completions", encode_request(body), completion_reader(body), request_context
-        )
-        return self._reply(answer, request_context)
+        sent = encode_request(body)
+        return request_context.answered(await self.upstream.post("/chat/completions", sent, read, request_context))
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
         """Convert the engine's chunks to Responses events. If tokens are recorded, the events are built from the
@@ -151,25 +146,24 @@ class ChatEngineModel(ModelServer[S]):
         if self._turns is not None:
             return await super().stream_responses(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._converted_body(request)
-        body, _ = await self._special_tokens.treated(body, request_context)
-        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
+        body = {**await self._converted_body(request), "stream": True, "stream_options": {"include_usage": True}}
         events = ResponseEvents(request, self._dialect, mark_unreadable_tool_call)
-        return self._stream(
-            streaming.converted(chunks, events, streaming.event_reporter(self.name, call)), request_context
-        )
+        chunks = await self._chunks(body, request_context)
+        return request_context.streamed(streaming.converted(chunks, events, streaming.event_reporter(self.name, call)))
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
         """Forward the engine's chunks. If tokens are recorded, the chunks are built from the complete response."""
         if self._turns is not None:
             return await super().stream_chat(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body, _ = await self._special_tokens.treated(await self._chat_body(request), request_context)
-        chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
-        return self._stream(
-            streaming.chat(chunks, streaming.event_reporter(self.name, call), choices_of(body)), request_context
-        )
+        body = await self._chat_body(request)
+        chunks = await self._chunks(body, request_context)
+        report = streaming.event_reporter(self.name, call)
+        return request_context.streamed(streaming.chat(chunks, report, choices_of(body)))
+
+    async def _chunks(self, body: Json, request_context: RequestContext) -> AsyncIterator[bytes]:
+        body, _ = await self._special_tokens.treated(body, request_context)
+        return await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
         """Let the engine render and tokenize the prompt. Raises Failure (501) if it cannot."""
@@ -237,12 +231,6 @@ class ChatEngineModel(ModelServer[S]):
         body["model"] = self._model
         await self.trainer.check_seed(body)
         return body
-
-    def _reply(self, body: bytes, request_context: RequestContext) -> RawResponse:
-        return RawResponse(body, headers=request_context.answer_headers)
-
-    def _stream(self, events: AsyncIterator[bytes], request_context: RequestContext) -> RawResponse:
-        return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *request_context.answer_headers))
 
 
 _PROMPT = ("model", "messages", "tools", "chat_template", "chat_template_kwargs")

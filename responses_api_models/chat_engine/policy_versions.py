@@ -9,13 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import PurePath
 from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.token_types import PolicyVersion
-from rollyard.responses_api_models.chat_engine.checkpoint import Checkpoint, ModelSignature, adapter_name, conflict
+from rollyard.responses_api_models.chat_engine.checkpoint import (
+    Checkpoint,
+    ModelSignature,
+    adapter_name,
+    bad_request,
+    conflict,
+    upstream_error,
+)
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed
 
@@ -152,10 +160,9 @@ class PolicyVersions:
         if unexpected and self._is_exclusive:
             if url:
                 self.hold(url, used[-1])
-            detail = f"{url} sampled with weights {unexpected[0]!r} while the policy's version was {start!r}"
-            raise Failure(
-                FailureKind.UPSTREAM_ERROR,
-                f"{detail}; it may have been restarted, or another client may have changed its weights",
+            raise upstream_error(
+                f"{url} sampled with weights {unexpected[0]!r} while the policy's version was {start!r}; it may have "
+                "been restarted, or another client may have changed its weights"
             )
         if len(spans) == 1:
             return self._named(used[0], used[0])
@@ -179,21 +186,17 @@ def next_version(previous: str, folder: str) -> str:
     return str(int(previous) + 1) if previous.isdecimal() else PurePath(folder).name
 
 
+_VERSION = re.compile(r"[!-~]([ -~]{0,198}[!-~])?")
+
+
 def checked_version(version: Any) -> str:
     """Validate a version in a request. Raises Failure bad_request unless it is a short printable name."""
     if isinstance(version, int) and not isinstance(version, bool):
         version = str(version)
-    if (
-        not isinstance(version, str)
-        or not 0 < len(version) <= 200
-        or not version.isascii()
-        or not version.isprintable()
-        or version != version.strip()
-    ):
-        detail = f"version: found {str(version)[:100]!r}; expected a short ASCII name, e.g. 'step-12'"
-        raise Failure(FailureKind.BAD_REQUEST, detail)
+    if not isinstance(version, str) or not _VERSION.fullmatch(version):
+        raise bad_request(f"version: found {str(version)[:100]!r}; expected a short ASCII name, e.g. 'step-12'")
     if version in (STARTED, CHANGING):
-        raise Failure(FailureKind.BAD_REQUEST, f"version: {version!r} is reserved by engines; choose another name")
+        raise bad_request(f"version: {version!r} is reserved by engines; choose another name")
     return version
 
 
@@ -248,6 +251,11 @@ class Gate:
     @property
     def reasons(self) -> list[str]:
         return list(self._reasons)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the engines are paused or asleep."""
+        return PAUSED in self._reasons or ASLEEP in self._reasons
 
     async def updated(self) -> None:
         """Wait while a weight update runs. Called before each attempt of a model call, because a repeated one is
@@ -308,7 +316,7 @@ class Gate:
         if list(self._reasons) == [UPDATING]:
             await self._wait()  # the result of the update decides
         # If the engines are paused or asleep, the response was complete before they stopped.
-        if not self._reasons.keys() & {PAUSED, ASLEEP}:
+        if not self.stopped:
             self.check()
 
     async def _wait(self) -> None:

@@ -42,8 +42,9 @@ from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.responses_api_models.upstream.sse import Opening, StartedStream, data_of, error_in, is_event, split_events
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.client import EPISODE_HEADER
-from rollyard.services.http.request import RawRequest
+from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.http.transport import HttpResponse, Transport
+from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.settings import header_secrets, is_secret, secrets_in_bodies
 
 T = TypeVar("T")
@@ -430,6 +431,13 @@ class RequestContext:
         ]
         cookies = [(b"set-cookie", _bytes(cookie)) for cookie in answer.cookies if _sendable("", cookie)]
         self.answer_headers = (*kept, *cookies)
+
+    def answered(self, body: bytes) -> RawResponse:
+        """Return the caller's response, with the headers of the endpoint's."""
+        return RawResponse(body, headers=self.answer_headers)
+
+    def streamed(self, events: AsyncIterator[bytes]) -> RawResponse:
+        return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *self.answer_headers))
 
 
 def _bytes(value: str) -> bytes:
