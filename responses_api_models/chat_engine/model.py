@@ -16,15 +16,13 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models import conversion, streaming
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
-from rollyard.responses_api_models.chat_engine.token_backends import CompletionsBackend
+from rollyard.responses_api_models.chat_engine.token_backends import Capabilities, CompletionsBackend
 from rollyard.responses_api_models.chat_engine.token_diagnostics import TokenDiagnostics
 from rollyard.responses_api_models.chat_engine.token_history import TokenTurns, without_traces
 from rollyard.responses_api_models.chat_engine.training_routes import TrainerApi
-from rollyard.responses_api_models.conversion import mark_unreadable_tool_call
-from rollyard.responses_api_models.request_validation import check_limits
+from rollyard.responses_api_models.conversion import check_limits, mark_unreadable_tool_call
 from rollyard.responses_api_models.streaming import ResponseEvents
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.response_parsing import (

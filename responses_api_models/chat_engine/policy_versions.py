@@ -45,7 +45,7 @@ class PolicyVersions:
         host."""
         self.invalid: set[str] = set()
         """Engines that lost their weights or are receiving new ones. They cannot load other weights
-        (weight_loader.py)."""
+        (weight_update.py)."""
         self._is_exclusive = is_exclusive
         self._past = [first]
         self._held: dict[str, str | None] = {}

@@ -23,10 +23,9 @@ from rollyard.records.json_values import items, mapping
 from rollyard.records.token_types import PolicyVersion, PrefixMismatch, SamplingRecord, TokenTrace
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine import sampling
-from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.policy_versions import PolicyVersions
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
-from rollyard.responses_api_models.chat_engine.token_backends import Rendered, TokenBackend
+from rollyard.responses_api_models.chat_engine.token_backends import Capabilities, Rendered, TokenBackend
 from rollyard.responses_api_models.conversion import token_fields
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream

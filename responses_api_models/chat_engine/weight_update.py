@@ -391,8 +391,7 @@ class WeightUpdates:
                 f"version {previous!r} replaced the weights that the engines were started with, to which adapters are "
                 "added: restart the engines, or publish merged weights"
             )
-        check = checkpoint.check_adapter if adapter else checkpoint.check
-        found = await asyncio.to_thread(check, folder, started, self._depth)
+        found = await asyncio.to_thread(checkpoint.check, folder, started, self._depth, is_adapter=adapter)
         if not adapter:
             await self._cpu.check_head(started or found.signature, urls)
         version = version or next_version(previous, found.folder)

@@ -10,8 +10,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models import streaming
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.responses_api_models.conversion import apply_metadata
-from rollyard.responses_api_models.request_validation import check_limits
+from rollyard.responses_api_models.conversion import apply_metadata, check_limits
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.response_parsing import (
     choices_of,
