@@ -117,8 +117,7 @@ class Replicas:
         return min(
             self._endpoints.values(),
             key=lambda endpoint: (
-                not endpoint.is_usable(now),
-                endpoint.cool_downs if not endpoint.is_usable(now) else 0,
+                0 if endpoint.is_usable(now) else endpoint.cool_downs,
                 endpoint in tried,
                 endpoint.in_flight,
                 endpoint.chosen,
