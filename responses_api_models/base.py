@@ -117,9 +117,7 @@ class ModelServer(Server, Generic[S]):
         return _encoded(await self.responses(_without_stream(request), call))
 
     async def __serve_chat(self, call: RawRequest) -> bytes | RawResponse:
-        """Create a chat completion (OpenAI's Chat Completions API). With `"stream": true`, return it as a stream of
-        chunks.
-        """
+        """Create a chat completion (OpenAI's API). With `"stream": true`, return it as a stream of chunks."""
         request = call.json()
         conversion.check_chat_request(request)
         if request.get("stream"):

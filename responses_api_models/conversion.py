@@ -121,9 +121,7 @@ def check_chat_request(request: Json) -> None:
 
 
 def check_limits(request: Json) -> None:
-    """Raises Failure bad_request for an output limit of less than one token. Engines would reject it with the same
-    message as a prompt that fills the context.
-    """
+    """Raises Failure bad_request for a limit below 1, which engines reject like a prompt that is too long."""
     for name in _LIMITS:
         value = request.get(name)
         if isinstance(value, int | float) and value < 1:
@@ -384,9 +382,7 @@ def stop_sequence_of(choice: Json) -> Json:
 
 
 def response_around(output: list[Json], answer: Json, request: Json, finish_reason: Any) -> Json:
-    """Return a Response with this `output`. Its other fields are taken from `request` and `answer`; the id in `answer`
-    must not have a prefix such as `chatcmpl-`.
-    """
+    """Return a Response with this `output`. The id in `answer` must not have a prefix such as `chatcmpl-`."""
     reason = _INCOMPLETE.get(finish_reason or "")
     response = {key: value for key, value in answer.items() if key not in _ANSWER_KEYS and value is not None}
     response.update({key: request[key] for key in _ECHOED if request.get(key) is not None})
@@ -704,9 +700,7 @@ def _add_reasoning(turn: Json, item: Json, dialect: Dialect) -> None:
 
 
 def _chat_content(parts: Any, where: str) -> str | list[Json]:
-    """Convert content parts to the chat format. A single text part becomes a string, because many chat templates
-    support only strings.
-    """
+    """Convert content parts. A single text becomes a string: many chat templates support only strings."""
     if not isinstance(parts, list):
         raise unconvertible(where, f"found {type(parts).__name__}; expected text or a list of parts")
     converted: list[Json] = []
@@ -885,9 +879,7 @@ UNREADABLE = "unreadable_call"
 
 
 def mark_unreadable_tool_call(response: Json) -> None:
-    """Set `finish_reason: unreadable_call` on a Response that has no tool calls, but whose text contains the start of
-    one.
-    """
+    """Set `finish_reason: unreadable_call` if the Response has no calls, but the start of one in its text."""
     if not response.get("tools") or response.get("status") == "incomplete":
         return  # a truncated call ends the episode with the finish reason of its limit
     items = response["output"]

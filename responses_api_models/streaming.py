@@ -305,9 +305,7 @@ class ResponseEvents:
         yield from growing.add(kind, text, logprobs or [])
 
     def _taken_logprobs(self, text: str) -> list[Json]:
-        """Remove the pending logprobs and return those that belong to the text. At the start of a message, some may
-        belong to the reasoning before it.
-        """
+        """Take the pending logprobs of the text. At the start of a message, some may be of the reasoning."""
         waiting, self._logprobs = self._logprobs, []
         continues = self._open and isinstance(self._open[-1], StreamedText) and self._open[-1].kind == "message"
         return waiting if continues else logprobs_of_text(waiting, text)
@@ -348,9 +346,7 @@ class ResponseEvents:
         yield stream_events.ended(response)
 
     def _id(self, kind: str, more: int = 0) -> str:
-        """Return an item's id in the format of `chat_to_response`; a second text gets a number. `more` is the number of
-        items of this kind that are still open.
-        """
+        """Return an item's id, as in `chat_to_response`. `more`: how many items of this kind are still open."""
         before = sum(item["type"] == kind for item in self._output) + more
         number = f"_{before}" if before or kind == "function_call" else ""
         prefix = {"function_call": "fc", "reasoning": "rs"}.get(kind, "msg")

@@ -205,9 +205,7 @@ def callable_tools(request: Json) -> list[Json]:
 
 
 def random_turn(request: Json, tools: Sequence[Json], *, done: bool, draws: RandomDraws) -> PolicyTurn:
-    """Return a call to one of `tools`, or occasionally a text answer. After the environment has returned `done`, always
-    return a text answer.
-    """
+    """Return a call to one of `tools`, or occasionally a text answer; always one after the environment is `done`."""
     must_call = request.get("tool_choice") not in (None, "auto")
     if done or (not must_call and draws.below(TURNS_PER_ANSWER) == 0):
         return PolicyTurn(None, f"The answer is {draws.below(RANGE)}.")

@@ -209,9 +209,7 @@ def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
 
 
 def _search(start: int, astray: int, exits: list[Exits], player: int, limit: int) -> list[int] | None:
-    """Return the states from `start` to the nearest state without a box on one of the `astray` cells; None if none is
-    found.
-    """
+    """Return the states from `start` to the nearest one without a box on `astray` cells; None if there is none."""
     came_from = {start: start}
     frontier = [start]
     while frontier and len(came_from) < limit:

@@ -99,9 +99,7 @@ class ChatEngineModel(ModelServer[S]):
         """
 
     def located(self, root: str) -> str:
-        """Return the local folder of the model `root`, with which the engines were started; `root` itself if there is
-        none.
-        """
+        """Return the local folder of `root`, with which the engines were started; `root` itself if there is none."""
         return root
 
     async def start(self) -> None:
@@ -138,9 +136,7 @@ class ChatEngineModel(ModelServer[S]):
         return request_context.answered(await self.upstream.post("/chat/completions", sent, read, request_context))
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """Convert the engine's chunks to Responses events. If tokens are recorded, the events are built from the
-        complete response, because token backends do not stream parsed chunks.
-        """
+        """Convert the engine's chunks to events. Recorded tokens need the complete response, which is then streamed."""
         if self._turns is not None:
             return await super().stream_responses(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))

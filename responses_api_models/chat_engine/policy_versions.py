@@ -85,9 +85,7 @@ class PolicyVersions:
         return self._checkpoints.get(self.now)
 
     def started_with(self, root: str, checkpoint: Checkpoint) -> None:
-        """Set the checkpoint of the first version, which engines load from `root` when they start. Later calls are
-        ignored.
-        """
+        """Set the checkpoint of the first version, which engines load from `root` at their start; once."""
         if self.first not in self._checkpoints:
             self.root = root
             self._checkpoints[self.first] = checkpoint
@@ -180,9 +178,7 @@ class PolicyVersions:
 
 
 def next_version(previous: str, folder: str) -> str:
-    """Return the default name for the version after `previous`: the next number if `previous` is one, else the folder's
-    name.
-    """
+    """Return the default name of a version: the number after `previous` if that is one, else the folder's name."""
     return str(int(previous) + 1) if previous.isdecimal() else PurePath(folder).name
 
 
@@ -258,9 +254,7 @@ class Gate:
         return PAUSED in self._reasons or ASLEEP in self._reasons
 
     async def updated(self) -> None:
-        """Wait while a weight update runs. Called before each attempt of a model call, because a repeated one is
-        already behind the gate.
-        """
+        """Wait while a weight update runs, before each attempt: a repeated call is already behind the gate."""
         while UPDATING in self._reasons:
             await self._opened.wait()
 

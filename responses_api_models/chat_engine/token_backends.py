@@ -174,18 +174,14 @@ class GenerateBackend:
 
 
 def _turn_ids(choice: Json) -> list[int]:
-    """Return the turn's token ids without the token that ended it. That token would become part of the text, which most
-    tool parsers cannot handle.
-    """
+    """Return the turn's ids without the token that ended it, whose text most tool parsers cannot handle."""
     ids: list[int] = choice["token_ids"]
     by_token = choice.get("finish_reason") == "stop" and not isinstance(choice.get("stop_reason"), str)
     return ids[:-1] if by_token else ids
 
 
 def _cut_stop(message: Json, stop: str, kept: int) -> None:
-    """Remove a stop string (except for its first `kept` characters) and everything after it from the text. The token
-    ids are not changed.
-    """
+    """Remove a stop string (except for its first `kept` characters) and all text after it, but not their ids."""
     for key in ("content", "reasoning", "reasoning_content"):
         if text := message.get(key):
             message[key] = text[: text.rindex(stop) + kept] if stop in text else text
@@ -422,9 +418,7 @@ _CANNOT = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
 
 
 class Capabilities:
-    """The capabilities of an engine. They are detected on the first call that needs them and cached; missing
-    capabilities are checked again later.
-    """
+    """An engine's capabilities, detected when they are needed; missing ones are checked again later."""
 
     def __init__(self, upstream: Upstream, settings: ChatEngineSettings) -> None:
         self._upstream = upstream
@@ -471,9 +465,7 @@ class Capabilities:
         return mode if time.monotonic() < until else None
 
     async def _find_backend(self, request_context: RequestContext) -> tuple[TokenBackend | None, bool]:
-        """Return the backend and whether the result is final. It is not if the engine rejected a check, because it may
-        still be loading.
-        """
+        """Return the backend, and whether that is final: an engine that rejected a check may still be loading."""
         settings = self._settings
         if settings.token_in == "off" or settings.send_token_ids:
             return None, True

@@ -253,9 +253,7 @@ class ServedTokenHistory:
         ]
 
     def trace(self, message: Json, reason: str) -> TokenTrace:
-        """Return the trace of the turn that ends with `message`. `reason`: why it was sent as messages; empty if it was
-        not.
-        """
+        """Return the trace of the turn that ends with `message`. `reason`: why it was sent as messages, if it was."""
         trace = self._segment(message, reason)
         trace["context"] = self._fingerprint.add([*self.messages[self._known :], message])
         return trace

@@ -101,9 +101,7 @@ class TrainerApi:
         return handler if path in (UPDATE, POLICY_PATH) or path in POSTS else self._gate.guarded(handler)
 
     def mount(self, server: Server) -> None:
-        """Register the endpoints on `server`. If they are disabled, they return an error that explains how to enable
-        them.
-        """
+        """Register the endpoints. If they are disabled, they return an error that says how to enable them."""
         server.app.get("/policy_version")(self._policy_version)
         if not self._open:
             # Starlette's routes: FastAPI would analyse the parameters of two dozen functions that have none.
@@ -146,9 +144,7 @@ class TrainerApi:
             await self._joining_engines.register_with_start_weights(url)
 
     async def started_with(self, root: str) -> None:
-        """Record the files of a folder before engines are started with it, because they may have changed by the time an
-        engine is restarted.
-        """
+        """Record the files of a folder before engines are started with it; they may have changed at a restart."""
         await self._loader.started_with(root)
 
     async def takes_seeds(self) -> bool:

@@ -83,9 +83,7 @@ class VllmControl:
         self.lease = PauseLease(lambda: self._jobs.run(self._expire()))
 
     async def post(self, path: str, query: str, body: bytes) -> list[EngineReply]:
-        """Send the call to every engine and return the replies. Raises Failure if the call is not allowed at this
-        point.
-        """
+        """Send the call to every engine. Raises Failure if the call is not allowed at this point."""
         request = read_object(body) if body else {}
         if path == "/collective_rpc" and (method := request.get("method")) in _BY_RPC:
             own = "/weights/update" if method == "reload_weights" else f"/{method}"
@@ -105,9 +103,7 @@ class VllmControl:
         return await self._jobs.run(step())
 
     async def update(self, step: Callable[[], Awaitable[Json]]) -> Json:
-        """Run an update from a folder and return its result. If an engine does not resume, the remaining pause also
-        gets a lease.
-        """
+        """Run an update from a folder. If an engine does not resume, the remaining pause also gets a lease."""
         try:
             return await self._jobs.run(self.lease.during(step))
         finally:
@@ -189,9 +185,7 @@ class VllmControl:
             self._on_invalid(url)
 
     async def _stop(self, path: str, target: str, body: bytes, discards_weights: bool) -> list[EngineReply]:
-        """Pause the engines or put them to sleep. Model calls wait in the meantime, and continue to wait if all engines
-        that responded have stopped.
-        """
+        """Stop the engines. Model calls wait, and continue to wait if all engines that responded have stopped."""
         reason, undo = _STOPS[path]
         with self._gate.shut_while(STOPPING):
             replies = await self._engines.change_each(target, body)

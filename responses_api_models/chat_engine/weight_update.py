@@ -588,9 +588,7 @@ class JoiningEngines:
                         await self._jobs.run(self._release(url))
 
     async def join(self) -> None:
-        """Return lost engines to the pool if they respond again, without loading weights, because a trainer is about to
-        send new ones.
-        """
+        """Return lost engines that respond to the pool, without weights: a trainer is about to send new ones."""
         for url in list(self._engines.lost):
             if await self._loader.back(url):
                 self._engines.add(url)

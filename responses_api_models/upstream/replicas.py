@@ -110,9 +110,7 @@ class Replicas:
         return chosen
 
     def best(self, tried: Collection[Endpoint] = ()) -> Endpoint | None:
-        """Return the least busy healthy endpoint, preferably one that is not in `tried`. If none is healthy, return the
-        one with the fewest cool-downs; None if the pool is empty.
-        """
+        """Return the least busy healthy endpoint, else the one with the fewest cool-downs; better none in `tried`."""
         now = time.monotonic()
         return min(
             self._endpoints.values(),
@@ -205,9 +203,7 @@ class Replicas:
 
 
 def _is_named(found: str, requested: str) -> bool:
-    """Return True if the names match, ignoring case and what hosted APIs add: an owner prefix, or a date or version
-    suffix.
-    """
+    """Return whether names match but for case and what APIs add: an owner, or a date or version at the end."""
     found, requested = (name.lower().rpartition("/")[2] for name in (found, requested))
     rest = found.removeprefix(requested) if found.startswith(requested) else "?"
     return not rest or (rest[0] in "-@:" and (rest[1:2].isdigit() or rest[0] == ":"))

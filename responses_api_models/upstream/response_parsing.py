@@ -97,9 +97,7 @@ def _malformed(found: str, body: bytes) -> Failure:
 
 
 def retry_after_s(header: str | None) -> float:
-    """Return the pause in seconds that a Retry-After header requests (as seconds or an HTTP date), up to
-    RETRY_AFTER_CAP_S; 0 if the header is missing or invalid.
-    """
+    """Return the seconds that a Retry-After header requests, up to RETRY_AFTER_CAP_S; 0 if it is invalid."""
     if not header:
         return 0.0
     seconds = 0.0

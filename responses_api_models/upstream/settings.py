@@ -89,9 +89,7 @@ _ENDS = ("/chat/completions", "/completions", "/responses", "/models", "/v1")
 
 
 async def endpoint_advice(settings: EndpointSettings, transport: Transport) -> list[str]:
-    """Query each endpoint's models, and return a message for each problem that would make rollouts fail: it does not
-    respond, rejects the key or lacks the model.
-    """
+    """Return what is wrong with each endpoint: it does not respond, rejects the key or lacks the model."""
     found = await asyncio.gather(*(_problem(url, settings, transport) for url in settings.urls))
     return [f"{url}: {problem}" for url, problem in zip(settings.urls, found, strict=True) if problem]
 

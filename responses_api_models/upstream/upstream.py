@@ -160,9 +160,7 @@ class Upstream:
             raise self._no_stream(HttpResponse(answer.status, answer.headers, event), target)
 
     async def _addressed(self, body: bytes, timeout_s: float) -> tuple[bytes, str]:
-        """Return the body with the model name of the policy's adapter, and that name; it may change between attempts,
-        which wait while it does.
-        """
+        """Return the body with the name of the policy's adapter, and that name, which may change between attempts."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.ready()
@@ -281,9 +279,7 @@ class RetryingCaller:
         self._unlogged = 0
 
     async def make(self, path: str, request_context: RequestContext, once: Attempt[T]) -> T:
-        """Call `once` for `path`, with retries, and return its result. Raises the last attempt's Failure, or
-        session_lost.
-        """
+        """Call `once` for `path`, with retries. Raises the last attempt's Failure, or session_lost."""
         settings = self._settings
         deadline = time.monotonic() + settings.total_timeout_s
         tried: list[Endpoint] = []

@@ -249,9 +249,7 @@ class ServedEpisode:
         self.over = False
 
     async def open(self) -> list[Json]:
-        """Open the session, and return the messages that the environment adds to those of the row. Afterwards,
-        `messages` and `tools` are known. Raises Failure, such as bad_task.
-        """
+        """Open the session, and return the messages that the environment adds. Raises Failure, such as bad_task."""
         path = "/reset" if self._turn_based else "/seed_session"
         body = await self._session.post(path, orjson.dumps(self._row), self._timeout_s)
         answer = read_answer(body or b"{}", self._session.server)
