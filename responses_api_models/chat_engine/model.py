@@ -77,25 +77,11 @@ class ChatEngineModel(ModelServer[S]):
         """Register a route. Model calls wait while weights change, and their responses report the policy version."""
         super().route(path, self.trainer.guarded(path, handler), cancellable=cancellable)
 
-    async def register_engine(self, url: str) -> None:
-        """Load the policy's weights into an engine that has just started, then add it to the pool of `upstream`.
-
-        Servers that start engines themselves call this instead of `upstream.replicas.add(url)`, because an update may
-        have replaced the weights that the engine started with. Call it once the engine responds, and `gone(url)` when
-        it has exited. Raises Failure if the engine does not load the weights (e.g. because the folder of the last
-        update was removed); the engine is then not in the pool and should be restarted.
-        """
-        await self.trainer.register_engine(url)
-
-    def gone(self, url: str) -> None:
-        """Remove an engine from the pool after it has exited. Called by servers that start engines themselves."""
-        self.trainer.gone(url)
-
     def on_invalid_weights(self, url: str) -> None:
         """Handle an engine that lost its weights in a failed load; vLLM cannot load new weights afterwards.
 
-        Servers that start engines themselves restart it and call `register_engine`; model calls wait until it has left
-        the pool. An external engine stays excluded until its operator restarts it, which this server detects.
+        Servers that start engines themselves restart it. An external engine stays excluded until its operator restarts
+        it, which this server detects.
         """
 
     def located(self, root: str) -> str:

@@ -75,7 +75,6 @@ class TrainerApi:
         self._jobs = JobQueue()
         self._loader = loader = WeightLoader(self._engines, self.versions, locate)
         self._cpu = CpuLimits(self._engines)
-        self._seeds = (settings.extra_body, settings.sampling_overrides)
         self._weights = WeightUpdates(
             self._engines, loader, self.versions, self._gate, self._cpu, on_invalid, settings.weights_check
         )
@@ -126,7 +125,6 @@ class TrainerApi:
         if self._open:
             await self._joining_engines.learn()
             await self._cpu.learn(self._engines.urls)
-            self._cpu.check_settings(self._name, self._seeds)
             self._watching = asyncio.create_task(self._joining_engines.watch())
 
     async def stop(self) -> None:
@@ -136,7 +134,11 @@ class TrainerApi:
         await self._jobs.settle()
 
     async def register_engine(self, url: str) -> None:
-        """Add an engine to the pool once it has the policy's weights. Raises Failure if it fails to load them."""
+        """Load the policy's weights into an engine that has just started, then add it to the pool of `upstream`.
+
+        An update may have replaced the weights that it started with. Raises Failure if it does not load them (e.g.
+        because the folder of the last update was removed); it is then not in the pool and should be restarted.
+        """
         if self._open:
             await self._cpu.learn([url])
             await self._joining_engines.register_engine(url)
@@ -157,6 +159,7 @@ class TrainerApi:
             await self._cpu.check_seed(body)
 
     def gone(self, url: str) -> None:
+        """Remove an engine from the pool after it has exited."""
         self._engines.forget(url)
 
     async def _policy_version(self) -> Response:

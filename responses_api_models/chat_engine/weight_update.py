@@ -24,7 +24,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import mapping
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import checkpoint
@@ -352,15 +352,6 @@ class CpuLimits:
                 f"found seed {seed!r} in a request, but {SEED}: remove the seed (sampling_overrides: {{seed: null}}), "
                 "or set trainer_endpoints: false"
             )
-
-    def check_settings(self, name: str, settings: Sequence[Mapping[str, Any] | None]) -> None:
-        """Raises OperatorError if the settings add a seed to every request and an engine runs on a CPU."""
-        for given in settings:
-            if given and given.get("seed") is not None and any(self._known.values()):
-                raise OperatorError(
-                    f"{name}: found seed: {given['seed']!r} together with trainer_endpoints: true, but {SEED}; remove "
-                    "one of the two"
-                )
 
 
 SERVER_INFO = "/server_info?config_format=json"

@@ -79,7 +79,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
                 transport=self.client.transport,
             )
             log.info("%s is starting; log: %s", plan.title, plan.log_file)
-            self._engines.append(Engine(plan, up=self.register_engine, down=self.gone))
+            self._engines.append(Engine(plan, up=self.trainer.register_engine, down=self.trainer.gone))
         await asyncio.gather(*(engine.start() for engine in self._engines))
         await super().start()
 

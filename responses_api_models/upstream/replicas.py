@@ -126,18 +126,11 @@ class Replicas:
     def answered(self, endpoint: Endpoint, affinity: Affinity | None, path: str) -> None:
         """Record a successful call to `path`. An episode's first successful call binds it to the endpoint."""
         endpoint.succeed(path)
-        if affinity is None:
-            return
-        entry = self._affinities.get(affinity)
-        if entry is None:
+        if affinity is not None and ((entry := self._affinities.get(affinity)) is None or not entry.started):
             self._assign(affinity, _AffinityEntry(endpoint, started=True))
-        elif not entry.started:
-            entry.endpoint, entry.started = endpoint, True
 
     def binds(self, affinity: Affinity | None, endpoint: Endpoint) -> bool:
-        if affinity is None or not affinity.binding:
-            return False
-        entry = self._affinities.get(affinity)
+        entry = self._affinities.get(affinity) if affinity is not None and affinity.binding else None
         return entry is not None and entry.started and entry.endpoint is endpoint
 
     def lost(self, affinity: Affinity, why: str) -> Failure:
@@ -164,10 +157,9 @@ class Replicas:
 
     def collect(self) -> Iterable[Metric]:
         """Yield Prometheus metrics for each URL: the calls in flight, and whether it is cooling down."""
+        shunned = "1 if the engine failed and is cooling down"
         calls = GaugeMetricFamily("rollyard_engine_in_flight", "Calls in flight at an engine", labels=["engine"])
-        cooling = GaugeMetricFamily(
-            "rollyard_engine_shunned", "1 if the engine failed and is cooling down", labels=["engine"]
-        )
+        cooling = GaugeMetricFamily("rollyard_engine_shunned", shunned, labels=["engine"])
         now = time.monotonic()
         for endpoint in self._endpoints.values():
             url = urlsplit(endpoint.url)

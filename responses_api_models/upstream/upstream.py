@@ -59,10 +59,8 @@ class Upstream:
         self.replicas = replicas
         self._settings = settings
         self._key = api_key.get_secret_value().strip() if api_key else ""
-        if not self._key.isprintable() or not self._key.isascii():
-            raise OperatorError(
-                "api_key contains characters that are invalid in an HTTP header; check that it was copied correctly"
-            )
+        if not _is_header(self._key, ""):
+            raise OperatorError("api_key contains characters that are invalid in an HTTP header; was it copied whole?")
         self._headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "rollyard"}
         self._headers.update({name.lower(): value for name, value in settings.default_headers.items()})
         if odd := [name for name, value in self._headers.items() if not _is_header(name, value)]:
@@ -226,7 +224,7 @@ class Upstream:
         status = answer.status
         if status == 403 and endpoint.endswith(("/render", "/derender", "/generate")):
             return "vLLM enables it with --enable-scale-out"
-        if status == 401 or status == 403:
+        if status in (401, 403):
             return "check policy_api_key" if self._key else "no api_key is set; check policy_api_key"
         if status == 404:
             missing = [url for url in self.replicas.urls if not url.endswith("/v1")]
@@ -319,7 +317,8 @@ class RetryingCaller:
                 attempt = f"attempt {len(tried)} of {settings.max_attempts}"
                 self._log(f"{joined(endpoint.url, path)}: {attempt}: {failure} ({then})")
                 if last:
-                    raise _with_attempts(failure, len(tried)) from failure
+                    problem, times = failure.problem, f" (tried {len(tried)} times)" if len(tried) > 1 else ""
+                    raise Failure.of(problem.model_copy(update={"detail": problem.detail + times})) from failure
             else:
                 for other in rejecting:
                     other.fail(path, started)
@@ -371,13 +370,6 @@ class RetryingCaller:
 def joined(url: str, path: str) -> str:
     """Return the URL of `path`; a path that starts with `/../` is relative to the parent of the API's `/v1`."""
     return url.removesuffix("/v1") + path[3:] if path.startswith("/../") else url + path
-
-
-def _with_attempts(failure: Failure, attempts: int) -> Failure:
-    if attempts == 1:
-        return failure
-    problem = failure.problem
-    return Failure.of(problem.model_copy(update={"detail": f"{problem.detail} (tried {attempts} times)"}))
 
 
 _IN = frozenset({"cookie", "traceparent", "tracestate", "baggage"})
