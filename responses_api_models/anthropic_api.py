@@ -16,14 +16,14 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.json_values import mapping
 from rollyard.records.types import TOKEN_FIELDS, Json
-from rollyard.responses_api_models.conversion import unconvertible
-from rollyard.responses_api_models.request_validation import check_responses_request
+from rollyard.responses_api_models.conversion import check_responses_request, unconvertible
 from rollyard.responses_api_models.upstream.sse import data_of, payload_of, split_events
 from rollyard.services.http.request import PROBLEM_TYPE, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import check_response, malformed
@@ -71,7 +71,9 @@ class AnthropicApi:
     async def count_tokens(self, call: RawRequest) -> bytes:
         """Return the number of tokens of a prompt (Anthropic's token counting), as `{"input_tokens": 42}`."""
         body = call.json()
-        request = {**prompt_of(body), **{key: body[key] for key in ("chat_template_kwargs",) if key in body}}
+        request = prompt_of(body)
+        if "chat_template_kwargs" in body:
+            request["chat_template_kwargs"] = body["chat_template_kwargs"]
         check_responses_request(request)
         return orjson.dumps({"input_tokens": await self._count(request, call)})
 
@@ -120,8 +122,19 @@ _WITHOUT_EFFECT = frozenset(
 """Fields about billing, caching and routing, and `thinking`: whether the model thinks is a setting of the engine."""
 _REFUSED = ("container", "mcp_servers", "context_management", "fallbacks")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_TEXT = "only text is supported in this place"
-_TEXT_OR_IMAGE = "only text and images are supported in this place"
+_BLOCKS = {"user": ("text", "image", "tool_result"), "assistant": ("text", "thinking", "tool_use")}
+"""Role -> the types of blocks that its messages can contain."""
+_FIELDS: dict[str, dict[str, type]] = {
+    "text": {"text": str},
+    "image": {"source": dict},
+    "url": {"url": str},
+    "base64": {"media_type": str, "data": str},
+    "tool_result": {"tool_use_id": str},
+    "tool_use": {"id": str, "name": str, "input": dict},
+    "custom": {"name": str, "input_schema": dict},
+    "tool": {"name": str},
+}
+"""Type of an object -> its required fields."""
 
 
 def messages_to_responses(request: Json) -> Json:
@@ -137,7 +150,22 @@ def messages_to_responses(request: Json) -> Json:
     limit = request.get("max_tokens")
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise unconvertible("max_tokens", f"found {limit!r:.100}; expected an integer of at least 1")
-    return {**body, **prompt_of(request), "max_output_tokens": limit, **_options(request)}
+    body |= {**prompt_of(request), "max_output_tokens": limit}
+    if stop := request.get("stop_sequences"):
+        if not isinstance(stop, list) or not all(isinstance(text, str) and text for text in stop):
+            raise unconvertible("stop_sequences", f"found {stop!r:.100}; expected a list of texts that are not empty")
+        body["stop"] = stop
+    metadata = {key: value for key, value in mapping(request.get("metadata")).items() if value is not None}
+    if user := metadata.pop("user_id", None):
+        body["user"] = user
+    if metadata:
+        body["metadata"] = metadata
+    config = mapping(request.get("output_config"))
+    if effort := config.get("effort"):
+        body["reasoning"] = {"effort": effort}
+    if wanted := mapping(config.get("format") or request.get("output_format")):
+        body["text"] = {"format": {"name": "output", "strict": True, **wanted}}
+    return body
 
 
 def prompt_of(request: Json) -> Json:
@@ -146,32 +174,15 @@ def prompt_of(request: Json) -> Json:
     Raises Failure bad_request if it is invalid or cannot be converted.
     """
     body: Json = {"input": _items(request.get("messages"))}
-    if system := _text(request.get("system"), "system"):
+    if system := _text(_blocks(request.get("system"), "system", "text")):
         body["instructions"] = system
-    if tools := _objects(request.get("tools"), "tools"):
-        body["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    if tools := [_tool(tool) for tool, _ in _blocks(request.get("tools"), "tools", "custom")]:
+        body["tools"] = tools
     if (choice := request.get("tool_choice")) is not None:
-        body.update(_choice(choice))
-    return body
-
-
-def _options(request: Json) -> Json:
-    body: Json = {}
-    if stop := request.get("stop_sequences"):
-        if not isinstance(stop, list) or not all(isinstance(text, str) and text for text in stop):
-            raise unconvertible("stop_sequences", f"found {stop!r:.100}; expected a list of texts that are not empty")
-        body["stop"] = stop
-    metadata = request.get("metadata")
-    if isinstance(metadata, dict):
-        rest = {key: value for key, value in metadata.items() if key != "user_id" and value is not None}
-        body |= {"metadata": rest} if rest else {}
-        body |= {"user": metadata["user_id"]} if metadata.get("user_id") else {}
-    config = request.get("output_config")
-    config = config if isinstance(config, dict) else {}
-    if effort := config.get("effort"):
-        body["reasoning"] = {"effort": effort}
-    if isinstance(wanted := config.get("format") or request.get("output_format"), dict):
-        body["text"] = {"format": {"name": "output", "strict": True, **wanted}}
+        kind = _checked(choice, "tool_choice", *_CHOICES, "tool")["type"]
+        body["tool_choice"] = _CHOICES.get(kind) or {"type": "function", "name": choice["name"]}
+        if choice.get("disable_parallel_tool_use"):
+            body["parallel_tool_calls"] = False
     return body
 
 
@@ -179,157 +190,84 @@ def _items(messages: Any) -> list[Json]:
     if not isinstance(messages, list) or not messages:
         raise unconvertible("messages", f"found {messages!r:.100}; expected a list with at least one message")
     items: list[Json] = []
-    for index, message in enumerate(_objects(messages, "messages")):
+    for index, message in enumerate(messages):
         where = f"messages[{index}]"
-        role = message.get("role")
-        if role not in ("user", "assistant"):
-            raise unconvertible(f"{where}.role", f"found {role!r:.100}; expected user or assistant")
-        content = message.get("content")
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        if not isinstance(blocks, list):
-            raise unconvertible(f"{where}.content", f"found {content!r:.100}; expected text or a list of blocks")
-        for number, block in enumerate(_objects(blocks, f"{where}.content")):
-            convert = _user_item if role == "user" else _assistant_item
-            items.append(convert(block, f"{where}.content[{number}]"))
-    if messages[-1]["role"] == "assistant":
+        role, content = mapping(message).get("role"), mapping(message).get("content")
+        if not isinstance(role, str) or role not in _BLOCKS or content is None:
+            raise unconvertible(where, f"found {message!r:.100}; expected the role user or assistant, and content")
+        items += [_item(block, role, place) for block, place in _blocks(content, f"{where}.content", *_BLOCKS[role])]
+    if role == "assistant":
         raise unconvertible(
-            f"messages[{len(messages) - 1}]",
+            where,
             "found an answer of the assistant as the last message; this server cannot continue an unfinished answer: "
             "end with a message of the user",
         )
     return items
 
 
-def _user_item(block: Json, where: str) -> Json:
-    kind = block.get("type")
-    if kind == "text":
-        return {"type": "message", "role": "user", "content": [_part("input_text", block, where)]}
-    if kind == "image":
-        return {"type": "message", "role": "user", "content": [_image(block, where)]}
+def _item(block: Json, role: str, where: str) -> Json:
+    kind = block["type"]
+    if kind == "thinking":
+        return {"type": "reasoning", "summary": [{"type": "summary_text", "text": str(block.get("thinking") or "")}]}
+    if kind == "tool_use":
+        invalid = block["input"].get(INVALID_ARGUMENTS) if len(block["input"]) == 1 else None
+        arguments = invalid if isinstance(invalid, str) else orjson.dumps(block["input"]).decode()
+        return {"type": "function_call", "call_id": block["id"], "name": block["name"], "arguments": arguments}
     if kind == "tool_result":
-        output = _output(block, f"{where}.content")
-        call_id = _required(block, "tool_use_id", where)
-        return {"type": "function_call_output", "call_id": call_id, "output": output}
-    raise _unsupported(block, where, _TEXT_OR_IMAGE)
+        return {"type": "function_call_output", "call_id": block["tool_use_id"], "output": _output(block, where)}
+    part = _part(block, where) if role == "user" else {"type": "output_text", "text": block["text"]}
+    return {"type": "message", "role": role, "content": [part]}
 
 
 def _output(block: Json, where: str) -> str | list[Json]:
     """Return a tool's output: its text or, if it contains images, its parts in their order."""
-    content = block.get("content")
-    if isinstance(content, list) and any(part.get("type") == "image" for part in _objects(content, where)):
-        parts = [
-            _image(part, f"{where}[{index}]") if part.get("type") == "image" else _text_part(part, f"{where}[{index}]")
-            for index, part in enumerate(content)
-        ]
-        return [{"type": "input_text", "text": "error:"}, *parts] if block.get("is_error") else parts
-    text = _text(content, where)
-    return orjson.dumps({"error": text}).decode() if block.get("is_error") else text
+    parts = _blocks(block.get("content"), f"{where}.content", "text", "image")
+    if any(part["type"] == "image" for part, _ in parts):
+        error = [{"type": "input_text", "text": "error:"}] if block.get("is_error") else []
+        return [*error, *(_part(part, place) for part, place in parts)]
+    return orjson.dumps({"error": _text(parts)}).decode() if block.get("is_error") else _text(parts)
 
 
-def _text_part(block: Json, where: str) -> Json:
-    if block.get("type") != "text":
-        raise _unsupported(block, where, _TEXT_OR_IMAGE)
-    return _part("input_text", block, where)
-
-
-def _image(block: Json, where: str) -> Json:
-    source = block.get("source")
-    source = source if isinstance(source, dict) else {}
-    if source.get("type") == "url":
-        url = _required(source, "url", f"{where}.source")
-    elif source.get("type") == "base64":
-        kind, data = (_required(source, name, f"{where}.source") for name in ("media_type", "data"))
-        url = f"data:{kind};base64,{data}"
-    else:
-        raise unconvertible(f"{where}.source", f"found {str(block.get('source'))[:100]!r}; expected base64 or url")
+def _part(block: Json, where: str) -> Json:
+    if block["type"] == "text":
+        return {"type": "input_text", "text": block["text"]}
+    source = _checked(block["source"], f"{where}.source", "url", "base64")
+    url = source.get("url") or f"data:{source['media_type']};base64,{source['data']}"
     return {"type": "input_image", "image_url": url, "detail": "auto"}
 
 
-def _assistant_item(block: Json, where: str) -> Json:
-    kind = block.get("type")
-    if kind == "text":
-        return {"type": "message", "role": "assistant", "content": [_part("output_text", block, where)]}
-    if kind == "thinking":
-        return {"type": "reasoning", "summary": [{"type": "summary_text", "text": str(block.get("thinking") or "")}]}
-    if kind == "tool_use":
-        call_id, name = _required(block, "id", where), _required(block, "name", where)
-        return {"type": "function_call", "call_id": call_id, "name": name, "arguments": _arguments(block, where)}
-    raise _unsupported(block, where)
+def _text(blocks: list[tuple[Json, str]]) -> str:
+    return "\n".join([block["text"] for block, _ in blocks])
 
 
-def _arguments(block: Json, where: str) -> str:
-    given = block.get("input")
-    if not isinstance(given, dict):
-        raise unconvertible(f"{where}.input", f"found {given!r:.100}; expected an object")
-    if given.keys() == {INVALID_ARGUMENTS} and isinstance(text := given[INVALID_ARGUMENTS], str):
-        return text
-    return orjson.dumps(given).decode()
+def _tool(tool: Json) -> Json:
+    optional = {key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}
+    return {"type": "function", "name": tool["name"], "parameters": tool["input_schema"], **optional}
 
 
-def _part(kind: str, block: Json, where: str) -> Json:
-    text = block.get("text")
-    if not isinstance(text, str):
-        raise unconvertible(f"{where}.text", f"found {text!r:.100}; expected text")
-    return {"type": kind, "text": text}
-
-
-def _text(content: Any, where: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise unconvertible(where, f"found {content!r:.100}; expected text or a list of text blocks")
-    texts: list[str] = []
-    for index, block in enumerate(_objects(content, where)):
-        if block.get("type") != "text":
-            raise _unsupported(block, f"{where}[{index}]")
-        texts.append(_part("input_text", block, f"{where}[{index}]")["text"])
-    return "\n".join(texts)
-
-
-def _tool(tool: Json, where: str) -> Json:
-    if tool.get("type") not in (None, "custom"):
-        detail = f"found {tool['type']!r:.100}, a tool of Anthropic's servers; expected a tool with an input_schema"
-        raise unconvertible(f"{where}.type", detail)
-    schema = tool.get("input_schema")
-    if not isinstance(schema, dict):
-        raise unconvertible(f"{where}.input_schema", f"found {schema!r:.100}; expected a JSON schema")
-    converted: Json = {"type": "function", "name": _required(tool, "name", where), "parameters": schema}
-    return {**converted, **{key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}}
-
-
-def _choice(choice: Any) -> Json:
-    kind = choice.get("type") if isinstance(choice, dict) else None
-    if kind == "tool":
-        body: Json = {"tool_choice": {"type": "function", "name": _required(choice, "name", "tool_choice")}}
-    elif isinstance(kind, str) and kind in _CHOICES:
-        body = {"tool_choice": _CHOICES[kind]}
-    else:
-        raise unconvertible("tool_choice", f"found {choice!r:.100}; expected a type of auto, any, tool or none")
-    if choice.get("disable_parallel_tool_use"):
-        body["parallel_tool_calls"] = False
-    return body
-
-
-def _objects(values: Any, where: str) -> list[Json]:
-    if values is None:
+def _blocks(content: Any, where: str, *kinds: str) -> list[tuple[Json, str]]:
+    """Return the objects in a list, each with its place; a text is one block. Raises Failure bad_request."""
+    if content is None:
         return []
-    if not isinstance(values, list):
-        raise unconvertible(where, f"found {values!r:.100}; expected a list")
-    for index, value in enumerate(values):
-        if not isinstance(value, dict):
-            raise unconvertible(f"{where}[{index}]", f"found {value!r:.100}; expected an object")
-    return values
+    if isinstance(content, str) and "text" in kinds:
+        return [({"type": "text", "text": content}, where)]
+    if not isinstance(content, list):
+        raise unconvertible(where, f"found {content!r:.100}; expected a list")
+    places = [f"{where}[{index}]" for index in range(len(content))]
+    return [(_checked(block, place, *kinds), place) for block, place in zip(content, places, strict=True)]
 
 
-def _required(value: Json, key: str, where: str) -> str:
-    found = value.get(key)
-    if not isinstance(found, str) or not found:
-        raise unconvertible(f"{where}.{key}", f"found {found!r:.100}; expected text")
-    return found
-
-
-def _unsupported(block: Json, where: str, supported: str = _TEXT) -> Exception:
-    return unconvertible(where, f"found a block of type {str(block.get('type'))[:100]!r}; {supported}")
+def _checked(value: Any, where: str, *kinds: str) -> Json:
+    """Return an object of one of `kinds`, of which a tool's type is optional. Raises Failure bad_request."""
+    kind = value.get("type") or ("custom" if kinds == ("custom",) else None) if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in kinds:
+        raise unconvertible(where, f"found {value!r:.100}; only the types {', '.join(kinds)} are supported here")
+    for name, expected in _FIELDS.get(kind, {}).items():
+        found = value.get(name)
+        if not isinstance(found, expected) or (found == "" and name != "text"):
+            names = "text" if expected is str else "an object"
+            raise unconvertible(f"{where}.{name}", f"found {found!r:.100}; expected {names}")
+    return cast(Json, value)
 
 
 STOPPED_BY = "stop_sequence"

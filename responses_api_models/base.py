@@ -30,7 +30,6 @@ from rollyard.records.types import Json
 from rollyard.responses_api_models import conversion
 from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, AnthropicApi, as_anthropic_error
 from rollyard.responses_api_models.episode_policies import EpisodePolicies
-from rollyard.responses_api_models.request_validation import check_chat_request, check_responses_request
 from rollyard.responses_api_models.upstream.sse import chat_chunks
 from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.request import RawRequest, RawResponse
@@ -111,18 +110,16 @@ class ModelServer(Server, Generic[S]):
     async def __serve_responses(self, call: RawRequest) -> bytes | RawResponse:
         """Create a Response (OpenAI's Responses API). With `"stream": true`, return it as a stream of events."""
         request = call.json()
-        check_responses_request(request)
+        conversion.check_responses_request(request)
         self.__recent.remember(call, request)
         if request.get("stream"):
             return await self.stream_responses(request, call)
         return _encoded(await self.responses(_without_stream(request), call))
 
     async def __serve_chat(self, call: RawRequest) -> bytes | RawResponse:
-        """Create a chat completion (OpenAI's Chat Completions API). With `"stream": true`, return it as a stream of
-        chunks.
-        """
+        """Create a chat completion (OpenAI's API). With `"stream": true`, return it as a stream of chunks."""
         request = call.json()
-        check_chat_request(request)
+        conversion.check_chat_request(request)
         if request.get("stream"):
             return await self.stream_chat(request, call)
         return _encoded(await self.chat(_without_stream(request), call))

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -59,6 +61,84 @@ _CHAT_CONVERTED = (
     | {"verbosity", "logprobs", "top_logprobs", "n", "stream", "stream_options"}
 )  # fmt: skip
 _DEFAULT = Dialect()
+
+
+class _Rule(NamedTuple):
+    """The types of a value, and the rules of its fields or of its elements."""
+
+    kinds: tuple[type, ...]
+    fields: Mapping[str, _Rule] = MappingProxyType({})
+    each: _Rule | None = None
+
+
+_NAMES = {str: "text", list: "a list", dict: "an object", int: "a number"}
+_OBJECT, _STRING = _Rule((dict,)), _Rule((str,))
+_COMMON = {
+    "tools": _Rule((list,), each=_Rule((dict,), {"function": _OBJECT})),
+    "tool_choice": _Rule((str, dict), {"function": _OBJECT, "allowed_tools": _OBJECT}),
+    "metadata": _OBJECT,
+    "stream_options": _OBJECT,
+    "chat_template_kwargs": _OBJECT,
+    "top_logprobs": _Rule((int,)),
+}
+_RESPONSES_REQUEST = _Rule(
+    (dict,),
+    {
+        **_COMMON,
+        "input": _Rule((str, list)),
+        "instructions": _STRING,
+        "include": _Rule((list,), each=_STRING),
+        "text": _Rule((dict,), {"format": _OBJECT}),
+        "reasoning": _Rule((dict,), {"effort": _STRING}),
+    },
+)
+_CHAT_REQUEST = _Rule(
+    (dict,),
+    {
+        **_COMMON,
+        "messages": _Rule((list,), each=_Rule((dict,), {"tool_calls": _Rule((list,), each=_OBJECT)})),
+        "response_format": _Rule((dict,), {"json_schema": _OBJECT}),
+        "reasoning_effort": _STRING,
+    },
+)
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
+def check_responses_request(request: Json) -> None:
+    """Check the types and token limits of a Responses create request. Raises Failure bad_request if one is invalid.
+
+    Only fields whose type the code relies on are checked. Unknown fields are accepted, values are validated by the
+    engine, and a null field counts as absent.
+    """
+    _check(request, _RESPONSES_REQUEST, "")
+    check_limits(request)
+
+
+def check_chat_request(request: Json) -> None:
+    """Check a chat create request in the same way."""
+    _check(request, _CHAT_REQUEST, "")
+    check_limits(request)
+
+
+def check_limits(request: Json) -> None:
+    """Raises Failure bad_request for a limit below 1, which engines reject like a prompt that is too long."""
+    for name in _LIMITS:
+        value = request.get(name)
+        if isinstance(value, int | float) and value < 1:
+            raise unconvertible(name, f"found {value}; expected at least 1, or no limit")
+
+
+def _check(value: Any, rule: _Rule, where: str) -> None:
+    if not issubclass(type(value), rule.kinds):
+        required = " or ".join(_NAMES[kind] for kind in rule.kinds)
+        raise unconvertible(where, f"found {str(value)[:100]!r} ({type(value).__name__}); expected {required}")
+    if rule.each is not None:
+        for index, one in enumerate(value):
+            _check(one, rule.each, f"{where}[{index}]")
+    elif rule.fields and isinstance(value, dict):
+        for name, inner in rule.fields.items():
+            if (found := value.get(name)) is not None:
+                _check(found, inner, f"{where}.{name}" if where else name)
 
 
 def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
@@ -101,9 +181,8 @@ def refuse_state(request: Json) -> None:
     """Raises Failure bad_request if a Responses create request refers to a stored conversation."""
     for name in STATEFUL:
         if request.get(name):
-            raise unconvertible(
-                name, "this server does not store conversations; send the complete conversation as `input`"
-            )
+            advice = "send the complete conversation as `input`"
+            raise unconvertible(name, f"this server does not store conversations; {advice}")
 
 
 def refuse_logprobs(request: Json, server: str) -> None:
@@ -267,7 +346,12 @@ def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -
     """Convert a chat completion to a Response. `request` is the Responses create request to which it is the answer."""
     choice, message = check_completion(answer)
     try:
-        return _response(answer, choice, message, request, dialect)
+        serial = str(answer.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
+        output = _output(message, serial, dialect, text_logprobs(choice) if wants_logprobs(request) else [])
+        finish_last(output[-1], choice.get("finish_reason"), message)
+        output[-1].update(token_fields(answer, choice, message))
+        answer = {**answer, "id": serial, **stop_sequence_of(choice)}
+        return response_around(output, answer, request, choice.get("finish_reason"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise malformed(f"has an unexpected structure ({type(error).__name__}: {error})", answer) from error
 
@@ -280,15 +364,6 @@ def encoded_response(answer: Json, request: Json, dialect: Dialect) -> bytes:
         return orjson.dumps(response)
     except TypeError as error:
         raise malformed(f"cannot be encoded as JSON ({error})", answer.keys()) from error
-
-
-def _response(answer: Json, choice: Json, message: Json, request: Json, dialect: Dialect) -> Json:
-    serial = str(answer.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
-    output = _output(message, serial, dialect, text_logprobs(choice) if wants_logprobs(request) else [])
-    finish_last(output[-1], choice.get("finish_reason"), message)
-    output[-1].update(token_fields(answer, choice, message))
-    answer = {**answer, "id": serial, **stop_sequence_of(choice)}
-    return response_around(output, answer, request, choice.get("finish_reason"))
 
 
 def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
@@ -307,9 +382,7 @@ def stop_sequence_of(choice: Json) -> Json:
 
 
 def response_around(output: list[Json], answer: Json, request: Json, finish_reason: Any) -> Json:
-    """Return a Response with this `output`. Its other fields are taken from `request` and `answer`; the id in `answer`
-    must not have a prefix such as `chatcmpl-`.
-    """
+    """Return a Response with this `output`. The id in `answer` must not have a prefix such as `chatcmpl-`."""
     reason = _INCOMPLETE.get(finish_reason or "")
     response = {key: value for key, value in answer.items() if key not in _ANSWER_KEYS and value is not None}
     response.update({key: request[key] for key in _ECHOED if request.get(key) is not None})
@@ -346,16 +419,13 @@ def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) 
         if content or not refusal:
             annotations = [annotation(entry) for entry in message.get("annotations") or ()]
             own = logprobs_of_text(logprobs, content, to_end=not calls)
-            text = {"type": "output_text", "text": content, "annotations": annotations, "logprobs": own}
-            parts.append(text)
+            parts.append({"type": "output_text", "text": content, "annotations": annotations, "logprobs": own})
         if refusal:
             parts.append({"type": "refusal", "refusal": refusal})
         item = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "status": "completed", "content": parts}
         output.append(item)
     taken: set[str] = set()
-    for index, call in enumerate(calls):
-        output.append(call_item(call, f"fc_{serial}_{index}", taken))
-    return output
+    return output + [call_item(call, f"fc_{serial}_{index}", taken) for index, call in enumerate(calls)]
 
 
 def text_of(content: Any) -> str:
@@ -518,7 +588,6 @@ def _chat_annotation(entry: Json) -> Json:
 
 
 _MESSAGE_ITEM_KEYS = frozenset({"type", "id", "status", "role", "content", "phase", *TOKEN_FIELDS})
-_CALL_ITEM_KEYS = frozenset({"type", "id", "status", "call_id", "name", "arguments", *TOKEN_FIELDS})
 _CHAT_CALL_KEYS = frozenset({"id", "type", "function", "index"})
 _CHAT_MESSAGE_KEYS = frozenset(
     {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", *TOKEN_FIELDS}
@@ -536,9 +605,8 @@ def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
             turn = _add_input_item(messages, turn, item, index, dialect)
         except (KeyError, TypeError, AttributeError) as error:
             reason = f"{type(error).__name__} {error}"
-            raise unconvertible(
-                f"input[{index}]", f"found {str(item)[:200]}, which is not an input item ({reason})"
-            ) from error
+            found = f"found {str(item)[:200]}, which is not an input item ({reason})"
+            raise unconvertible(f"input[{index}]", found) from error
     for message in messages:
         if message["content"] is None and "tool_calls" not in message:
             message["content"] = ""
@@ -567,9 +635,8 @@ def _add_input_item(messages: list[Json], turn: Json | None, item: Json, index: 
     elif kind == "reasoning":
         _add_reasoning(turn, item, dialect)
     else:
-        raise unconvertible(
-            f"input[{index}]", f"found an item of type {kind!r}, which Chat Completions does not support"
-        )
+        found = f"found an item of type {kind!r}, which Chat Completions does not support"
+        raise unconvertible(f"input[{index}]", found)
     if dialect.send_token_ids and "generation_token_ids" in item:
         turn.update({key: item[key] for key in TOKEN_FIELDS if key in item})
     return turn
@@ -599,9 +666,7 @@ def _required_text(item: Json, key: str, index: int) -> str:
 def _chat_call(item: Json, index: int) -> Json:
     function = {"name": _required_text(item, "name", index), "arguments": read_arguments(item.get("arguments", ""))}
     call = {"id": _required_text(item, "call_id", index), "type": "function", "function": function}
-    if extra := item.keys() - _CALL_ITEM_KEYS:  # e.g. Gemini's thought signatures, which must be sent back
-        call.update({key: item[key] for key in extra if item[key] is not None})
-    return call
+    return {**call, **_beyond(item, _ITEM_KEYS, call)}
 
 
 def _add_content(turn: Json, item: Json, index: int) -> None:
@@ -635,9 +700,7 @@ def _add_reasoning(turn: Json, item: Json, dialect: Dialect) -> None:
 
 
 def _chat_content(parts: Any, where: str) -> str | list[Json]:
-    """Convert content parts to the chat format. A single text part becomes a string, because many chat templates
-    support only strings.
-    """
+    """Convert content parts. A single text becomes a string: many chat templates support only strings."""
     if not isinstance(parts, list):
         raise unconvertible(where, f"found {type(parts).__name__}; expected text or a list of parts")
     converted: list[Json] = []
@@ -654,13 +717,10 @@ def _chat_content(parts: Any, where: str) -> str | list[Json]:
         elif kind in _CHAT_PARTS:
             converted.append(part)
         else:
-            raise unconvertible(
-                f"{where}[{index}]", f"found {str(part)[:100]}, which Chat Completions does not support"
-            )
-    if len(converted) == 1 and converted[0]["type"] == "text":
-        text: str = converted[0]["text"]
-        return text
-    return converted
+            found = f"found {str(part)[:100]}, which Chat Completions does not support"
+            raise unconvertible(f"{where}[{index}]", found)
+    is_text = len(converted) == 1 and converted[0]["type"] == "text"
+    return str(converted[0]["text"]) if is_text else converted
 
 
 def to_items(messages: list[Any]) -> list[Json]:
@@ -819,9 +879,7 @@ UNREADABLE = "unreadable_call"
 
 
 def mark_unreadable_tool_call(response: Json) -> None:
-    """Set `finish_reason: unreadable_call` on a Response that has no tool calls, but whose text contains the start of
-    one.
-    """
+    """Set `finish_reason: unreadable_call` if the Response has no calls, but the start of one in its text."""
     if not response.get("tools") or response.get("status") == "incomplete":
         return  # a truncated call ends the episode with the finish reason of its limit
     items = response["output"]

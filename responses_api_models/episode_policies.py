@@ -19,7 +19,6 @@ from rollyard.records.errors import Failure
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models import conversion
 from rollyard.responses_api_models.conversion import Dialect
-from rollyard.responses_api_models.request_validation import check_responses_request
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.response_parsing import encode_request, json_object, response_bytes
 from rollyard.responses_api_models.upstream.settings import CallSettings
@@ -63,11 +62,12 @@ class EpisodePolicies:
         """Create a Response (OpenAI's Responses API) with the endpoint of the agent's episode."""
         endpoint = self._endpoint(unsealed(call.header(POLICY_HEADER.encode()), self._context.keys.secret))
         request = call.json()
-        check_responses_request(request)
+        conversion.check_responses_request(request)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         sent = _sendable(request)
-        body = await self._answer(endpoint, {**sent, "model": endpoint.model}, request_context)
-        return RawResponse(body, headers=request_context.answer_headers)
+        return request_context.answered(
+            await self._answer(endpoint, {**sent, "model": endpoint.model}, request_context)
+        )
 
     async def _answer(self, endpoint: _Endpoint, request: Json, request_context: RequestContext) -> bytes:
         if endpoint.has_chat:

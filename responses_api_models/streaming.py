@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import orjson
@@ -193,10 +193,6 @@ _STANDARD_KEYS = frozenset(
 )
 
 
-def _nothing(response: Json) -> None:
-    pass
-
-
 class ResponseEvents:
     """Converts a chat engine's chunks to Responses stream events, without I/O.
 
@@ -205,7 +201,7 @@ class ResponseEvents:
     Text after a tool call starts a new item.
     """
 
-    def __init__(self, request: Json, dialect: Dialect, on_response: Callable[[Json], None] = _nothing) -> None:
+    def __init__(self, request: Json, dialect: Dialect, on_response: Callable[[Json], object] = bool) -> None:
         self._request = request
         self._on_response = on_response
         self._tags = ThinkTags() if dialect.think_tags else None
@@ -235,7 +231,7 @@ class ResponseEvents:
     def end(self) -> bytes:
         """Return the final events. Raises Failure connection_lost if the response is incomplete."""
         if self._finish_reason is None:
-            raise Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its response was complete")
+            raise _stream_ended_early()
         return self._encoded(self._finish(), self._answer)
 
     def broken_off(self, problem: Problem) -> bytes:
@@ -252,9 +248,7 @@ class ResponseEvents:
         return stream_events.encoded(known, self._sent - len(known))
 
     def _read(self, chunk: Json) -> Iterator[Event]:
-        if error := chunk.get("error"):
-            detail = error.get("message") if isinstance(error, dict) else error
-            raise Failure(FailureKind.UPSTREAM_ERROR, f"the engine aborted its response: {detail}")
+        check_error(chunk)
         fields = {key: value for key, value in chunk.items() if key != "choices" and value is not None}
         if self._answer:
             self._answer.update({key: value for key, value in fields.items() if key not in ("id", "created")})
@@ -307,13 +301,11 @@ class ResponseEvents:
             blank |= {"summary": []} if item_kind == "reasoning" else {"role": "assistant", "content": []}
             growing = StreamedText({"id": self._id(item_kind), **blank}, len(self._output))
             self._open = [growing]
-            yield growing.start()
-        yield from growing.add(kind, text, logprobs or ())
+            yield stream_events.item_added(growing.item, growing.index)
+        yield from growing.add(kind, text, logprobs or [])
 
     def _taken_logprobs(self, text: str) -> list[Json]:
-        """Remove the pending logprobs and return those that belong to the text. At the start of a message, some may
-        belong to the reasoning before it.
-        """
+        """Take the pending logprobs of the text. At the start of a message, some may be of the reasoning."""
         waiting, self._logprobs = self._logprobs, []
         continues = self._open and isinstance(self._open[-1], StreamedText) and self._open[-1].kind == "message"
         return waiting if continues else logprobs_of_text(waiting, text)
@@ -327,12 +319,10 @@ class ResponseEvents:
             index = len(self._output) + len(open_calls)
             growing = StreamedToolCall(call, index, self._id("function_call", len(open_calls)), self._call_ids)
             self._open = [*open_calls, growing]
-            yield growing.start()
-        function = call.get("function")
-        if isinstance(function, dict):
-            arguments = function.get("arguments")
-            text = "" if arguments is None else read_arguments(arguments)
-            yield from growing.add(read_name(function.get("name")), text)
+            yield stream_events.item_added(growing.item, index)
+        function = mapping(call.get("function"))
+        arguments = function.get("arguments")
+        yield from growing.add(read_name(function.get("name")), "" if arguments is None else read_arguments(arguments))
 
     def _close(self) -> Iterator[Event]:
         for growing in self._open:
@@ -356,23 +346,18 @@ class ResponseEvents:
         yield stream_events.ended(response)
 
     def _id(self, kind: str, more: int = 0) -> str:
-        """Return an item's id in the format of `chat_to_response`; a second text gets a number. `more` is the number of
-        items of this kind that are still open.
-        """
-        serial, before = self._answer["id"], sum(item["type"] == kind for item in self._output) + more
-        if kind == "function_call":
-            return f"fc_{serial}_{before}"
-        prefix = "rs" if kind == "reasoning" else "msg"
-        return f"{prefix}_{serial}_{before}" if before else f"{prefix}_{serial}"
+        """Return an item's id, as in `chat_to_response`. `more`: how many items of this kind are still open."""
+        before = sum(item["type"] == kind for item in self._output) + more
+        number = f"_{before}" if before or kind == "function_call" else ""
+        prefix = {"function_call": "fc", "reasoning": "rs"}.get(kind, "msg")
+        return f"{prefix}_{self._answer['id']}{number}"
 
     def _response(self, finish_reason: str | None = None) -> Json:
         return response_around(self._output, self._answer, self._request, finish_reason)
 
 
 def _joined(before: Any, value: Any) -> Any:
-    """Combine the values of an unknown field in two deltas: concatenate lists, otherwise use the last value that is not
-    null.
-    """
+    """Combine the values of an unknown field in two deltas: both lists, else the last value that is not null."""
     if isinstance(before, list) and isinstance(value, list):
         return before + value
     return before if value is None else value
@@ -392,34 +377,27 @@ class StreamedText:
     def kind(self) -> str:
         return str(self.item["type"])
 
-    def start(self) -> Event:
-        return stream_events.item_added(self.item, self.index)
-
-    def add(self, kind: str, text: str, logprobs: Iterable[Json] = ()) -> Iterator[Event]:
+    def add(self, kind: str, text: str, logprobs: list[Json]) -> Iterator[Event]:
         """Add text to the open part, or to a new part if the open one has a different type."""
         if not self._parts or self._parts[-1]["type"] != kind:
             yield from self.end()
-            self._parts.append({"type": kind, TEXT_FIELD[kind]: "", **_empty_fields(kind)})
+            empty: Json = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
+            self._parts.append({"type": kind, TEXT_FIELD[kind]: "", **empty})
             yield stream_events.part_added(self._where, self._parts[-1])
         if text:
-            given = list(logprobs)
             self._texts.append(text)
-            self._logprobs.extend(given)
-            yield stream_events.part_delta(self._where, self._parts[-1], text, given)
+            self._logprobs.extend(logprobs)
+            yield stream_events.part_delta(self._where, self._parts[-1], text, logprobs)
 
     def annotate(self, annotations: list[Json]) -> list[Json]:
-        """Add annotations to the open text. Return the annotations that could not be added because there is no text
-        yet.
-        """
+        """Add annotations to the open text. Return those that could not be added because there is no text yet."""
         if not self._parts or "annotations" not in self._parts[-1]:
             return annotations
         self._parts[-1]["annotations"].extend(annotations)
         return []
 
     def add_logprobs(self, logprobs: list[Json]) -> Iterator[Event]:
-        """Send the logprobs of final tokens that have no text in an empty delta, so that the deltas contain all
-        logprobs.
-        """
+        """Send the logprobs of final tokens that have no text in an empty delta."""
         if logprobs and self._parts:
             self._logprobs.extend(logprobs)
             yield stream_events.part_delta(self._where, self._parts[-1], "", logprobs)
@@ -440,8 +418,8 @@ class StreamedText:
 
     @property
     def _where(self) -> Json:
-        position = {"output_index": self.index, "item_id": self.item["id"]}
-        return {**position, f"{self._group}_index": len(self._parts) - 1}
+        part = {f"{self._group}_index": len(self._parts) - 1}
+        return {"output_index": self.index, "item_id": self.item["id"], **part}
 
 
 class StreamedToolCall:
@@ -450,16 +428,13 @@ class StreamedToolCall:
     kind = "function_call"
 
     def __init__(self, call: Json, index: int, item_id: str, taken: set[str]) -> None:
-        function = call.get("function")
-        blank = {**(function if isinstance(function, dict) else {}), "arguments": ""}
+        blank = {**mapping(call.get("function")), "arguments": ""}
         self.item = call_item({**call, "function": blank}, item_id, taken)
         self.index = index
         self._number = call.get("index")
         self._id = call.get("id")
+        self._where = {"output_index": index, "item_id": item_id}
         self._arguments: list[str] = []
-
-    def start(self) -> Event:
-        return stream_events.item_added(self.item, self.index)
 
     def continues_with(self, call: Json) -> bool:
         """Return True if `call` continues this tool call. Some engines give every call index 0, but different ids."""
@@ -476,11 +451,3 @@ class StreamedToolCall:
     def end(self) -> Iterator[Event]:
         self.item["arguments"] = "".join(self._arguments)
         yield stream_events.arguments_done(self._where, self.item)
-
-    @property
-    def _where(self) -> Json:
-        return {"output_index": self.index, "item_id": self.item["id"]}
-
-
-def _empty_fields(kind: str) -> Json:
-    return {"annotations": [], "logprobs": []} if kind == "output_text" else {}

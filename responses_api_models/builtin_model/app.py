@@ -1,42 +1,82 @@
 """The built-in model: a policy that plays Sokoban and needs no GPU. Like a real model, it sees only the conversation.
 
-policy.py           finds the board in the conversation and decides a turn, with configurable errors
-fault_injection.py  simulates failures of an endpoint
+policy.py finds the board in the conversation and decides a turn, with configurable errors. `Faults` simulates failures
+of an endpoint. Tools other than `step` are called with random arguments that match their schema.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import orjson
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.responses_api_models.builtin_model.fault_injection import Faults, FaultSettings
 from rollyard.responses_api_models.builtin_model.policy import (
-    ErrorRates,
+    PolicySettings,
     PolicyTurn,
     RandomDraws,
     SokobanPolicy,
     read_conversation,
 )
 from rollyard.responses_api_models.conversion import refuse_logprobs, refuse_state
-from rollyard.services.http.request import Handler, RawRequest
+from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 
+_TRUNCATED = b'{"id": "resp_torn", "object": "response", "status": "completed", "output": [{"type": "mess'
+_ERRORS = {
+    "error": (500, "The server had an error while processing your request.", "server_error", None),
+    "rate_limit": (429, "Rate limit reached for requests.", "requests", "rate_limit_exceeded"),
+    "hang": (504, "The engine did not respond in time.", "server_error", "timeout"),
+}
+"""Fault -> status, message, type and code of OpenAI's error object."""
+_FAULTS = (*_ERRORS, "garbage", "slow")
 
-class BuiltinModelSettings(ServerSettings):
+
+class FaultSettings(BaseModel):
+    """Fault rates as fractions of all requests, which must not add up to more than 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    error_rate: float = Field(default=0.0, ge=0, le=1)
+    """Fraction of requests that get status 500."""
+    rate_limit_rate: float = Field(default=0.0, ge=0, le=1)
+    """Fraction of requests that get status 429."""
+    hang_rate: float = Field(default=0.0, ge=0, le=1)
+    """Fraction of requests that get no response for `hang_s`, or until the caller disconnects."""
+    garbage_rate: float = Field(default=0.0, ge=0, le=1)
+    """Fraction of requests that get truncated JSON with status 200."""
+    slow_rate: float = Field(default=0.0, ge=0, le=1)
+    """Fraction of requests that get the regular response `slow_s` seconds late."""
+    slow_s: float = Field(default=2.0, ge=0)
+    """Delay of a slow response, in seconds."""
+    hang_s: float = Field(default=600.0, ge=0)
+    """Duration of a hang, in seconds."""
+    retry_after_s: int = Field(default=1, ge=0)
+    """Value of `Retry-After`."""
+
+    @model_validator(mode="after")
+    def _fit(self) -> FaultSettings:
+        if (total := sum(self.rates.values())) > 1 + 1e-9:
+            raise ValueError(f"the fault rates add up to {total:g}; expected at most 1")
+        return self
+
+    @property
+    def rates(self) -> dict[str, float]:
+        return {fault: getattr(self, f"{fault}_rate") for fault in _FAULTS}
+
+
+class BuiltinModelSettings(PolicySettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
-        "latency_s",
-        "jitter_s",
-        "plans_kept",
-        "faults",
+        *("latency_s", "jitter_s", "plans_kept", "faults")
     }
 
     model: str = "builtin"
@@ -45,20 +85,6 @@ class BuiltinModelSettings(ServerSettings):
     """Seeds every random stream. Servers with the same seed return the same responses to the same seeded requests."""
     temperature: float = Field(default=1.0, ge=0)
     """Temperature for requests that do not set one; the default is the same as OpenAI's."""
-    slips: ErrorRates = ErrorRates()
-    """Error rates at temperatures above 0."""
-    moves_per_call: int = Field(default=1, ge=1)
-    """Number of moves per `step` call; higher if the plan would otherwise need more than `calls_planned` calls."""
-    moves_spread: int = Field(default=1, ge=0)
-    """Maximum number of additional moves per call at temperatures above 0."""
-    calls_planned: int = Field(default=9, ge=1)
-    """Number of tool calls within which a plan should finish, including the first one, which makes no moves. The
-    default is one less than the usual limit of an agent."""
-    search_limit: int = Field(default=50_000, ge=1)
-    """Number of positions to search before a board counts as unsolvable. Searching all of them takes about 20 ms; the
-    rooms of public datasets take less than 1 ms."""
-    plans_kept: int = Field(default=4096, ge=0)
-    """Number of boards whose plans are cached."""
     faults: FaultSettings = FaultSettings()
     """Injected failures; none by default."""
     latency_s: float = Field(default=0.0, ge=0)
@@ -67,21 +93,57 @@ class BuiltinModelSettings(ServerSettings):
     """Maximum additional latency, uniformly distributed."""
 
 
+class Faults:
+    """Wraps handlers to inject the faults of a real endpoint as raw HTTP responses, and delays; if all rates and delays
+    are 0, handlers are returned unwrapped.
+
+    The random numbers depend on how many requests came before, so a retry of the same request can succeed.
+    """
+
+    def __init__(self, settings: BuiltinModelSettings) -> None:
+        self._settings = settings
+        self._faults = settings.faults
+        self._requests = 0
+        self.waits = bool(settings.latency_s or settings.jitter_s or self._faults.hang_rate or self._faults.slow_rate)
+        """Whether requests can wait, because latency, hangs or slow responses are configured."""
+
+    def around(self, handler: Handler) -> Handler:
+        if not self.waits and not any(self._faults.rates.values()):
+            return handler
+
+        @functools.wraps(handler)
+        async def faulty(call: RawRequest) -> bytes | RawResponse:
+            draws = RandomDraws(b"%d" % self._requests, f"faults/{self._settings.seed}")
+            self._requests += 1
+            fault = self._pick(draws.unit())
+            await asyncio.sleep(self._settings.latency_s + self._settings.jitter_s * draws.unit())
+            if fault in ("slow", "hang"):
+                await asyncio.sleep(self._faults.slow_s if fault == "slow" else self._faults.hang_s)
+            if fault in ("", "slow"):
+                return await handler(call)
+            if fault == "garbage":
+                return RawResponse(_TRUNCATED)
+            status, message, kind, code = _ERRORS[fault]
+            error = {"message": message, "type": kind, "param": None, "code": code}
+            retry = ((b"retry-after", b"%d" % self._faults.retry_after_s),) if fault == "rate_limit" else ()
+            return RawResponse(orjson.dumps({"error": error}), status, retry)
+
+        return faulty
+
+    def _pick(self, drawn: float) -> str:
+        for fault, rate in self._faults.rates.items():
+            if drawn < rate:
+                return fault
+            drawn -= rate
+        return ""
+
+
 class BuiltinModel(ModelServer[BuiltinModelSettings]):
     def __init__(self, settings: BuiltinModelSettings, context: Context) -> None:
         # Created before the base class registers its routes, because `route` wraps their handlers.
-        self._faults = Faults(
-            settings.faults, seed=settings.seed, latency_s=settings.latency_s, jitter_s=settings.jitter_s
-        )
+        self._faults = Faults(settings)
         super().__init__(settings, context)
-        self._policy = SokobanPolicy(
-            settings.slips,
-            moves_per_call=settings.moves_per_call,
-            moves_spread=settings.moves_spread,
-            calls_planned=settings.calls_planned,
-            search_limit=settings.search_limit,
-            plans_kept=settings.plans_kept,
-        )
+        self._policy = SokobanPolicy(settings)
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
         """Register a route behind the fault injection.
@@ -105,19 +167,11 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         conversation = read_conversation(request)
         draws, tag = self._draws(conversation.text, seed, temperature)
         steps = can_step(request)
-        tools = [] if steps else callable_tools(request)
-        if tools:
+        if not steps and (tools := callable_tools(request)):
             turn = random_turn(request, tools, done=conversation.done, draws=draws)
         else:
             turn = self._policy.turn(conversation, steps, temperature, draws)
-        return response(
-            request,
-            turn,
-            model=self.settings.model,
-            temperature=temperature,
-            tag=tag,
-            input_bytes=len(conversation.text),
-        )
+        return response(request, turn, self.settings.model, temperature, tag, len(conversation.text))
 
     def _draws(self, text: bytes, seed: object, temperature: float) -> tuple[RandomDraws, str]:
         """Return the random numbers and the id of this turn.
@@ -151,9 +205,7 @@ def callable_tools(request: Json) -> list[Json]:
 
 
 def random_turn(request: Json, tools: Sequence[Json], *, done: bool, draws: RandomDraws) -> PolicyTurn:
-    """Return a call to one of `tools`, or occasionally a text answer. After the environment has returned `done`, always
-    return a text answer.
-    """
+    """Return a call to one of `tools`, or occasionally a text answer; always one after the environment is `done`."""
     must_call = request.get("tool_choice") not in (None, "auto")
     if done or (not must_call and draws.below(TURNS_PER_ANSWER) == 0):
         return PolicyTurn(None, f"The answer is {draws.below(RANGE)}.")
@@ -212,7 +264,7 @@ BYTES_PER_TOKEN = 4
 ECHOED = ("instructions", "max_output_tokens", "metadata", "reasoning", "text", "top_p", "user")
 
 
-def response(request: Json, turn: PolicyTurn, *, model: str, temperature: float, tag: str, input_bytes: int) -> Json:
+def response(request: Json, turn: PolicyTurn, model: str, temperature: float, tag: str, input_bytes: int) -> Json:
     """Return the Response to `request`; all its ids contain `tag`."""
     if turn.arguments is None:
         text = turn.text

@@ -21,6 +21,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollyard.records.types import Json
+from rollyard.services.server.settings import ServerSettings
 
 MOVES = ("Up", "Down", "Left", "Right")
 CANONICAL = {name.lower(): name for name in MOVES} | {str(index): name for index, name in enumerate(MOVES, 1)}
@@ -65,24 +66,30 @@ class PolicyTurn(NamedTuple):
     name: str = "step"
 
 
+class PolicySettings(ServerSettings):
+    slips: ErrorRates = ErrorRates()
+    """Error rates at temperatures above 0."""
+    moves_per_call: int = Field(default=1, ge=1)
+    """Number of moves per `step` call; higher if the plan would otherwise need more than `calls_planned` calls."""
+    moves_spread: int = Field(default=1, ge=0)
+    """Maximum number of additional moves per call at temperatures above 0."""
+    calls_planned: int = Field(default=9, ge=1)
+    """Number of tool calls within which a plan should finish, including the first one, which makes no moves. The
+    default is one less than the usual limit of an agent."""
+    search_limit: int = Field(default=50_000, ge=1)
+    """Number of positions to search before a board counts as unsolvable. Searching all of them takes about 20 ms; the
+    rooms of public datasets take less than 1 ms."""
+    plans_kept: int = Field(default=4096, ge=0)
+    """Number of boards whose plans are cached."""
+
+
 class SokobanPolicy:
     """Decides turns. Its only state is a bounded cache of plans, which does not affect the decisions."""
 
-    def __init__(
-        self,
-        slips: ErrorRates,
-        *,
-        moves_per_call: int,
-        moves_spread: int,
-        calls_planned: int,
-        search_limit: int,
-        plans_kept: int,
-    ) -> None:
-        self._slips = slips
-        self._moves_per_call = moves_per_call
-        self._moves_spread = moves_spread
-        self._calls_planned = calls_planned
-        self._plan = lru_cache(plans_kept)(partial(plan, limit=search_limit))
+    def __init__(self, settings: PolicySettings) -> None:
+        self._settings = settings
+        self._slips = settings.slips
+        self._plan = lru_cache(settings.plans_kept)(partial(plan, limit=settings.search_limit))
 
     def turn(
         self, conversation: ReadConversation, can_step: bool, temperature: float, draws: RandomDraws
@@ -94,10 +101,7 @@ class SokobanPolicy:
         return PolicyTurn(None, f"The answer is {draws.below(100)}.")
 
     def _act(self, conversation: ReadConversation, temperature: float, draws: RandomDraws) -> PolicyTurn:
-        if conversation.done:
-            return _answer(conversation)
-        slip = self._slip(temperature, draws)
-        if slip == "give_up":
+        if conversation.done or (slip := self._slip(temperature, draws)) == "give_up":
             return _answer(conversation)
         if slip == "mumble":
             return PolicyTurn(INVALID_ARGUMENTS[draws.below(len(INVALID_ARGUMENTS))])
@@ -115,13 +119,12 @@ class SokobanPolicy:
 
     def _size(self, moves: int, calls_made: int, temperature: float, draws: RandomDraws) -> int:
         """Return the number of moves for this call: enough to finish the plan within the planned calls."""
-        calls_left = max(1, self._calls_planned - calls_made)
-        size = max(self._moves_per_call, -(-moves // calls_left))
-        return size + draws.below(self._moves_spread + 1) if temperature > 0 else size
+        calls_left = max(1, self._settings.calls_planned - calls_made)
+        size = max(self._settings.moves_per_call, -(-moves // calls_left))
+        return size + draws.below(self._settings.moves_spread + 1) if temperature > 0 else size
 
     def _speak(self, board: str, temperature: float, draws: RandomDraws) -> str:
-        slip = self._slip(temperature, draws)
-        if slip == "mumble" or slip == "give_up":
+        if (slip := self._slip(temperature, draws)) in ("mumble", "give_up"):
             return INVALID_TEXTS[draws.below(len(INVALID_TEXTS))]
         moves = None if slip else self._plan(board)
         if moves == ():
@@ -206,9 +209,7 @@ def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
 
 
 def _search(start: int, astray: int, exits: list[Exits], player: int, limit: int) -> list[int] | None:
-    """Return the states from `start` to the nearest state without a box on one of the `astray` cells; None if none is
-    found.
-    """
+    """Return the states from `start` to the nearest one without a box on `astray` cells; None if there is none."""
     came_from = {start: start}
     frontier = [start]
     while frontier and len(came_from) < limit:

@@ -1,6 +1,6 @@
 """Checks a folder of weights before any engine loads it: it must be complete and belong to this model.
 
-The check is necessary because an engine whose load fails loses its weights and must be restarted (weight_loader.py),
+The check is necessary because an engine whose load fails loses its weights and must be restarted (weight_update.py),
 and because vLLM 0.32 returns 200 if tensors are missing and keeps the old ones. In this order: the files are complete
 and consistent; it is an adapter for this model, or the same model (configuration, tensors,
 vocabulary); every weight is a finite number. A fingerprint identifies the files, so that a later load uses the same
@@ -10,9 +10,8 @@ ones or fails.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -22,6 +21,7 @@ import orjson
 
 from rollyard.records import safetensors_headers
 from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.json_values import items, mapping
 from rollyard.records.safetensors_headers import Tensor
 from rollyard.records.types import Json
 
@@ -29,7 +29,7 @@ Depth = Literal["values", "headers", "off"]
 HINT_OFF = "if only the engines' hosts can read it, set weights_check: off"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The folder of a version's weights and the fingerprint of its files, which is empty if they were not checked."""
 
@@ -41,31 +41,40 @@ class Checkpoint:
     """Whether the folder contains a LoRA adapter for the weights that the engines were started with."""
 
 
-def check(folder: str, engine: ModelSignature | None, depth: Depth = "values") -> Checkpoint:
-    """Check the checkpoint in `folder` for engines that were started with the model `engine`.
+def check(
+    folder: str, engine: ModelSignature | None, depth: Depth = "values", *, is_adapter: bool = False
+) -> Checkpoint:
+    """Check the checkpoint, or the LoRA adapter, in `folder` for engines that were started with the model `engine`.
 
     Links are resolved once, so every engine loads the same folder. Raises Failure bad_request if the checkpoint is
-    invalid.
+    invalid, or if it changes during the check.
     """
+    path = Path(folder)
+    if not path.is_absolute():
+        found = f"path: found {folder[:200]!r}"
+        raise bad_request(f"{found}; expected an absolute path to a folder, as the engines see it")
     if depth == "off":
-        return _unchecked(folder)
-    with _unchanged(folder) as (resolved, before, tensors):
-        signature = model_signature(resolved, tensors)
-        warnings = compare(folder, signature, engine)
+        unchecked = ("weights_check is off: nothing was checked or fingerprinted",)
+        return Checkpoint(folder, warnings=unchecked, is_adapter=is_adapter)
+    with _readable(folder):
+        resolved = _resolved(path)
+        before = fingerprint(resolved)
+        tensors = read_tensors(resolved)
+        if not tensors:
+            raise bad_request(f"{folder} contains no *.safetensors; save with safe_serialization=True ({HINT_OFF})")
+        signature, warnings = None, list[str]()
+        if is_adapter:
+            compare_adapter(resolved, tensors, engine)
+        else:
+            signature = model_signature(resolved, tensors)
+            warnings = compare(folder, signature, engine)
         if depth == "values":
             check_finite(tensors.values())
-    return Checkpoint(str(resolved), before, signature, tuple(warnings))
-
-
-def check_adapter(folder: str, engine: ModelSignature | None, depth: Depth = "values") -> Checkpoint:
-    """Check the LoRA adapter in `folder` in the same way."""
-    if depth == "off":
-        return dataclasses.replace(_unchecked(folder), is_adapter=True)
-    with _unchanged(folder) as (resolved, before, tensors):
-        compare_adapter(resolved, tensors, engine)
-        if depth == "values":
-            check_finite(tensors.values())
-    return Checkpoint(str(resolved), before, is_adapter=True)
+        if fingerprint(resolved) != before:
+            raise bad_request(
+                f"{folder} changed while it was being checked; it may still be incomplete. Send it once it is complete"
+            )
+    return Checkpoint(str(resolved), before, signature, tuple(warnings), is_adapter)
 
 
 def start_checkpoint(folder: str) -> Checkpoint | None:
@@ -88,34 +97,6 @@ def difference(checkpoint: Checkpoint) -> str:
     if found == checkpoint.fingerprint:
         return ""
     return f"{checkpoint.folder} has changed: its fingerprint was {checkpoint.fingerprint} and is now {found}"
-
-
-def _unchecked(folder: str) -> Checkpoint:
-    _absolute(folder)
-    return Checkpoint(folder, warnings=("weights_check is off: nothing was checked or fingerprinted",))
-
-
-@contextlib.contextmanager
-def _unchanged(folder: str) -> Iterator[tuple[Path, str, dict[str, Tensor]]]:
-    """Yield the resolved folder, its fingerprint and its tensors. Raises Failure if it changes during the block."""
-    path = _absolute(folder)
-    with _readable(folder):
-        resolved = _resolved(path)
-        before = fingerprint(resolved)
-        tensors = read_tensors(resolved)
-        if not tensors:
-            raise bad_request(f"{folder} contains no *.safetensors; save with safe_serialization=True ({HINT_OFF})")
-        yield resolved, before, tensors
-        if fingerprint(resolved) != before:
-            raise bad_request(
-                f"{folder} changed while it was being checked; it may still be incomplete. Send it once it is complete"
-            )
-
-
-def _absolute(folder: str) -> Path:
-    if not (path := Path(folder)).is_absolute():
-        raise bad_request(f"path: found {folder[:200]!r}; expected an absolute path to a folder, as the engines see it")
-    return path
 
 
 def _resolved(path: Path) -> Path:
@@ -166,10 +147,11 @@ def compare_adapter(folder: Path, tensors: Mapping[str, Tensor], engine: ModelSi
                 f"{folder} contains {name}, which vLLM does not load: train lora_A and lora_B of linear modules only, "
                 "or publish merged weights"
             )
-        shape = engine.shapes.get(f"{module}.weight") if engine and engine.shapes else None
-        if engine and engine.shapes and shape is None:
+        if engine is None or not engine.shapes:
+            continue
+        if (shape := engine.shapes.get(f"{module}.weight")) is None:
             raise bad_request(f"{folder} is for a different model: the engines' model has no {module}")
-        if shape and tensor.shape[part == "A"] != shape[part == "A"]:
+        if tensor.shape[part == "A"] != shape[part == "A"]:
             raise bad_request(
                 f"{folder} is for a different model: {name} is {list(tensor.shape)}, but {module} is {list(shape)}"
             )
@@ -229,7 +211,7 @@ def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> 
     if engine is None:
         return ["the checkpoint was not compared with the engines' model, which cannot be read on this host"]
     for name, new_value, engine_value in config_changes(new.config, engine.config):
-        found = f"{name} is {_abbreviated(new_value)} in config.json, but the engines' is {_abbreviated(engine_value)}"
+        found = f"{name} is {new_value!r:.80} in config.json, but the engines' is {engine_value!r:.80}"
         raise bad_request(f"{folder} is a different model: {found}")
     if new.vocabulary and engine.vocabulary and new.vocabulary != engine.vocabulary:
         raise bad_request(
@@ -247,15 +229,12 @@ def check_announced(request: Json, engine: ModelSignature | None) -> None:
     Raises Failure bad_request if a shape differs from the engines' model. Unknown names pass, because a trainer may
     send parts that the engine has fused.
     """
-    info = request.get("update_info")
-    names, shapes = (info.get("names"), info.get("shapes")) if isinstance(info, dict) else (None, None)
-    if engine is None or not isinstance(names, list) or not isinstance(shapes, list):
-        return
-    for name, shape in zip(names, shapes, strict=False):
-        known = engine.shapes.get(name) if isinstance(name, str) else None
+    info = mapping(request.get("update_info"))
+    for name, shape in zip(items(info.get("names")), items(info.get("shapes")), strict=False) if engine else ():
+        known = engine.shapes.get(name) if engine and isinstance(name, str) else None
         if known is not None and list(known) != shape:
             raise bad_request(
-                f"update_info: {name} has the shape {_abbreviated(shape)}, but the engines' model has {list(known)}"
+                f"update_info: {name} has the shape {shape!r:.80}, but the engines' model has {list(known)}"
             )
 
 
@@ -270,23 +249,17 @@ def _check_head(folder: str, new: ModelSignature) -> None:
 
 def _compare_shapes(folder: str, new: ModelSignature, engine: ModelSignature) -> None:
     shapes, known = new.shapes, engine.shapes
-    other = [
-        f"{name} is {list(shapes[name])} instead of {list(shape)}"
-        for name, shape in known.items()
-        if shapes.get(name, shape) != shape
-    ]
-    if other:
-        raise bad_request(f"{folder} is a different model: {_some(other)}")
+    different = f"{folder} is a different model"
+    if other := [name for name, shape in known.items() if shapes.get(name, shape) != shape]:
+        raise bad_request(
+            f"{different}: {_some(f'{name} is {list(shapes[name])} instead of {list(known[name])}' for name in other)}"
+        )
     if missing := [name for name in known if name not in shapes and not _is_optional(name, engine)]:
         raise bad_request(f"{folder} is incomplete: it lacks {_some(missing)}, which the engines' model has")
     if extra := [name for name in shapes if name not in known and not _is_optional(name, engine)]:
-        raise bad_request(
-            f"{folder} is a different model: it has {_some(extra)}, which the engines' model does not have"
-        )
+        raise bad_request(f"{different}: it has {_some(extra)}, which the engines' model does not have")
     if new.has_own_head and engine.is_tied:
-        raise bad_request(
-            f"{folder} is a different model: it has its own {HEAD}, but the engines use their embeddings as the head"
-        )
+        raise bad_request(f"{different}: it has its own {HEAD}, but the engines use their embeddings as the head")
 
 
 def _compare_types(folder: str, new: ModelSignature, engine: ModelSignature) -> list[str]:
@@ -309,19 +282,23 @@ def _has_own_head(tensors: Mapping[str, Tensor]) -> bool:
     embeddings = next((tensor for name, tensor in tensors.items() if name.endswith(EMBEDDINGS)), None)
     if head is None or embeddings is None:
         return False
-    return (head.dtype, head.shape) != (embeddings.dtype, embeddings.shape) or not _has_same_bytes(head, embeddings)
+    if (head.dtype, head.shape) != (embeddings.dtype, embeddings.shape):
+        return True
+    return any(one != two for one, two in zip(_pieces(head), _pieces(embeddings), strict=True))
 
 
-def _has_same_bytes(one: Tensor, two: Tensor) -> bool:
-    with one.file.open("rb") as first, two.file.open("rb") as second:
-        first.seek(one.start)
-        second.seek(two.start)
-        left = one.end - one.start
-        while left > 0:
-            if first.read(min(left, PIECE)) != second.read(min(left, PIECE)):
-                return False
-            left -= PIECE
-    return True
+def _pieces(tensor: Tensor) -> Iterator[bytes]:
+    """Yield the bytes of a tensor, a few megabytes at a time."""
+    with tensor.file.open("rb", buffering=0) as opened:
+        opened.seek(tensor.start)
+        left = tensor.end - tensor.start
+        while left:
+            if not (piece := opened.read(min(left, PIECE))):
+                raise bad_request(
+                    f"{tensor.file} was truncated while being read; another process may still be writing to it"
+                )
+            yield piece
+            left -= len(piece)
 
 
 def _vocabulary(file: Path) -> str:
@@ -335,11 +312,8 @@ def _vocabulary(file: Path) -> str:
     return hashlib.sha256(encoded).hexdigest()
 
 
-def _abbreviated(value: Any) -> str:
-    return repr(value)[:80]
-
-
-def _some(names: Sequence[str]) -> str:
+def _some(given: Iterable[str]) -> str:
+    names = list(given)
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
@@ -410,45 +384,18 @@ def check_finite(tensors: Iterable[Tensor]) -> None:
     infinity has an exponent of all ones, which a mask detects. The OCP 8-bit formats differ (arXiv 2209.05433): E4M3
     has no infinity and one NaN; E8M0 consists only of an exponent and has one NaN.
     """
-    buffer = np.empty(PIECE, np.uint8)
-    by_file: dict[Path, list[Tensor]] = {}
     for tensor in tensors:
-        if tensor.dtype in _MASKS:
-            by_file.setdefault(tensor.file, []).append(tensor)
-    for file, tensors_inside in by_file.items():
+        if tensor.dtype not in _MASKS:
+            continue
+        kind, mask = _MASKS[tensor.dtype]
+        bits = np.dtype(kind).type(mask)
         try:
-            with file.open("rb", buffering=0) as opened:
-                for tensor in tensors_inside:
-                    if not _is_finite(opened, tensor, buffer):
-                        found = f"{tensor.name} in {file} contains a NaN or an infinity"
-                        raise bad_request(f"{found}; training may have diverged. Send an earlier checkpoint")
+            is_finite = all((np.frombuffer(piece, kind) & bits).max() != bits for piece in _pieces(tensor))
         except OSError as error:
-            raise bad_request(f"{file} cannot be read ({error})") from error
-
-
-def _is_finite(opened: Any, tensor: Tensor, buffer: np.ndarray[Any, Any]) -> bool:
-    kind, mask = _MASKS[tensor.dtype]
-    opened.seek(tensor.start)
-    left = tensor.end - tensor.start
-    while left:
-        piece = buffer[: min(left, PIECE)]
-        _fill(opened, piece, tensor)
-        values = piece.view(kind)
-        bits = values.dtype.type(mask)
-        if (values & bits).max() == bits:
-            return False
-        left -= len(piece)
-    return True
-
-
-def _fill(opened: Any, piece: np.ndarray[Any, Any], tensor: Tensor) -> None:
-    view = piece.data
-    while view:
-        if not (count := opened.readinto(view)):
-            raise bad_request(
-                f"{tensor.file} was truncated while being read; another process may still be writing to it"
-            )
-        view = view[count:]
+            raise bad_request(f"{tensor.file} cannot be read ({error})") from error
+        if not is_finite:
+            found = f"{tensor.name} in {tensor.file} contains a NaN or an infinity"
+            raise bad_request(f"{found}; training may have diverged. Send an earlier checkpoint")
 
 
 SAMPLE = 64
@@ -509,12 +456,12 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     for file in weight_files(folder):
         for tensor in read_header(file):
             if tensor.name in found:
-                raise bad_request(
-                    f"{tensor.name} is in both {found[tensor.name].file} and {file}; expected it only once"
-                )
+                files = f"{found[tensor.name].file} and {file}"
+                raise bad_request(f"{tensor.name} is in both {files}; expected it only once")
             found[tensor.name] = tensor
-    if (folder / INDEX).exists():
-        _compare_index(folder, found)
+    for name, listed in _weight_map(folder).items() if (folder / INDEX).exists() else ():
+        if name not in found or found[name].file.name != listed:
+            raise bad_request(f"{folder / INDEX} maps {name} to {listed}, but that file does not contain it")
     return found
 
 
@@ -525,9 +472,8 @@ def read_header(file: Path) -> list[Tensor]:
     except FileNotFoundError:
         raise bad_request(f"{file} is missing, but {INDEX} refers to it") from None
     except (OSError, ValueError) as error:
-        raise bad_request(
-            f"{file} cannot be read as safetensors ({error}); another process may still be writing it"
-        ) from error
+        detail = f"{file} cannot be read as safetensors ({error}); another process may still be writing it"
+        raise bad_request(detail) from error
 
 
 def _weight_map(folder: Path) -> Json:
@@ -535,12 +481,6 @@ def _weight_map(folder: Path) -> Json:
     if not isinstance(named, dict) or not named:
         raise bad_request(f"{folder / INDEX} has no weight_map, which maps each tensor to its file")
     return named
-
-
-def _compare_index(folder: Path, found: dict[str, Tensor]) -> None:
-    for name, file in _weight_map(folder).items():
-        if name not in found or found[name].file.name != file:
-            raise bad_request(f"{folder / INDEX} maps {name} to {file}, but that file does not contain it")
 
 
 def read_json(file: Path) -> Json:
@@ -560,3 +500,7 @@ def bad_request(detail: str) -> Failure:
 
 def conflict(detail: str) -> Failure:
     return Failure(FailureKind.BAD_REQUEST, detail, status=409)
+
+
+def upstream_error(detail: str) -> Failure:
+    return Failure(FailureKind.UPSTREAM_ERROR, detail)

@@ -52,14 +52,21 @@ class EngineReply:
         except orjson.JSONDecodeError:
             return self.body.decode("utf-8", "replace")
 
-    def shown(self) -> Json:
-        return {"url": self.url, "status": self.status, "body": self.value}
+    def get(self, *keys: str | int) -> Any:
+        """Return a part of a successful reply's value; None if there is no such part."""
+        found: Any = self.value if self.ok else None
+        for key in keys:
+            try:
+                found = found[key]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return found
 
     def failure(self, path: str) -> Failure:
         detail = f"{self.url.removesuffix('/v1')}{path} returned {self.status}: {error_message(self.body)}"
-        hint = f" ({DEV_MODE})" if self.status == 404 else ""
+        detail += f" ({DEV_MODE})" if self.status == 404 else ""
         kind = Failure if self.answered else EngineUnreachable
-        return kind(FailureKind.UPSTREAM_ERROR, detail + hint, upstream_status=self.status)
+        return kind(FailureKind.UPSTREAM_ERROR, detail, upstream_status=self.status)
 
 
 class EngineUnreachable(Failure):
@@ -102,11 +109,9 @@ class EngineGroup:
     async def all(self, urls: Sequence[str], step: Callable[[str], Awaitable[None]]) -> dict[str, Failure]:
         """Run the step on all engines concurrently; return the failures of those that are still in the pool."""
         results = await asyncio.gather(*(step(url) for url in urls), return_exceptions=True)
-        failed: dict[str, Failure] = {}
-        for url, result in zip(urls, results, strict=True):
-            if isinstance(result, Failure):
-                failed[url] = result
-            elif isinstance(result, BaseException):
+        failed = {url: result for url, result in zip(urls, results, strict=True) if isinstance(result, Failure)}
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, Failure):
                 raise result
         unreachable = {url: str(failure) for url, failure in failed.items() if isinstance(failure, EngineUnreachable)}
         if len(unreachable) < len(urls):
@@ -131,10 +136,9 @@ class EngineGroup:
     ) -> list[EngineReply]:
         """Send a POST that changes the engines. An engine that does not respond while another one does is lost."""
         replies = await self.each("POST", path, body, bodies)
-        if any(one.answered for one in replies):
-            for one in replies:
-                if not one.answered:
-                    self.lose(one.url, str(one.failure(path)))
+        silent = [one for one in replies if not one.answered]
+        for one in silent if len(silent) < len(replies) else ():
+            self.lose(one.url, str(one.failure(path)))
         return replies
 
     async def request(
@@ -147,17 +151,18 @@ class EngineGroup:
             return EngineReply(url, problem.status, problem.model_dump_json().encode(), PROBLEM_TYPE, False)
         return EngineReply(url, answer.status, answer.body, answer.headers.get("content-type") or "text/plain")
 
-    async def step(self, url: str, path: str, body: Json | None = None, timeout_s: float | None = None) -> Any:
-        """Send an idempotent POST, which is repeated once if the connection fails, and return the value of its
-        response. Raises Failure if the call fails.
-        """
+    async def query(self, url: str, path: str) -> EngineReply:
+        return await self.request(url, "GET", path, timeout_s=QUERY_S)
+
+    async def step(self, url: str, path: str, body: Json | None = None) -> EngineReply:
+        """Send an idempotent POST, which is repeated once if the connection fails. Raises Failure if the call fails."""
         sent = orjson.dumps(body) if body is not None else b""
-        replies = await self.request(url, "POST", path, sent, timeout_s)
-        if replies.status in _CONNECTION_ERRORS and not replies.answered:
-            replies = await self.request(url, "POST", path, sent, timeout_s)
-        if not replies.ok:
-            raise replies.failure(path)
-        return replies.value
+        reply = await self.request(url, "POST", path, sent, STEP_S)
+        if reply.status in _CONNECTION_ERRORS and not reply.answered:
+            reply = await self.request(url, "POST", path, sent, STEP_S)
+        if not reply.ok:
+            raise reply.failure(path)
+        return reply
 
 
 _CONNECTION_ERRORS = (502, 503)

@@ -6,7 +6,7 @@ Responses requests are converted, sent to `{base_url}/chat/completions`, and the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 import orjson
@@ -16,15 +16,13 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models import conversion, streaming
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
-from rollyard.responses_api_models.chat_engine.token_backends import CompletionsBackend
+from rollyard.responses_api_models.chat_engine.token_backends import Capabilities, CompletionsBackend
 from rollyard.responses_api_models.chat_engine.token_diagnostics import TokenDiagnostics
 from rollyard.responses_api_models.chat_engine.token_history import TokenTurns, without_traces
 from rollyard.responses_api_models.chat_engine.training_routes import TrainerApi
-from rollyard.responses_api_models.conversion import mark_unreadable_tool_call
-from rollyard.responses_api_models.request_validation import check_limits
+from rollyard.responses_api_models.conversion import check_limits, mark_unreadable_tool_call
 from rollyard.responses_api_models.streaming import ResponseEvents
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.response_parsing import (
@@ -36,7 +34,6 @@ from rollyard.responses_api_models.upstream.response_parsing import (
 from rollyard.responses_api_models.upstream.sse import ChatStreamStart
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
-from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
 
@@ -80,31 +77,15 @@ class ChatEngineModel(ModelServer[S]):
         """Register a route. Model calls wait while weights change, and their responses report the policy version."""
         super().route(path, self.trainer.guarded(path, handler), cancellable=cancellable)
 
-    async def register_engine(self, url: str) -> None:
-        """Load the policy's weights into an engine that has just started, then add it to the pool of `upstream`.
-
-        Servers that start engines themselves call this instead of `upstream.replicas.add(url)`, because an update may
-        have replaced the weights that the engine started with. Call it once the engine responds, and `gone(url)` when
-        it has exited. Raises Failure if the engine does not load the weights (e.g. because the folder of the last
-        update was removed); the engine is then not in the pool and should be restarted.
-        """
-        await self.trainer.register_engine(url)
-
-    def gone(self, url: str) -> None:
-        """Remove an engine from the pool after it has exited. Called by servers that start engines themselves."""
-        self.trainer.gone(url)
-
     def on_invalid_weights(self, url: str) -> None:
         """Handle an engine that lost its weights in a failed load; vLLM cannot load new weights afterwards.
 
-        Servers that start engines themselves restart it and call `register_engine`; model calls wait until it has left
-        the pool. An external engine stays excluded until its operator restarts it, which this server detects.
+        Servers that start engines themselves restart it. An external engine stays excluded until its operator restarts
+        it, which this server detects.
         """
 
     def located(self, root: str) -> str:
-        """Return the local folder of the model `root`, with which the engines were started; `root` itself if there is
-        none.
-        """
+        """Return the local folder of `root`, with which the engines were started; `root` itself if there is none."""
         return root
 
     async def start(self) -> None:
@@ -119,57 +100,50 @@ class ChatEngineModel(ModelServer[S]):
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._converted_body(request)
         if self._turns is not None:
-            return self._reply(
-                conversion.encoded_response(await self._turns.make(body, request_context), request, self._dialect),
-                request_context,
-            )
+            completion = await self._turns.make(body, request_context)
+            return request_context.answered(conversion.encoded_response(completion, request, self._dialect))
 
         def read(answer: bytes) -> bytes:
             return conversion.encoded_response(json_object(answer), request, self._dialect)
 
         body["messages"] = without_traces(body["messages"])
-        body, _ = await self._special_tokens.treated(body, request_context)
-        return self._reply(
-            await self.upstream.post("/chat/completions", encode_request(body), read, request_context), request_context
-        )
+        return await self._posted(body, read, request_context)
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._chat_body(request)
         if self._turns is not None:
-            return self._reply(orjson.dumps(await self._turns.make(body, request_context)), request_context)
+            return request_context.answered(orjson.dumps(await self._turns.make(body, request_context)))
+        return await self._posted(body, completion_reader(body), request_context)
+
+    async def _posted(self, body: Json, read: Callable[[bytes], bytes], request_context: RequestContext) -> RawResponse:
         body, _ = await self._special_tokens.treated(body, request_context)
-        answer = await self.upstream.post(
-            "/chat/completions", encode_request(body), completion_reader(body), request_context
-        )
-        return self._reply(answer, request_context)
+        sent = encode_request(body)
+        return request_context.answered(await self.upstream.post("/chat/completions", sent, read, request_context))
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """Convert the engine's chunks to Responses events. If tokens are recorded, the events are built from the
-        complete response, because token backends do not stream parsed chunks.
-        """
+        """Convert the engine's chunks to events. Recorded tokens need the complete response, which is then streamed."""
         if self._turns is not None:
             return await super().stream_responses(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._converted_body(request)
-        body, _ = await self._special_tokens.treated(body, request_context)
-        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
+        body = {**await self._converted_body(request), "stream": True, "stream_options": {"include_usage": True}}
         events = ResponseEvents(request, self._dialect, mark_unreadable_tool_call)
-        return self._stream(
-            streaming.converted(chunks, events, streaming.event_reporter(self.name, call)), request_context
-        )
+        chunks = await self._chunks(body, request_context)
+        return request_context.streamed(streaming.converted(chunks, events, streaming.event_reporter(self.name, call)))
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
         """Forward the engine's chunks. If tokens are recorded, the chunks are built from the complete response."""
         if self._turns is not None:
             return await super().stream_chat(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body, _ = await self._special_tokens.treated(await self._chat_body(request), request_context)
-        chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
-        return self._stream(
-            streaming.chat(chunks, streaming.event_reporter(self.name, call), choices_of(body)), request_context
-        )
+        body = await self._chat_body(request)
+        chunks = await self._chunks(body, request_context)
+        report = streaming.event_reporter(self.name, call)
+        return request_context.streamed(streaming.chat(chunks, report, choices_of(body)))
+
+    async def _chunks(self, body: Json, request_context: RequestContext) -> AsyncIterator[bytes]:
+        body, _ = await self._special_tokens.treated(body, request_context)
+        return await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
         """Let the engine render and tokenize the prompt. Raises Failure (501) if it cannot."""
@@ -237,12 +211,6 @@ class ChatEngineModel(ModelServer[S]):
         body["model"] = self._model
         await self.trainer.check_seed(body)
         return body
-
-    def _reply(self, body: bytes, request_context: RequestContext) -> RawResponse:
-        return RawResponse(body, headers=request_context.answer_headers)
-
-    def _stream(self, events: AsyncIterator[bytes], request_context: RequestContext) -> RawResponse:
-        return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *request_context.answer_headers))
 
 
 _PROMPT = ("model", "messages", "tools", "chat_template", "chat_template_kwargs")

@@ -9,13 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from pathlib import PurePath
 from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rollout_types import PolicyVersion
-from rollyard.responses_api_models.chat_engine.checkpoint import Checkpoint, ModelSignature, adapter_name, conflict
+from rollyard.responses_api_models.chat_engine.checkpoint import (
+    Checkpoint,
+    ModelSignature,
+    adapter_name,
+    bad_request,
+    conflict,
+    upstream_error,
+)
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed
 
@@ -37,7 +45,7 @@ class PolicyVersions:
         host."""
         self.invalid: set[str] = set()
         """Engines that lost their weights or are receiving new ones. They cannot load other weights
-        (weight_loader.py)."""
+        (weight_update.py)."""
         self._is_exclusive = is_exclusive
         self._past = [first]
         self._held: dict[str, str | None] = {}
@@ -77,9 +85,7 @@ class PolicyVersions:
         return self._checkpoints.get(self.now)
 
     def started_with(self, root: str, checkpoint: Checkpoint) -> None:
-        """Set the checkpoint of the first version, which engines load from `root` when they start. Later calls are
-        ignored.
-        """
+        """Set the checkpoint of the first version, which engines load from `root` at their start; once."""
         if self.first not in self._checkpoints:
             self.root = root
             self._checkpoints[self.first] = checkpoint
@@ -152,10 +158,9 @@ class PolicyVersions:
         if unexpected and self._is_exclusive:
             if url:
                 self.hold(url, used[-1])
-            detail = f"{url} sampled with weights {unexpected[0]!r} while the policy's version was {start!r}"
-            raise Failure(
-                FailureKind.UPSTREAM_ERROR,
-                f"{detail}; it may have been restarted, or another client may have changed its weights",
+            raise upstream_error(
+                f"{url} sampled with weights {unexpected[0]!r} while the policy's version was {start!r}; it may have "
+                "been restarted, or another client may have changed its weights"
             )
         if len(spans) == 1:
             return self._named(used[0], used[0])
@@ -173,27 +178,21 @@ class PolicyVersions:
 
 
 def next_version(previous: str, folder: str) -> str:
-    """Return the default name for the version after `previous`: the next number if `previous` is one, else the folder's
-    name.
-    """
+    """Return the default name of a version: the number after `previous` if that is one, else the folder's name."""
     return str(int(previous) + 1) if previous.isdecimal() else PurePath(folder).name
+
+
+_VERSION = re.compile(r"[!-~]([ -~]{0,198}[!-~])?")
 
 
 def checked_version(version: Any) -> str:
     """Validate a version in a request. Raises Failure bad_request unless it is a short printable name."""
     if isinstance(version, int) and not isinstance(version, bool):
         version = str(version)
-    if (
-        not isinstance(version, str)
-        or not 0 < len(version) <= 200
-        or not version.isascii()
-        or not version.isprintable()
-        or version != version.strip()
-    ):
-        detail = f"version: found {str(version)[:100]!r}; expected a short ASCII name, e.g. 'step-12'"
-        raise Failure(FailureKind.BAD_REQUEST, detail)
+    if not isinstance(version, str) or not _VERSION.fullmatch(version):
+        raise bad_request(f"version: found {str(version)[:100]!r}; expected a short ASCII name, e.g. 'step-12'")
     if version in (STARTED, CHANGING):
-        raise Failure(FailureKind.BAD_REQUEST, f"version: {version!r} is reserved by engines; choose another name")
+        raise bad_request(f"version: {version!r} is reserved by engines; choose another name")
     return version
 
 
@@ -248,6 +247,11 @@ class Gate:
     @property
     def reasons(self) -> list[str]:
         return list(self._reasons)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the engines are paused or asleep."""
+        return PAUSED in self._reasons or ASLEEP in self._reasons
 
     def update(self) -> Coroutine[Any, Any, None] | None:
         """Return what waits for the end of a weight update; None if none runs. Called before each attempt of a model
@@ -311,7 +315,7 @@ class Gate:
         if list(self._reasons) == [UPDATING]:
             await self._wait()  # the result of the update decides
         # If the engines are paused or asleep, the response was complete before they stopped.
-        if not self._reasons.keys() & {PAUSED, ASLEEP}:
+        if not self.stopped:
             self.check()
 
     async def _wait(self) -> None:

@@ -54,9 +54,7 @@ def of_engine(params: Json, body: Json) -> SamplingRecord:
 
 
 def of_request(body: Json, *, tools_constrain: bool) -> SamplingRecord:
-    """Return the record of a turn, derived from the chat request. `tools_constrain` is True if the engine enforces
-    strict and forced tool calls.
-    """
+    """Return the record of a turn. `tools_constrain`: whether the engine enforces strict and forced tool calls."""
     encoded, by_tools = [*_explicit(body)], [*_of_tools(body)]
     values = {name: body[name] for name in encoded}
     if not tools_constrain:

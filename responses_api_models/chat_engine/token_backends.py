@@ -1,5 +1,5 @@
 """Token backends: the two APIs through which an engine accepts and returns token ids. Each renders messages, generates
-from token ids and parses the generated text.
+from token ids and parses the generated text. `Capabilities` detects which of them an engine supports.
 
 GenerateBackend       vLLM's own endpoints: /v1/chat/completions/render, /inference/v1/generate,
                       /v1/chat/completions/derender (all with --enable-scale-out); the engine parses the text
@@ -9,8 +9,12 @@ CompletionsBackend    /tokenize and /v1/completions, which all vLLM versions and
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import math
 import re
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,14 +22,18 @@ from typing import Any, Protocol
 
 import orjson
 
+from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.rollout_types import SamplingRecord
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import sampling
+from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.conversion import split_thinking
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
+from rollyard.services.responses.policy_logprobs import LOWEST
 from rollyard.services.responses.response_validity import check_finish, first_choice, malformed
 
+log = logging.getLogger(__name__)
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 QUESTION: Json = {"role": "user", "content": "x"}
 """The message that `check` sends to test an engine."""
@@ -59,19 +67,14 @@ class TokenBackend(Protocol):
 
     async def check(self, model: str, request_context: RequestContext) -> None:
         """Raises Failure upstream_refused or malformed_answer if the engine lacks an endpoint of this backend."""
-        ...
 
     def unsupported_reason(self, body: Json) -> str:
         """Return why this backend does not support the chat request `body`; empty if it does."""
-        ...
 
     async def render(
         self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
     ) -> Rendered:
-        """Render `messages` with the tools and template arguments of the chat request `body`, and with the generation
-        prompt if `ask` is set.
-        """
-        ...
+        """Render `messages` with the tools and template arguments of `body`; `ask`: with the generation prompt."""
 
     async def generate(
         self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
@@ -79,7 +82,6 @@ class TokenBackend(Protocol):
         """Sample the model's turn from the prompt `ids` with the parameters of the chat request `body`. If `texts` is
         set, the completion also contains logprobs with the text of each token.
         """
-        ...
 
 
 SEED_IDS = 16
@@ -100,8 +102,7 @@ class GenerateBackend:
         body: Json = {"model": model, "max_tokens": 1, "ignore_eos": True}
         rendered = await self.render(body, [QUESTION], request_context)
         request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
-        request["sampling_params"] = {"max_tokens": 1, "ignore_eos": True}
-        sent = orjson.dumps(request)
+        sent = orjson.dumps({**request, "sampling_params": {"max_tokens": 1, "ignore_eos": True}})
         answer = await self._upstream.post("/../inference/v1/generate", sent, _read_ids, request_context)
         await self.read(answer, rendered.ids, body, request_context)
 
@@ -112,9 +113,8 @@ class GenerateBackend:
         self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
     ) -> Rendered:
         sent = orjson.dumps({**body, "messages": messages, "add_generation_prompt": ask})
-        request = await self._upstream.post(
-            "/chat/completions/render", sent, object_reader("token_ids"), request_context
-        )
+        read = object_reader("token_ids")
+        request = await self._upstream.post("/chat/completions/render", sent, read, request_context)
         return Rendered(request["token_ids"], request)
 
     async def generate(
@@ -154,10 +154,9 @@ class GenerateBackend:
         turn_ids = _turn_ids(choice)
         if not turn_ids:
             message = {"role": "assistant", "content": ""}
-            return {"id": answer.get("request_id"), "object": "chat.completion", "created": answer.get("created")} | {
-                "model": answer.get("model"),
-                "choices": [{"index": 0, "message": message, "finish_reason": choice.get("finish_reason")}],
-            }
+            empty = {"index": 0, "message": message, "finish_reason": choice.get("finish_reason")}
+            about = {"object": "chat.completion", "created": answer.get("created"), "model": answer.get("model")}
+            return {"id": answer.get("request_id"), **about, "choices": [empty]}
         parsing = {
             "model": body.get("model"),
             "generate_response": {**answer, "choices": [{**choice, "token_ids": turn_ids}]},
@@ -165,10 +164,8 @@ class GenerateBackend:
             "prompt_token_ids": ids[-SEED_IDS:],
             "chat_request": {**body, "messages": [{"role": "user", "content": ""}]},
         }
-        read = object_reader("choices")
-        completion: Json = await self._upstream.post(
-            "/chat/completions/derender", orjson.dumps(parsing), read, request_context
-        )
+        sent, reader = orjson.dumps(parsing), object_reader("choices")
+        completion = await self._upstream.post("/chat/completions/derender", sent, reader, request_context)
         if isinstance(stop := choice.get("stop_reason"), str):
             parsed, message = first_choice(completion)
             parsed["stop_reason"] = stop
@@ -177,18 +174,14 @@ class GenerateBackend:
 
 
 def _turn_ids(choice: Json) -> list[int]:
-    """Return the turn's token ids without the token that ended it. That token would become part of the text, which most
-    tool parsers cannot handle.
-    """
+    """Return the turn's ids without the token that ended it, whose text most tool parsers cannot handle."""
     ids: list[int] = choice["token_ids"]
     by_token = choice.get("finish_reason") == "stop" and not isinstance(choice.get("stop_reason"), str)
     return ids[:-1] if by_token else ids
 
 
 def _cut_stop(message: Json, stop: str, kept: int) -> None:
-    """Remove a stop string (except for its first `kept` characters) and everything after it from the text. The token
-    ids are not changed.
-    """
+    """Remove a stop string (except for its first `kept` characters) and all text after it, but not their ids."""
     for key in ("content", "reasoning", "reasoning_content"):
         if text := message.get(key):
             message[key] = text[: text.rindex(stop) + kept] if stop in text else text
@@ -246,9 +239,8 @@ class CompletionsBackend:
         kept = ("model", "tools", "chat_template", "chat_template_kwargs")
         request = {key: body[key] for key in kept if body.get(key) is not None}
         request.update(messages=messages, add_generation_prompt=ask, add_special_tokens=False)
-        answer = await self._upstream.post(
-            "/../tokenize", orjson.dumps(request), object_reader("tokens"), request_context
-        )
+        sent = orjson.dumps(request)
+        answer = await self._upstream.post("/../tokenize", sent, object_reader("tokens"), request_context)
         return Rendered(answer["tokens"], {"max_model_len": answer.get("max_model_len")})
 
     async def generate(
@@ -267,11 +259,10 @@ class CompletionsBackend:
         answer = await self._upstream.post("/completions", orjson.dumps(request), _read_completed, request_context)
         choice = answer["choices"][0]
         generated, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-        expects_calls = self._expects_calls(body)
         text = choice.get("text") or ""
         chat_choice = {
             "index": 0,
-            "message": read_hermes(text) if expects_calls else read_plain(text),
+            "message": read_hermes(text) if self._expects_calls(body) else read_plain(text),
             "logprobs": {"content": _with_texts(choice["logprobs"])} if texts else None,
             "finish_reason": choice.get("finish_reason"),
             "stop_reason": choice.get("stop_reason"),
@@ -417,3 +408,122 @@ def _call(call: Any) -> Json | None:
         return None
     function = {"name": name, "arguments": arguments}
     return {"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}
+
+
+RETRY_AFTER_S = 60.0
+"""Seconds until a missing capability is checked again, because the engine may have gained it by then."""
+UNKNOWN = "unknown"
+_CANNOT = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
+"""Failures that show that the engine, or a proxy in front of it, lacks an endpoint."""
+
+
+class Capabilities:
+    """An engine's capabilities, detected when they are needed; missing ones are checked again later."""
+
+    def __init__(self, upstream: Upstream, settings: ChatEngineSettings) -> None:
+        self._upstream = upstream
+        self._settings = settings
+        self._lock = asyncio.Lock()
+        self._backend: TokenBackend | None = None
+        self._backend_until = 0.0
+        self._modes: dict[str | None, tuple[str, float]] = {}
+        """Engine URL -> its logprobs mode, and the time until which the mode is valid."""
+
+    async def backend(self, request_context: RequestContext) -> TokenBackend | None:
+        """Return the token backend; None if prompts are sent as messages."""
+        if time.monotonic() >= self._backend_until:
+            async with self._lock:
+                if time.monotonic() >= self._backend_until:
+                    self._backend, until = await self._find_backend(request_context)
+                    self._backend_until = math.inf if until else time.monotonic() + RETRY_AFTER_S
+        return self._backend
+
+    async def logprobs_mode(self, request_context: RequestContext) -> str:
+        """Return the detected --logprobs-mode of the engine that responded last.
+
+        `raw_logprobs` are taken before temperature and top_p, `processed_logprobs` from the sampled distribution.
+        Raises Failure upstream_refused if the engine returns logits, or if the mode differs from the setting.
+        """
+        if self._persistent_mode(request_context.url) is None:
+            async with self._lock:
+                if self._persistent_mode(request_context.url) is None:
+                    found = await self._find_mode(request_context)
+                    until = math.inf if found not in (None, UNKNOWN) else time.monotonic() + RETRY_AFTER_S * bool(found)
+                    self._modes[request_context.url] = (found or UNKNOWN, until)
+        found, required = self._modes[request_context.url][0], self._settings.logprobs_mode
+        if found == UNKNOWN:
+            return required or UNKNOWN
+        if "logits" in found or (required and found != required):
+            expected = required or "raw_logprobs or processed_logprobs"
+            detail = f"{request_context.url} runs with --logprobs-mode {found}; expected {expected}; restart the "
+            detail += "engine with that mode, or change the setting logprobs_mode"
+            raise Failure(FailureKind.UPSTREAM_REFUSED, detail)
+        return found
+
+    def _persistent_mode(self, url: str | None) -> str | None:
+        mode, until = self._modes.get(url, (None, 0.0))
+        return mode if time.monotonic() < until else None
+
+    async def _find_backend(self, request_context: RequestContext) -> tuple[TokenBackend | None, bool]:
+        """Return the backend, and whether that is final: an engine that rejected a check may still be loading."""
+        settings = self._settings
+        if settings.token_in == "off" or settings.send_token_ids:
+            return None, True
+        generate = GenerateBackend(self._upstream)
+        completions = CompletionsBackend(self._upstream, settings.text_tool_parser is not None)
+        if settings.token_in == "completions":
+            return completions, True
+        try:
+            await generate.check(settings.model, request_context)
+        except Failure as failure:
+            if failure.kind not in _CANNOT:
+                raise
+            if settings.token_in == "generate":
+                detail = f"token_in is generate, but the engine has no token-in endpoints ({failure.problem.detail})"
+                detail += "; start vLLM with --enable-scale-out"
+                raise Failure(FailureKind.UPSTREAM_REFUSED, detail) from failure
+            if self._backend is None:
+                log.warning(
+                    "%s: no token-in endpoints (vLLM: --enable-scale-out); falling back to token ids through "
+                    "/v1/completions (with tools only if text_tool_parser is set); without /tokenize, every turn is "
+                    "sent as messages",
+                    self._upstream,
+                )
+        else:
+            return generate, True
+        try:
+            await completions.check(settings.model, request_context)
+        except Failure as failure:
+            if failure.kind not in _CANNOT:
+                raise
+            return None, False
+        return completions, False
+
+    async def _find_mode(self, request_context: RequestContext) -> str | None:
+        """Compare the top logprob of one prompt at two temperatures: raw logprobs do not depend on the temperature.
+
+        Returns None if the engine could not be reached.
+        """
+
+        async def top_logprob(temperature: float) -> float:
+            body: Json = {"model": self._settings.model, "prompt": "x", "max_tokens": 1, "logprobs": 1}
+            body.update(temperature=temperature, top_p=1.0, top_k=-1)
+            return await self._upstream.post("/completions", orjson.dumps(body), _top_logprob, request_context)
+
+        try:
+            one, two = await top_logprob(1.0), await top_logprob(2.0)
+        except Failure as failure:
+            log.warning("%s: could not detect the logprobs mode: %s", self._upstream, failure)
+            return UNKNOWN if failure.kind in _CANNOT else None
+        kind = "logprobs" if max(one, two) <= 0.0 else "logits"
+        return f"raw_{kind}" if abs(one - two) < 1e-6 else f"processed_{kind}"
+
+
+def _top_logprob(body: bytes) -> float:
+    try:
+        value = float(max(json_object(body)["choices"][0]["logprobs"]["top_logprobs"][0].values()))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise malformed(f"has no top logprobs ({type(error).__name__})", body[:200]) from error
+    if not LOWEST < value < math.inf:
+        raise malformed(f"has a top logprob of {value}; expected a finite number above {LOWEST:g}", body[:200])
+    return value

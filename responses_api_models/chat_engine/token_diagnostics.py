@@ -8,7 +8,6 @@ way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -48,15 +47,9 @@ def _answer(number: int) -> Json:
     return {"role": "tool", "tool_call_id": f"call_{number}", "content": "#####\n#_P_#\n#####"}
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    name: str
-    message: Json
-    new: list[Json]
-
-
-def _cases() -> list[Case]:
-    one, two = [_call(1, "left")], [_call(1, "left"), _call(2, "up")]
+def _cases() -> list[tuple[str, Json, list[Json]]]:
+    """Return kinds of turns: a name, the model's message, and the messages after it."""
+    calls = [_call(1, "left"), _call(2, "up")]
     left = "The goal is left of me."
 
     def message(content: str | None, calls: list[Json] | None = None, reasoning: str = "") -> Json:
@@ -64,12 +57,12 @@ def _cases() -> list[Case]:
         return {"role": "assistant", "content": content, **fields, **({"tool_calls": calls} if calls else {})}
 
     return [
-        Case("text, then a question", message("I am at the goal."), [_FOLLOW_UP]),
-        Case("a tool call, then its answer", message(None, one), [_answer(1)]),
-        Case("text and a tool call", message("I go left.", one), [_answer(1)]),
-        Case("two tool calls", message(None, two), [_answer(1), _answer(2)]),
-        Case("reasoning and a tool call", message(None, one, left), [_answer(1)]),
-        Case("reasoning and text, then a question", message("I am there.", None, left), [_FOLLOW_UP]),
+        ("text, then a question", message("I am at the goal."), [_FOLLOW_UP]),
+        ("a tool call, then its answer", message(None, calls[:1]), [_answer(1)]),
+        ("text and a tool call", message("I go left.", calls[:1]), [_answer(1)]),
+        ("two tool calls", message(None, calls), [_answer(1), _answer(2)]),
+        ("reasoning and a tool call", message(None, calls[:1], left), [_answer(1)]),
+        ("reasoning and text, then a question", message("I am there.", None, left), [_FOLLOW_UP]),
     ]
 
 
@@ -87,7 +80,7 @@ class TokenDiagnostics:
         """Check each kind of turn. In each result, `retokenized` and `token_in` describe a mismatch, or are null if the
         ids are contiguous; `parser` is the result of the tool parser check.
         """
-        return [await self._case(case) for case in _cases()]
+        return [{"case": name, **await self._case(message, new)} for name, message, new in _cases()]
 
     async def sampled(self, count: int) -> Json:
         """Check sampled turns. Returns their number, the number of prefix mismatches, and the first mismatch."""
@@ -96,55 +89,49 @@ class TokenDiagnostics:
             body = {**self._body, "messages": _START, "return_token_ids": True}
             if self._takes_seeds:
                 body["seed"] = seed
-            completion = await self._upstream.post(
-                "/chat/completions", orjson.dumps(body), json_object, self._request_context
-            )
+            completion = await self._post("/chat/completions", body)
             choice, message = first_choice(completion)
             ids = [*completion["prompt_token_ids"], *choice["token_ids"]]
-            new = [{**_answer(1), "tool_call_id": call["id"]} for call in message.get("tool_calls") or ()] or [
-                _FOLLOW_UP
-            ]
-            rendered = await self._backend.render(self._body, [*_START, message, *new], self._request_context)
-            if found := await self._difference(ids, rendered.ids):
+            new = [{**_answer(1), "tool_call_id": call["id"]} for call in message.get("tool_calls") or ()]
+            if found := await self._difference(ids, await self._rendered(message, *(new or [_FOLLOW_UP]))):
                 mismatches.append(found)
         return {"turns": count, "broken": len(mismatches), "first": mismatches[0] if mismatches else None}
 
-    async def _case(self, case: Case) -> Json:
-        name = {"case": case.name}
+    async def _rendered(self, *messages: Json, ask: bool = True) -> list[int]:
+        return (await self._backend.render(self._body, [*_START, *messages], self._request_context, ask=ask)).ids
+
+    async def _post(self, path: str, body: Json) -> Json:
+        return await self._upstream.post(path, orjson.dumps(body), json_object, self._request_context)
+
+    async def _case(self, message: Json, new: list[Json]) -> Json:
         try:
-            prompt = (await self._backend.render(self._body, _START, self._request_context)).ids
-            whole = (
-                await self._backend.render(self._body, [*_START, case.message], self._request_context, ask=False)
-            ).ids
-            after = (
-                await self._backend.render(self._body, [*_START, case.message, *case.new], self._request_context)
-            ).ids
+            prompt, whole = await self._rendered(), await self._rendered(message, ask=False)
+            after = await self._rendered(message, *new)
         except Failure as failure:
-            return {**name, "error": f"the template rejects this turn: {failure.problem.detail}"}
+            return {"error": f"the template rejects this turn: {failure.problem.detail}"}
         if found := await self._difference(prompt, whole):
             # The generation prompt differs from what the template renders before a finished turn.
-            return {**name, "retokenized": found, "token_in": None, "parser": None}
+            return {"retokenized": found, "token_in": None, "parser": None}
         ids = whole
         ending = await self._continuation.ending(self._backend, self._body, self._request_context)
         if ending is not None and ending.token in whole:
             ids = whole[: len(whole) - whole[::-1].index(ending.token)]
-        before = TokenTurn(1, ids, {})
-        body = {**self._body, "messages": [*_START, case.message, *case.new]}
-        built = await self._continuation.prompt(self._backend, before, body, self._request_context)
+        body = {**self._body, "messages": [*_START, message, *new]}
+        built = await self._continuation.prompt(self._backend, TokenTurn(1, ids, {}), body, self._request_context)
         expected = await self._text(after[-SHOWN_IDS:])
         token_in = None
         if built is None:
             token_in = {"reason": "the template has no recognizable end of a turn"}
-        elif await self._text(built[0][-SHOWN_IDS:]) != expected:
-            token_in = {"expected": expected, "found": await self._text(built[0][-SHOWN_IDS:])}
-        parsed = await self._parsed(prompt, ids[len(prompt) :], case.message)
-        return {**name, "retokenized": await self._difference(ids, after), "token_in": token_in, "parser": parsed}
+        elif (built_end := await self._text(built[0][-SHOWN_IDS:])) != expected:
+            token_in = {"expected": expected, "found": built_end}
+        parsed = await self._parsed(prompt, ids[len(prompt) :], message)
+        return {"retokenized": await self._difference(ids, after), "token_in": token_in, "parser": parsed}
 
     async def _parsed(self, prompt: list[int], generated: list[int], original: Json) -> str:
         """Return `ok`, or a description of how the tool parser misread the calls in a rendered turn."""
         if isinstance(self._backend, GenerateBackend):
-            answer: Json = {"request_id": "checkup", "choices": [{"index": 0, "token_ids": generated}]}
-            answer["choices"][0].update(finish_reason="stop", logprobs=None)
+            choice = {"index": 0, "token_ids": generated, "finish_reason": "stop", "logprobs": None}
+            answer = {"request_id": "checkup", "choices": [choice]}
             _, message = first_choice(await self._backend.read(answer, prompt, self._body, self._request_context))
         else:
             message = read_hermes(await self._text(generated, special=False))
@@ -167,8 +154,7 @@ class TokenDiagnostics:
     async def _text(self, ids: list[int], *, special: bool = True) -> str:
         if not ids:
             return ""
-        body = orjson.dumps({"model": self._body["model"], "tokens": ids})
-        text: str = (await self._upstream.post("/../detokenize", body, json_object, self._request_context))["prompt"]
+        text: str = (await self._post("/../detokenize", {"model": self._body["model"], "tokens": ids}))["prompt"]
         return text if special else text.removesuffix("<|im_end|>")
 
 

@@ -23,10 +23,9 @@ from rollyard.records.json_values import items, mapping
 from rollyard.records.rollout_types import PolicyVersion, PrefixMismatch, SamplingRecord, TokenTrace
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine import sampling
-from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
 from rollyard.responses_api_models.chat_engine.policy_versions import PolicyVersions
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
-from rollyard.responses_api_models.chat_engine.token_backends import Rendered, TokenBackend
+from rollyard.responses_api_models.chat_engine.token_backends import Capabilities, Rendered, TokenBackend
 from rollyard.responses_api_models.conversion import token_fields
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
@@ -138,23 +137,18 @@ class TokenTurns:
             return "nothing_gained"
         if history.last and await self._special_tokens.in_tools(body, request_context):
             return "special_tokens_in_tools"  # they could be mistaken for the end of the previous turn
-        prompt = await self._prompt(backend, history.last, body, request_context)
-        if prompt is None:
+        if history.last is None:
+            rendered = await backend.render(body, body["messages"], request_context)
+            ids = rendered.ids
+        elif prompt := await self._continuation.prompt(backend, history.last, body, request_context):
+            ids, rendered = prompt
+        else:
             return "no_end_of_turn"
-        ids, rendered = prompt
         turn = await backend.generate(ids, rendered, body, request_context, texts=texts)
         choice, message = check_completion(turn.completion)
         choice["weight_versions"] = turn.weight_versions
         message.update(prompt_token_ids=ids, generation_token_ids=turn.ids, generation_log_probs=turn.log_probs)
         return EngineTurn(backend.name, turn.completion, turn.sampling)
-
-    async def _prompt(
-        self, backend: TokenBackend, before: TokenTurn | None, body: Json, request_context: RequestContext
-    ) -> tuple[list[int], Rendered] | None:
-        if before is not None:
-            return await self._continuation.prompt(backend, before, body, request_context)
-        rendered = await backend.render(body, body["messages"], request_context)
-        return rendered.ids, rendered
 
 
 def _read_completion(body: bytes) -> Json:
@@ -254,21 +248,16 @@ class ServedTokenHistory:
         ]
 
     def trace(self, message: Json, reason: str) -> TokenTrace:
-        """Return the trace of the turn that ends with `message`. `reason`: why it was sent as messages; empty if it was
-        not.
-        """
-        trace = self._segment(message, reason)
+        """Return the trace of the turn that ends with `message`. `reason`: why it was sent as messages, if it was."""
+        found = self.last.trace.get("segment") if self.last else 0
+        trace: TokenTrace = {"segment": found if isinstance(found, int) else 0}
+        # A prompt sent as ids was built from those of the turn before, so it cannot differ.
+        if self.last and reason:
+            mismatch = find_prefix_mismatch(self.last.ids, message["prompt_token_ids"], reason)
+            if mismatch:
+                trace = {"segment": trace["segment"] + 1, "break": mismatch}
         trace["context"] = self._fingerprint.add([*self.messages[self._known :], message])
         return trace
-
-    def _segment(self, message: Json, reason: str) -> TokenTrace:
-        if self.last is None:
-            return {"segment": 0}
-        found = self.last.trace.get("segment")
-        segment = found if isinstance(found, int) else 0
-        # A prompt sent as ids was built from those of the turn before, so it cannot differ.
-        mismatch = find_prefix_mismatch(self.last.ids, message["prompt_token_ids"], reason) if reason else None
-        return {"segment": segment + 1, "break": mismatch} if mismatch else {"segment": segment}
 
 
 def last_turn(messages: list[Json]) -> TokenTurn | None:

@@ -19,17 +19,21 @@ from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json
 from rollyard.responses_api_models import streaming
 from rollyard.responses_api_models.chat_engine.checkpoint import bad_request
-from rollyard.responses_api_models.chat_engine.engine_group import QUERY_S, EngineGroup, EngineReply, JobQueue
+from rollyard.responses_api_models.chat_engine.engine_group import EngineGroup, EngineReply, JobQueue
 from rollyard.responses_api_models.chat_engine.policy_versions import Gate, PolicyVersions, checked_version
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.vllm_control import GETS, POSTS, VllmControl, answer
-from rollyard.responses_api_models.chat_engine.weight_loader import CpuLimits, WeightLoader
-from rollyard.responses_api_models.chat_engine.weight_update import JoiningEngines, WeightUpdates
+from rollyard.responses_api_models.chat_engine.weight_update import (
+    SERVER_INFO,
+    CpuLimits,
+    JoiningEngines,
+    WeightLoader,
+    WeightUpdates,
+)
 from rollyard.responses_api_models.upstream.response_parsing import json_bytes
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.policy_endpoint import POLICY_PATH
-from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.app import Context, Server
 
 UPDATE = "/weights/update"
@@ -69,10 +73,8 @@ class TrainerApi:
         self._gate = Gate(self.versions, lambda: self._engines.urls, settings.request_timeout_s)
         self._log_probs = EngineLogProbs(self._engines, self.versions, self._gate, settings.model)
         self._jobs = JobQueue()
-        loader = WeightLoader(self._engines, self.versions, locate)
-        self._loader = loader
-        self._cpu = CpuLimits(loader.runs_on_cpu)
-        self._seeds = (settings.extra_body, settings.sampling_overrides)
+        self._loader = loader = WeightLoader(self._engines, self.versions, locate)
+        self._cpu = CpuLimits(self._engines)
         self._weights = WeightUpdates(
             self._engines, loader, self.versions, self._gate, self._cpu, on_invalid, settings.weights_check
         )
@@ -98,9 +100,7 @@ class TrainerApi:
         return handler if path in (UPDATE, POLICY_PATH) or path in POSTS else self._gate.guarded(handler)
 
     def mount(self, server: Server) -> None:
-        """Register the endpoints on `server`. If they are disabled, they return an error that explains how to enable
-        them.
-        """
+        """Register the endpoints. If they are disabled, they return an error that says how to enable them."""
         server.app.get("/policy_version")(self._policy_version)
         if not self._open:
             # Starlette's routes: FastAPI would analyse the parameters of two dozen functions that have none.
@@ -125,7 +125,6 @@ class TrainerApi:
         if self._open:
             await self._joining_engines.learn()
             await self._cpu.learn(self._engines.urls)
-            self._cpu.check_settings(self._name, self._seeds)
             self._watching = asyncio.create_task(self._joining_engines.watch())
 
     async def stop(self) -> None:
@@ -135,7 +134,11 @@ class TrainerApi:
         await self._jobs.settle()
 
     async def register_engine(self, url: str) -> None:
-        """Add an engine to the pool once it has the policy's weights. Raises Failure if it fails to load them."""
+        """Load the policy's weights into an engine that has just started, then add it to the pool of `upstream`.
+
+        An update may have replaced the weights that it started with. Raises Failure if it does not load them (e.g.
+        because the folder of the last update was removed); it is then not in the pool and should be restarted.
+        """
         if self._open:
             await self._cpu.learn([url])
             await self._joining_engines.register_engine(url)
@@ -143,21 +146,20 @@ class TrainerApi:
             await self._joining_engines.register_with_start_weights(url)
 
     async def started_with(self, root: str) -> None:
-        """Record the files of a folder before engines are started with it, because they may have changed by the time an
-        engine is restarted.
-        """
+        """Record the files of a folder before engines are started with it; they may have changed at a restart."""
         await self._loader.started_with(root)
 
     async def takes_seeds(self) -> bool:
         """Return True if requests are allowed to have seeds."""
-        return not self._open or await self._cpu.takes_seeds(self._engines.urls)
+        return not self._open or await self._cpu.takes_seeds()
 
     async def check_seed(self, body: Json) -> None:
         """Raises Failure bad_request for a request with a seed if a weight update would crash its engine."""
         if self._open:
-            await self._cpu.check_seed(body, self._engines.urls)
+            await self._cpu.check_seed(body)
 
     def gone(self, url: str) -> None:
+        """Remove an engine from the pool after it has exited."""
         self._engines.forget(url)
 
     async def _policy_version(self) -> Response:
@@ -191,14 +193,12 @@ class TrainerApi:
         """
         request = call.json()
         if unknown := request.keys() - {"path", "version", "kind"}:
-            raise Failure(
-                FailureKind.BAD_REQUEST, f"found {', '.join(sorted(unknown))}; expected only path, version and kind"
-            )
+            raise bad_request(f"found {', '.join(sorted(unknown))}; expected only path, version and kind")
         if (kind := request.get("kind", "weights")) not in ("weights", "adapter"):
-            raise Failure(FailureKind.BAD_REQUEST, f"kind: found {str(kind)[:100]!r}; expected 'weights' or 'adapter'")
+            raise bad_request(f"kind: found {str(kind)[:100]!r}; expected 'weights' or 'adapter'")
         folder, version = request.get("path"), request.get("version")
         if not isinstance(folder, str) or not folder:
-            raise Failure(FailureKind.BAD_REQUEST, f"path: found {folder!r}; expected the folder with the new weights")
+            raise bad_request(f"path: found {folder!r}; expected the folder with the new weights")
         name = checked_version(version) if version is not None else None
         done = await self._protocol.update(lambda: self._weights.update(folder, name, adapter=kind == "adapter"))
         return self._gate.with_version(orjson.dumps(done))
@@ -216,12 +216,10 @@ class TrainerApi:
             request_context = RequestContext.of(call)
             if path in _SAMPLE and body.get("stream"):
                 chunks = await self._upstream.stream(target, orjson.dumps(body), request_context)
-                events = streaming.chat(chunks, streaming.event_reporter(self._name, call))
-                return RawResponse(
-                    stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *request_context.answer_headers)
-                )
-            whole = await self._upstream.post(target, orjson.dumps(body), json_bytes, request_context)
-            return RawResponse(whole, headers=request_context.answer_headers)
+                return request_context.streamed(streaming.chat(chunks, streaming.event_reporter(self._name, call)))
+            return request_context.answered(
+                await self._upstream.post(target, orjson.dumps(body), json_bytes, request_context)
+            )
 
         forwarded.__doc__ = (
             f"The engine's own {path}, on the least busy engine or the one that serves the episode (x-session-id)."
@@ -305,11 +303,8 @@ class EngineLogProbs:
         return {"version": self._versions.now, "engines": engines}
 
     async def _has_lora(self, url: str) -> bool:
-        reply = await self._engines.request(url, "GET", "/server_info?config_format=json", timeout_s=QUERY_S)
-        try:
-            return self._versions.has_adapter or bool(reply.ok and reply.value["vllm_config"].get("lora_config"))
-        except (AttributeError, KeyError, TypeError):
-            return False
+        reply = await self._engines.query(url, SERVER_INFO)
+        return self._versions.has_adapter or bool(reply.get("vllm_config", "lora_config"))
 
     async def _of_prompt(self, url: str, ids: list[int]) -> Json:
         """Return a sequence with the log-probability of every token but the first."""

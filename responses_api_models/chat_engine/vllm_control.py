@@ -22,8 +22,13 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json, Problem
-from rollyard.responses_api_models.chat_engine.checkpoint import bad_request, check_announced, conflict
-from rollyard.responses_api_models.chat_engine.engine_group import QUERY_S, STEP_S, EngineGroup, EngineReply, JobQueue
+from rollyard.responses_api_models.chat_engine.checkpoint import (
+    bad_request,
+    check_announced,
+    conflict,
+    upstream_error,
+)
+from rollyard.responses_api_models.chat_engine.engine_group import EngineGroup, EngineReply, JobQueue
 from rollyard.responses_api_models.chat_engine.policy_versions import (
     ASLEEP,
     CHANGING,
@@ -34,8 +39,7 @@ from rollyard.responses_api_models.chat_engine.policy_versions import (
     PolicyVersions,
     checked_version,
 )
-from rollyard.responses_api_models.chat_engine.weight_loader import CpuLimits, WeightLoader
-from rollyard.responses_api_models.chat_engine.weight_update import JoiningEngines
+from rollyard.responses_api_models.chat_engine.weight_update import CpuLimits, JoiningEngines, WeightLoader
 from rollyard.services.http.request import PROBLEM_TYPE, read_object
 
 log = logging.getLogger(__name__)
@@ -79,13 +83,11 @@ class VllmControl:
         self.lease = PauseLease(lambda: self._jobs.run(self._expire()))
 
     async def post(self, path: str, query: str, body: bytes) -> list[EngineReply]:
-        """Send the call to every engine and return the replies. Raises Failure if the call is not allowed at this
-        point.
-        """
+        """Send the call to every engine. Raises Failure if the call is not allowed at this point."""
         request = read_object(body) if body else {}
         if path == "/collective_rpc" and (method := request.get("method")) in _BY_RPC:
             own = "/weights/update" if method == "reload_weights" else f"/{method}"
-            raise Failure(FailureKind.BAD_REQUEST, f"method {method!r} has a separate endpoint: POST {own}")
+            raise bad_request(f"method {method!r} has a separate endpoint: POST {own}")
         if self._gate.waits_for(UPDATING):
             raise conflict(f"{UPDATING}; wait for its response")
         lease_s = None
@@ -101,9 +103,7 @@ class VllmControl:
         return await self._jobs.run(step())
 
     async def update(self, step: Callable[[], Awaitable[Json]]) -> Json:
-        """Run an update from a folder and return its result. If an engine does not resume, the remaining pause also
-        gets a lease.
-        """
+        """Run an update from a folder. If an engine does not resume, the remaining pause also gets a lease."""
         try:
             return await self._jobs.run(self.lease.during(step))
         finally:
@@ -115,8 +115,11 @@ class VllmControl:
 
     async def _pass_on(self, path: str, query: str, body: bytes, request: Json) -> list[EngineReply]:
         target = f"{path}?{query}" if query else path
-        if path in ("/resume", "/wake_up", "/update_weight_version"):
-            self._check_finished()
+        if path in ("/resume", "/wake_up", "/update_weight_version") and self._is_unfinished:
+            raise conflict(
+                "a weight update is not finished, and a request that runs now would crash vLLM: POST "
+                "/finish_weight_update first, or restart the engines"
+            )
         if path in _STOPS:
             return await self._stop(path, target, body, "2" in parse_qs(query).get("level", ()))
         if path in _RESUMES:
@@ -131,7 +134,7 @@ class VllmControl:
             check_announced(request, self._versions.model)
         bodies: dict[str, bytes] = {}
         if path == "/init_weight_transfer_engine":
-            if self._stopped:
+            if self._gate.stopped:
                 await self._joining_engines.join()
             bodies = await ranked_bodies(self._engines, request)
         replies = await self._engines.change_each(target, body, bodies)
@@ -141,12 +144,12 @@ class VllmControl:
         return replies
 
     @property
-    def _stopped(self) -> bool:
-        return self._gate.waits_for(PAUSED) or self._gate.waits_for(ASLEEP)
+    def _is_unfinished(self) -> bool:
+        return self._is_updating and bool(self._versions.difference(self._engines.urls))
 
     def _take_lease(self, path: str, lease_s: float | None, is_done: bool) -> None:
         """Update the lease. A sleep gets a lease only on request, because waking up takes memory from the trainer."""
-        if not self._stopped or (is_done and path == "/sleep" and lease_s is None):
+        if not self._gate.stopped or (is_done and path == "/sleep" and lease_s is None):
             self.lease.end()
         elif is_done and path in _STOPS and (lease_s or not self._gate.waits_for(ASLEEP)):
             self.lease.start(lease_s or self.lease.length_s or self._lease_s)
@@ -158,14 +161,14 @@ class VllmControl:
         path, length_s = "/wake_up" if self._gate.waits_for(ASLEEP) else "/resume", self.lease.length_s or self._lease_s
         log.error("no control call for %g s: ending the trainer's pause as if by POST %s", length_s, path)
         self.lease.expire()
-        if self._is_updating and self._versions.difference(self._engines.urls):
+        if self._is_unfinished:
             await self._abort_update()
         elif not self._engines.urls:
             for reason in _RESUMES[path]:  # engines that start later are not paused
                 self._gate.open(reason)
         else:
             await self._continue_update(path, path, b"")
-        if self._stopped:
+        if self._gate.stopped:
             retry_s = max(length_s, RETRY_S)
             log.error("the engines did not resume; retrying in %g s", retry_s)
             self.lease.start(retry_s)
@@ -181,15 +184,8 @@ class VllmControl:
         for url in left:
             self._on_invalid(url)
 
-    def _check_finished(self) -> None:
-        if self._is_updating and self._versions.difference(self._engines.urls):
-            advice = "POST /finish_weight_update first, or restart the engines"
-            raise conflict(f"a weight update is not finished, and a request that runs now would crash vLLM: {advice}")
-
     async def _stop(self, path: str, target: str, body: bytes, discards_weights: bool) -> list[EngineReply]:
-        """Pause the engines or put them to sleep. Model calls wait in the meantime, and continue to wait if all engines
-        that responded have stopped.
-        """
+        """Stop the engines. Model calls wait, and continue to wait if all engines that responded have stopped."""
         reason, undo = _STOPS[path]
         with self._gate.shut_while(STOPPING):
             replies = await self._engines.change_each(target, body)
@@ -200,14 +196,12 @@ class VllmControl:
                 self._engines.unresumed.clear()
                 self._gate.shut(reason)
             elif not self._gate.waits_for(reason):
-                await asyncio.gather(*(self._undo(url, undo) for url in stopped))
+                for url, failure in (await self._engines.all(stopped, lambda url: self._resume(url, undo))).items():
+                    self._engines.lose(url, str(failure))
         return replies
 
-    async def _undo(self, url: str, path: str) -> None:
-        try:
-            await self._engines.step(url, path, timeout_s=STEP_S)
-        except Failure as failure:
-            self._engines.lose(url, str(failure))
+    async def _resume(self, url: str, path: str) -> None:
+        await self._engines.step(url, path)
 
     async def _continue_update(self, path: str, target: str, body: bytes) -> list[EngineReply]:
         """Resume the engines. Once one has resumed, model calls are released, and engines that failed leave the pool.
@@ -219,7 +213,7 @@ class VllmControl:
             self._engines.unresumed.update(one.url for one in replies)
             self._gate.open(PAUSED)
         resumed = [one for one in replies if one.ok]
-        if not resumed or (path == "/wake_up" and any(_asleep(one.value) for one in resumed)):
+        if not resumed or (path == "/wake_up" and any(one.get("status") == "sleeping" for one in resumed)):
             return replies
         for one in replies:
             if one.answered and not one.ok:
@@ -231,8 +225,7 @@ class VllmControl:
     async def _start_update(self, target: str, body: bytes) -> list[EngineReply]:
         """Start a weight update. Afterwards, the engines' weights are unknown, unless all engines reject the call."""
         if not self._gate.waits_for(PAUSED):
-            detail = "a request that runs while an engine's weights change crashes vLLM: POST /pause?mode=keep first"
-            raise conflict(detail)
+            raise conflict("a request that runs while weights change crashes vLLM: POST /pause?mode=keep first")
         urls = self._engines.urls
         await self._cpu.check_head(self._versions.model, urls)
         if not self._is_updating:
@@ -274,17 +267,14 @@ class VllmControl:
                 self._versions.check_name(version)
             return version
         if not self._versions.now.isdecimal():
-            detail = f"weight_version is missing, and the version after {self._versions.now!r} cannot be derived"
-            raise Failure(FailureKind.BAD_REQUEST, detail)
+            raise bad_request(
+                f"weight_version is missing, and the version after {self._versions.now!r} cannot be derived"
+            )
         return str(int(self._versions.now) + 1)
 
     def _hold(self, urls: Iterable[str], version: str | None) -> None:
         for url in urls:
             self._versions.hold(url, version)
-
-
-def _asleep(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("status") == "sleeping"
 
 
 POSTS = {
@@ -320,18 +310,13 @@ def answer(replies: list[EngineReply]) -> tuple[int, bytes, str]:
         raise Failure.of(Problem.model_validate_json(replies[0].body))
     if len(replies) == 1:
         return replies[0].status, replies[0].body, replies[0].content_type
-    shown = [reply.shown() for reply in replies]
+    shown = [{"url": reply.url, "status": reply.status, "body": reply.value} for reply in replies]
+    wrong = [reply for reply in replies if not reply.ok]
     if not all_succeeded(replies):
-        wrong = [reply for reply in replies if not reply.ok]
-        first = wrong[0].failure("").problem
-        detail = f"the call failed on {len(wrong)} of {len(replies)} engines; {first.detail}"
+        detail = f"the call failed on {len(wrong)} of {len(replies)} engines; {wrong[0].failure('').problem.detail}"
         problem = Failure(FailureKind.UPSTREAM_ERROR, detail, upstream_status=wrong[0].status).problem
         raise Failure.of(problem.model_copy(update={"engines": shown}))
-    lost = (
-        {"lost": [reply.url for reply in replies if not reply.answered]}
-        if not all(reply.ok for reply in replies)
-        else {}
-    )
+    lost = {"lost": [reply.url for reply in wrong]} if wrong else {}
     return 200, orjson.dumps({"engines": shown, **lost}), "application/json"
 
 
@@ -356,7 +341,8 @@ class PauseLease:
 
     def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._on_end = on_end
-        self._length_s = 0.0
+        self.length_s: float | None = None
+        """Seconds from the last control call to expiry; None if there is no lease."""
         self._ends = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Future[None] | None = None
@@ -364,46 +350,38 @@ class PauseLease:
         """Length and expiry (Unix time) of the last lease that expired; None if none has expired."""
 
     @property
-    def length_s(self) -> float | None:
-        """Seconds from the last control call to expiry; None if there is no lease."""
-        return self._length_s if self._timer is not None else None
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until expiry; None if there is no lease."""
-        return max(0.0, self._ends - time.monotonic()) if self._timer is not None else None
+    def left_s(self) -> float:
+        """Seconds until expiry."""
+        return max(0.0, self._ends - time.monotonic())
 
     def start(self, length_s: float) -> None:
         self.end()
-        self._length_s = length_s
+        self.length_s = length_s
         self._ends = time.monotonic() + length_s
         self._timer = asyncio.get_running_loop().call_later(length_s, self._over)
 
-    def renew(self) -> None:
-        """Restart the current lease, because the trainer is alive."""
-        if self._timer is not None:
-            self.start(self._length_s)
-
     async def during(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Run the step and return its result, renewing the lease before and after."""
-        self.renew()
+        """Run the step and return its result. Restart the lease before and after, because the trainer is alive."""
+        if self.length_s is not None:
+            self.start(self.length_s)
         try:
             return await step()
         finally:
-            self.renew()
+            if self.length_s is not None:
+                self.start(self.length_s)
 
     def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer = self.length_s = None
 
     @property
     def is_over(self) -> bool:
         """Whether the lease has expired and has been neither renewed nor cancelled since."""
-        return self._timer is not None and time.monotonic() >= self._ends
+        return self.length_s is not None and time.monotonic() >= self._ends
 
     def expire(self) -> None:
-        self.expired = {"lease_s": self._length_s, "at": round(time.time(), 3)}
+        self.expired = {"lease_s": self.length_s, "at": round(time.time(), 3)}
         self.end()
 
     def _over(self) -> None:
@@ -448,20 +426,12 @@ async def ranked_bodies(engines: EngineGroup, request: Json) -> dict[str, bytes]
     info = request.get("init_info")
     if not isinstance(info, dict) or not isinstance(info.get(_RANK_OFFSET), int) or len(engines.urls) < 2:
         return {}
-    urls = engines.urls
-    sizes = await asyncio.gather(*(_workers(engines, url) for url in urls))
     offset, bodies = info[_RANK_OFFSET], {}
-    for url, size in zip(urls, sizes, strict=True):
-        bodies[url] = orjson.dumps({**request, "init_info": {**info, _RANK_OFFSET: offset}})
+    for reply in await asyncio.gather(*(engines.query(url, "/get_world_size") for url in engines.urls)):
+        if not reply.ok:
+            raise reply.failure("/get_world_size")
+        if not isinstance(size := reply.get("world_size"), int):
+            raise upstream_error(f"{reply.url}/get_world_size returned {str(reply.value)[:100]}")
+        bodies[reply.url] = orjson.dumps({**request, "init_info": {**info, _RANK_OFFSET: offset}})
         offset += size
     return bodies
-
-
-async def _workers(engines: EngineGroup, url: str) -> int:
-    reply = await engines.request(url, "GET", "/get_world_size", timeout_s=QUERY_S)
-    if not reply.ok:
-        raise reply.failure("/get_world_size")
-    size = reply.value.get("world_size") if isinstance(reply.value, dict) else None
-    if not isinstance(size, int):
-        raise Failure(FailureKind.UPSTREAM_ERROR, f"{url}/get_world_size returned {str(reply.value)[:100]}")
-    return size

@@ -1,10 +1,15 @@
 """Keeps every engine at the policy's weights: loads new ones from a folder, or restores the old ones (`WeightUpdates`),
-and syncs engines that were restarted (`JoiningEngines`).
+and syncs engines that were restarted (`JoiningEngines`). `WeightLoader` has the steps on one engine, and `CpuLimits`
+what vLLM cannot do on a CPU.
 
 An update pauses all engines (requests in flight are kept), loads the weights on all of them, and resumes them only when
 all have finished, so no two engines ever sample with different weights. If one fails, the others restore the previous
-weights. The weights of the failed engine are invalid: its requests are aborted, and the gate stays shut until it is
-restarted.
+weights: they load the same files as before or, if these have changed, nothing.
+
+vLLM 0.32 does not recover from a failed load: the old weights are lost, and a running request crashes the process. It
+keeps the parts that were loaded and counts them in the next load; in tests, later loads of valid weights sometimes
+failed and sometimes succeeded. After a failed load, an engine's weights are therefore invalid: its requests are
+aborted, and the gate stays shut until it is restarted.
 """
 
 from __future__ import annotations
@@ -15,24 +20,341 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import orjson
 
 from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.json_values import mapping
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import checkpoint
-from rollyard.responses_api_models.chat_engine.checkpoint import Checkpoint, Depth, conflict
-from rollyard.responses_api_models.chat_engine.engine_group import EngineGroup, EngineUnreachable, JobQueue
+from rollyard.responses_api_models.chat_engine.checkpoint import (
+    Checkpoint,
+    Depth,
+    ModelSignature,
+    adapter_name,
+    bad_request,
+    conflict,
+    upstream_error,
+    version_of,
+)
+from rollyard.responses_api_models.chat_engine.engine_group import (
+    EngineGroup,
+    EngineReply,
+    EngineUnreachable,
+    JobQueue,
+)
 from rollyard.responses_api_models.chat_engine.policy_versions import (
-    ASLEEP,
+    CHANGING,
     PAUSED,
     RESYNCING,
+    STARTED,
     UPDATING,
     Gate,
     PolicyVersions,
     next_version,
 )
-from rollyard.responses_api_models.chat_engine.weight_loader import CpuLimits, FilesChanged, WeightLoader
 
 log = logging.getLogger(__name__)
+
+DRAIN_S = 30.0
+"""How long requests in flight may continue before an adapter replaces another one. They are aborted then, and the model
+server repeats them."""
+_TIMED_OUT = 504
+_LOAD, _UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+_ENABLE = (
+    "vLLM loads adapters with --enable-lora, a sufficient --max-lora-rank, and "
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"
+)
+
+
+class FilesChanged(Failure):
+    """The files of a version were changed or removed, so it cannot be loaded again."""
+
+
+class WeightLoader:
+    """The steps on one engine. All of them raise Failure if the engine reports an error."""
+
+    def __init__(self, engines: EngineGroup, versions: PolicyVersions, locate: Callable[[str], str]) -> None:
+        self._engines = engines
+        self._versions = versions
+        self._locate = locate
+        """Maps the model that an engine was started with to its local folder."""
+        self._adapted: set[str] = set()
+        """Engines that have an adapter."""
+
+    async def pause(self, url: str) -> None:
+        """Pause the engine; requests in flight are kept."""
+        await self._engines.step(url, "/pause?mode=keep")
+
+    async def resume(self, url: str) -> None:
+        await self._engines.step(url, "/resume")
+
+    async def abort(self, url: str) -> None:
+        await self._engines.step(url, "/pause?mode=abort")
+
+    async def drain(self, url: str) -> None:
+        """Pause the engine when its requests are done, and abort those that take longer."""
+        reply = await self._engines.request(url, "POST", "/pause?mode=wait", timeout_s=DRAIN_S)
+        if reply.status == _TIMED_OUT and not reply.answered:
+            await self.abort(url)
+        elif not reply.ok:
+            raise reply.failure("/pause")
+
+    async def bring(self, url: str, source: Checkpoint, version: str) -> None:
+        """Load the weights in a folder. The engine's version is unknown until the last step is done.
+
+        Raises FilesChanged if the folder changed during the load, so the engine may have loaded different weights.
+        """
+        self._versions.hold(url, None)
+        await self._name(url, CHANGING)
+        await self._unload_adapters(url)
+        if source.is_adapter:
+            await self._load_adapter(url, source.folder, version)
+        else:
+            self._versions.invalid.add(url)
+            load = {"method": "reload_weights", "kwargs": {"weights_path": source.folder}}
+            reply = await self._engines.request(url, "POST", "/collective_rpc", orjson.dumps(load))
+            if not reply.ok:
+                raise reply.failure("/collective_rpc")
+            self._versions.invalid.discard(url)
+        # reset_running_requests recomputes requests in flight with the new weights; otherwise their blocks stay cached.
+        reset = await self._engines.step(url, "/reset_prefix_cache?reset_running_requests=true")
+        if reset.get("success") is False:
+            raise upstream_error(
+                f"{url} did not reset its prefix cache, which contains keys and values of the old weights"
+            )
+        if changed := await asyncio.to_thread(checkpoint.difference, source):
+            raise self._lost(url, f"{changed}, while the engine was loading it")
+        await self.put_back(url, version)
+
+    async def put_back(self, url: str, version: str | None) -> None:
+        """Record that an engine has this version, and give its weights the name; they are valid."""
+        if version is not None:
+            await self._name(url, version)
+        self._versions.hold(url, version)
+        self._versions.invalid.discard(url)
+
+    async def drop_adapter(self, url: str) -> None:
+        """Return to the weights that an engine was started with, after an adapter could not be loaded."""
+        await self._unload_adapters(url)
+        await self.put_back(url, self._versions.now)
+
+    async def catch_up(self, url: str) -> None:
+        """Load the policy's weights into a new engine, if they came from a folder.
+
+        Raises FilesChanged if the files have changed; nothing is loaded, and the engine's weights then count as
+        unknown.
+        """
+        if self._versions.folder:
+            await self.restore(url)
+            return
+        is_start = self._versions.folder == ""
+        if is_start:
+            await self.check_start(url)
+        version = self._versions.now if is_start else self._versions.first
+        await self._name(url, version)
+        self._versions.hold(url, version)
+
+    async def restore(self, url: str) -> None:
+        """Load the files of the policy's version. Raises FilesChanged if they have changed."""
+        source = await self._source(url)
+        await self._check_files(url, source)
+        await self.bring(url, source, self._versions.now)
+
+    async def check_start(self, url: str) -> None:
+        """Raises FilesChanged if the engine's start folder has changed since the first engine was started."""
+        await self.learn_start(url)
+        known = self._versions.fingerprint(self._versions.first)
+        if known and (root := await self._root(url)) == self._versions.root:
+            folder = await asyncio.to_thread(self._locate, root)  # a link may have changed
+            await self._check_files(url, Checkpoint(folder, known))
+
+    async def _check_files(self, url: str, source: Checkpoint) -> None:
+        if changed := await asyncio.to_thread(checkpoint.difference, source):
+            detail = f"version {self._versions.now!r} cannot be loaded again: {changed}"
+            advice = "save each version in its own folder, and POST /weights/update with one of them"
+            raise self._lost(url, f"{detail}; {advice}, or restart the run")
+
+    def _lost(self, url: str, detail: str) -> FilesChanged:
+        self._versions.hold(url, None, detail)
+        return FilesChanged(FailureKind.UPSTREAM_ERROR, detail)
+
+    async def learn(self, url: str) -> None:
+        """Record the version that the engine reports, and the adapters that it has loaded for an earlier run of this
+        server. A new engine is assigned the name of the first version, so that a restart can be detected.
+        """
+        reply, label = await self._weight_info(url)
+        if label is None:
+            if reply.status != 404:  # 404: an engine without weight versions
+                log.warning("could not query the weight version: %s", reply.failure("/weight_info"))
+            return
+        version = self._versions.named(label)
+        self._versions.hold(url, version)
+        with contextlib.suppress(Failure):
+            for name, folder in (await self._adapters(url)).items():
+                self._adapted.add(url)
+                self._versions.learn_adapter(str(version_of(name)), Checkpoint(folder, is_adapter=True))
+        if version is None:
+            self._versions.invalid.add(url)
+        if label == STARTED:
+            await self._name(url, self._versions.first)
+
+    async def learn_start(self, url: str) -> None:
+        """Record the files that the engine was started with, if they can be read; updates are compared with them."""
+        if not self._versions.fingerprint(self._versions.first) and (root := await self._root(url)):
+            await self.started_with(root)
+
+    async def started_with(self, root: str) -> None:
+        if start := await asyncio.to_thread(lambda: checkpoint.start_checkpoint(self._locate(root))):
+            self._versions.started_with(root, start)
+
+    async def started_again(self, url: str, *, may_be_silent: bool = False) -> bool:
+        """Return True if the engine was restarted, in which case its weights are valid but unknown.
+
+        Unless it `may_be_silent`, an engine that does not respond leaves the pool.
+        """
+        reply, label = await self._weight_info(url)
+        if not reply.answered and not may_be_silent:
+            self._engines.lose(url, str(reply.failure("/weight_info")))
+        if label != STARTED:
+            return False
+        self._versions.hold(url, None, "it was restarted")
+        self._versions.invalid.discard(url)
+        return True
+
+    async def responds(self, url: str) -> bool:
+        return (await self._weight_info(url))[0].answered
+
+    async def back(self, url: str) -> bool:
+        """Return True if a lost engine responds and can load weights; record its version."""
+        reply, label = await self._weight_info(url)
+        if not reply.answered:
+            return False
+        if label is not None:
+            version = self._versions.named(label) if label != STARTED else None
+            self._versions.hold(url, version)
+            if label == STARTED:
+                self._versions.invalid.discard(url)
+            elif version is None:
+                self._versions.invalid.add(url)
+        return url not in self._versions.invalid
+
+    async def _source(self, url: str) -> Checkpoint:
+        """Return the source of the policy's weights for that engine: a folder, or a name on the hub."""
+        if self._versions.folder is None:
+            raise upstream_error(f"version {self._versions.now!r} was not loaded from a folder")
+        known = self._versions.checkpoint
+        if self._versions.folder:
+            return known or Checkpoint(self._versions.folder)
+        if root := await self._root(url):
+            return known if known and root == self._versions.root else Checkpoint(root)
+        raise upstream_error(f"{url} does not report the weights that it was started with (`root` in /v1/models)")
+
+    async def _root(self, url: str) -> str:
+        return str((await self._engines.query(url, "/v1/models")).get("data", 0, "root") or "")
+
+    async def release(self, url: str) -> None:
+        """Resume an engine that is still paused, because the server that paused it has died."""
+        paused = (await self._engines.query(url, "/is_paused")).get("is_paused")
+        if paused and self._versions.held(url) is not None:
+            log.warning("%s was paused by an earlier run of this server or by another client; resuming it", url)
+            await self.resume(url)
+
+    async def _weight_info(self, url: str) -> tuple[EngineReply, Any]:
+        """Return the engine's reply and the version label in it; None if there is none."""
+        reply = await self._engines.query(url, "/weight_info")
+        return reply, reply.get("weight_version")
+
+    async def _name(self, url: str, version: str) -> None:
+        try:
+            await self._engines.step(url, "/update_weight_version", {"new_version": version})
+        except Failure as failure:
+            if failure.problem.upstream_status != 404:  # 404: an engine without weight versions
+                raise
+
+    async def _load_adapter(self, url: str, folder: str, version: str) -> None:
+        """Load an adapter. If this fails, the engine keeps the weights below it, which are still valid."""
+        load = {"lora_name": adapter_name(version), "lora_path": folder}
+        reply = await self._engines.request(url, "POST", _LOAD, orjson.dumps(load))
+        if not reply.ok:
+            failure = reply.failure(_LOAD)
+            raise upstream_error(f"{failure.problem.detail} ({_ENABLE})") if reply.answered else failure
+        self._adapted.add(url)
+
+    async def _unload_adapters(self, url: str) -> None:
+        """Unload all adapters of this server. An engine without adapters is not asked."""
+        if url not in self._adapted:
+            return
+        for name in await self._adapters(url):
+            await self._engines.step(url, _UNLOAD, {"lora_name": name})
+        self._adapted.discard(url)
+
+    async def _adapters(self, url: str) -> dict[str, str]:
+        """Return the names and folders of the adapters that this server, or an earlier run of it, has loaded."""
+        reply = await self._engines.query(url, "/v1/models")
+        if not reply.ok:
+            raise reply.failure("/v1/models")
+        models = {str(mapping(one).get("id")): str(mapping(one).get("root")) for one in reply.get("data") or ()}
+        return {name: root for name, root in models.items() if version_of(name) is not None}
+
+
+TIED = (
+    "tie_word_embeddings is true: on a CPU, vLLM keeps the old output head of such a model when its weights are "
+    "reloaded; train a model with tie_word_embeddings=false, or serve it on a GPU"
+)
+SEED = "on a CPU, a weight update crashes vLLM while a request with a seed is running"
+
+
+class CpuLimits:
+    """Tracks which engines run on a CPU and rejects what they do not support.
+
+    When the engine starts, the output head is packed for the matrix product. A reload repacks a separate head, but not
+    a head that is tied to the embeddings, so vLLM would combine the new body with the old head and return 200. A
+    request with a seed that is in flight during an update is recomputed in chunks, which crashes vLLM if its random
+    numbers come from the CPU ("CPU Generator does not use offset").
+    """
+
+    def __init__(self, engines: EngineGroup) -> None:
+        self._engines = engines
+        self._known: dict[str, bool] = {}
+        """URL -> whether the engine runs on a CPU; False if it does not report it, which requires vLLM's dev mode."""
+
+    async def learn(self, urls: Sequence[str]) -> None:
+        """Query engines whose device is unknown; engines that do not respond are queried again next time."""
+        new = [url for url in urls if url not in self._known]
+        for reply in await asyncio.gather(*(self._engines.query(url, SERVER_INFO) for url in new)):
+            if reply.answered:
+                self._known[reply.url] = reply.get("vllm_config", "device_config", "device") == "cpu"
+
+    def on_cpu(self, urls: Sequence[str]) -> bool:
+        return any(self._known.get(url) for url in urls)
+
+    async def takes_seeds(self) -> bool:
+        """Return True if requests can have seeds, because no engine runs on a CPU."""
+        await self.learn(self._engines.urls)
+        return not any(self._known.values())
+
+    async def check_head(self, model: ModelSignature | None, urls: Sequence[str]) -> None:
+        """Raises Failure bad_request for new weights if the model's output head is tied and an engine runs on a CPU."""
+        if model is not None and model.is_tied:
+            await self.learn(urls)
+            if self.on_cpu(urls):
+                raise bad_request(TIED)
+
+    async def check_seed(self, body: Json) -> None:
+        """Raises Failure bad_request if the request has a seed and an engine runs on a CPU."""
+        seed = body.get("seed")
+        if seed is None and isinstance(params := body.get("sampling_params"), dict):
+            seed = params.get("seed")
+        if seed is not None and not await self.takes_seeds():
+            raise bad_request(
+                f"found seed {seed!r} in a request, but {SEED}: remove the seed (sampling_overrides: {{seed: null}}), "
+                "or set trainer_endpoints: false"
+            )
+
+
+SERVER_INFO = "/server_info?config_format=json"
 
 
 @dataclass(eq=False)
@@ -55,10 +377,12 @@ class WeightUpdates:
             raise Failure(FailureKind.UNREACHABLE, "no engine is up")
         await self._check_invalid(urls)
         started = self._versions.model
-        if adapter:
-            self._check_base()
-        check = checkpoint.check_adapter if adapter else checkpoint.check
-        found = await asyncio.to_thread(check, folder, started, self._depth)
+        if adapter and self._versions.folder != "" and not self._versions.has_adapter:
+            raise conflict(
+                f"version {previous!r} replaced the weights that the engines were started with, to which adapters are "
+                "added: restart the engines, or publish merged weights"
+            )
+        found = await asyncio.to_thread(checkpoint.check, folder, started, self._depth, is_adapter=adapter)
         if not adapter:
             await self._cpu.check_head(started or found.signature, urls)
         version = version or next_version(previous, found.folder)
@@ -67,32 +391,25 @@ class WeightUpdates:
             await self._change(urls, found, version)
         seconds = round(time.monotonic() - started_at, 3)
         log.info("updated the policy from version %r to %r in %.1f s: %s", previous, version, seconds, found.folder)
-        remaining = [url for url in urls if url in self._engines.urls]
+        remaining = self._in_pool(urls)
         answer = {"version": version, "previous": previous, "seconds": seconds, "engines": len(remaining)}
         files = {"path": found.folder, "fingerprint": found.fingerprint} if found.fingerprint else {}
         lost = {"lost": [url for url in urls if url in self._engines.lost]} if len(remaining) < len(urls) else {}
         return {**answer, **files, **lost, "warnings": list(found.warnings)}
 
-    def _check_base(self) -> None:
-        if self._versions.folder == "" or self._versions.has_adapter:
-            return
-        raise conflict(
-            f"version {self._versions.now!r} replaced the weights that the engines were started with, to which "
-            "adapters are added: restart the engines, or publish merged weights"
-        )
-
     async def _check_invalid(self, urls: Sequence[str]) -> None:
         invalid = [url for url in urls if url in self._versions.invalid]
         remaining = [url for url in invalid if not await self._loader.started_again(url) and url in self._engines.urls]
         if remaining:
-            summary = f"{', '.join(remaining)}: the weights were lost in an update that failed or is not finished"
-            summary += ", and vLLM cannot load new weights after that"
-            raise Failure(FailureKind.UPSTREAM_ERROR, f"{summary}; restart the engine, then repeat the update")
+            raise upstream_error(
+                f"{', '.join(remaining)}: the weights were lost in an update that failed or is not finished, and vLLM "
+                "cannot load new weights after that; restart the engine, then repeat the update"
+            )
 
     async def _change(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
         unchanged = f"nothing was changed; the policy stays at version {self._versions.now!r}"
         # If a trainer paused the engines, the trainer resumes them.
-        should_pause = not self._gate.waits_for(PAUSED) and not self._gate.waits_for(ASLEEP)
+        should_pause = not self._gate.stopped
         # An engine that replaces an adapter must have no requests in flight, which would keep the old one.
         adapted = found.is_adapter or self._versions.has_adapter
         stop = (self._loader.drain if should_pause else self._loader.abort) if adapted else self._loader.pause
@@ -168,7 +485,7 @@ class WeightUpdates:
 
 def _failed(summary: str, failures: Iterable[Failure]) -> Failure:
     reasons = "; ".join(dict.fromkeys(failure.problem.detail for failure in failures))
-    return Failure(FailureKind.UPSTREAM_ERROR, f"{summary}: {reasons or 'no engine is left'}")
+    return upstream_error(f"{summary}: {reasons or 'no engine is left'}")
 
 
 CHECK_INTERVAL_S = 5.0
@@ -246,14 +563,14 @@ class JoiningEngines:
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             for url in list(self._engines.urls):
-                if self._stopped or self._waits(url) or url in self._versions.invalid:
+                if self._gate.stopped or self._waits(url) or url in self._versions.invalid:
                     continue
-                if await self._loader.is_new(url):
+                if await self._loader.started_again(url, may_be_silent=True):
                     with contextlib.suppress(Failure):
                         await self._jobs.run(self._resync())
             # Queried outside the queue, because an engine that does not respond must not delay a trainer.
             for url in list(self._engines.lost):
-                if not self._stopped and not self._waits(url) and await self._loader.responds(url):
+                if not self._gate.stopped and not self._waits(url) and await self._loader.responds(url):
                     with contextlib.suppress(Failure):  # JobQueue logs it
                         await self._jobs.run(self._rejoin(url))
             for url in list(self._engines.unresumed):
@@ -262,16 +579,10 @@ class JoiningEngines:
                         await self._jobs.run(self._release(url))
 
     async def join(self) -> None:
-        """Return lost engines to the pool if they respond again, without loading weights, because a trainer is about to
-        send new ones.
-        """
+        """Return lost engines that respond to the pool, without weights: a trainer is about to send new ones."""
         for url in list(self._engines.lost):
             if await self._loader.back(url):
                 self._engines.add(url)
-
-    @property
-    def _stopped(self) -> bool:
-        return self._gate.waits_for(PAUSED) or self._gate.waits_for(ASLEEP)
 
     async def _register_engine(self, url: str) -> None:
         try:
@@ -303,12 +614,12 @@ class JoiningEngines:
                             self._exclude(url, failure)
 
     async def _release(self, url: str) -> None:
-        if url in self._engines.unresumed and not self._stopped:
+        if url in self._engines.unresumed and not self._gate.stopped:
             await self._loader.release(url)
             self._engines.unresumed.discard(url)
 
     async def _rejoin(self, url: str) -> None:
-        if self._stopped or url not in self._engines.lost or not await self._loader.back(url):
+        if self._gate.stopped or url not in self._engines.lost or not await self._loader.back(url):
             return
         if self._versions.held(url) != self._versions.now:
             if self._versions.folder is None:

@@ -50,9 +50,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         return f"{len(self._engines) - len(waiting)} of {len(self._engines)} engines up, next: {waiting[0]}"
 
     async def check(self) -> None:
-        """Check the model folder, the Ray cluster, the vLLM command and the GPUs. Raises RunError or OperatorError if
-        one is unusable.
-        """
+        """Check model, Ray cluster, command and GPUs. Raises RunError or OperatorError if one is unusable."""
         await self._check_settings()
         _check_command(self.settings.vllm_command[0])
         with reserved_port(self.settings):
@@ -81,7 +79,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
                 transport=self.client.transport,
             )
             log.info("%s is starting; log: %s", plan.title, plan.log_file)
-            self._engines.append(Engine(plan, up=self.register_engine, down=self.gone))
+            self._engines.append(Engine(plan, up=self.trainer.register_engine, down=self.trainer.gone))
         await asyncio.gather(*(engine.start() for engine in self._engines))
         await super().start()
 

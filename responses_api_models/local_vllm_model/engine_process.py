@@ -129,9 +129,7 @@ def end_orphans() -> list[int]:
 
 
 def remove_folders(within: Path) -> None:
-    """Remove the folders of engines without a reaper. New folders are spared, because their reapers may still be
-    starting.
-    """
+    """Remove the folders of engines without a reaper, but no new ones: their reapers may be starting."""
     for folder in within.glob(f"{FOLDERS}*"):
         with contextlib.suppress(OSError):
             stat = folder.stat()

@@ -185,9 +185,7 @@ def shown(arguments: Sequence[str]) -> str:
 def engine_environment(
     settings: LocalVllmModelSettings, base: Mapping[str, str], folder: Path, gpus: Sequence[str], key: str
 ) -> dict[str, str]:
-    """Return an engine's environment variables: those of this process except Rollyard's secrets, and those of the
-    settings and the process guard.
-    """
+    """Return an engine's environment variables: this process's without our secrets, and the settings'."""
     environ = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1", **base}
     if settings.start_timeout_s is not None:
         environ.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", str(math.ceil(settings.start_timeout_s)))  # else 600

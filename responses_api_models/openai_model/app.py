@@ -6,14 +6,11 @@ them. Responses are validated and returned unchanged, byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.responses_api_models import streaming
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.responses_api_models.conversion import apply_metadata
-from rollyard.responses_api_models.request_validation import check_limits
+from rollyard.responses_api_models.conversion import apply_metadata, check_limits
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.response_parsing import (
     choices_of,
@@ -27,7 +24,6 @@ from rollyard.responses_api_models.upstream.sse import ChatStreamStart, Response
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses.response_validity import malformed
-from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
 
@@ -48,39 +44,31 @@ class OpenaiModel(ModelServer[EndpointSettings]):
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._upstream.post("/responses", self._complete_body(request), response_bytes, request_context)
-        return RawResponse(body, headers=request_context.answer_headers)
+        body = self._complete_body(request)
+        return request_context.answered(await self._upstream.post("/responses", body, response_bytes, request_context))
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        body = await self._upstream.post(
-            "/chat/completions", self._complete_body(request), completion_reader(request), request_context
-        )
-        return RawResponse(body, headers=request_context.answer_headers)
+        body, read = self._complete_body(request), completion_reader(request)
+        return request_context.answered(await self._upstream.post("/chat/completions", body, read, request_context))
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        events = await self._upstream.stream(
-            "/responses", self._complete_body(request), request_context, ResponseStreamStart
-        )
-        return _stream(streaming.responses(events, streaming.event_reporter(self.name, call)), request_context)
+        body, report = self._complete_body(request), streaming.event_reporter(self.name, call)
+        events = await self._upstream.stream("/responses", body, request_context, ResponseStreamStart)
+        return request_context.streamed(streaming.responses(events, report))
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        events = await self._upstream.stream(
-            "/chat/completions", self._complete_body(request), request_context, ChatStreamStart
-        )
-        return _stream(
-            streaming.chat(events, streaming.event_reporter(self.name, call), choices_of(request)),
-            request_context,
-        )
+        body, report = self._complete_body(request), streaming.event_reporter(self.name, call)
+        events = await self._upstream.stream("/chat/completions", body, request_context, ChatStreamStart)
+        return request_context.streamed(streaming.chat(events, report, choices_of(request)))
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
         """Let the endpoint count the tokens, as OpenAI's does. Raises Failure (501) if it cannot."""
-        request_context = RequestContext.of(call)
         body = self._complete_body({key: request[key] for key in COUNTED if key in request})
         try:
-            answer = await self._upstream.post("/responses/input_tokens", body, json_object, request_context)
+            answer = await self._upstream.post("/responses/input_tokens", body, json_object, RequestContext.of(call))
         except Failure as failure:
             if failure.problem.upstream_status not in (404, 405, 501):
                 raise
@@ -105,10 +93,6 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         check_limits(body)
         body["model"] = self.settings.model
         return encode_request(body)
-
-
-def _stream(events: AsyncIterator[bytes], request_context: RequestContext) -> RawResponse:
-    return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *request_context.answer_headers))
 
 
 server = OpenaiModel

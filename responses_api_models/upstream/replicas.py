@@ -110,15 +110,12 @@ class Replicas:
         return chosen
 
     def best(self, tried: Collection[Endpoint] = ()) -> Endpoint | None:
-        """Return the least busy healthy endpoint, preferably one that is not in `tried`. If none is healthy, return the
-        one with the fewest cool-downs; None if the pool is empty.
-        """
+        """Return the least busy healthy endpoint, else the one with the fewest cool-downs; better none in `tried`."""
         now = time.monotonic()
         return min(
             self._endpoints.values(),
             key=lambda endpoint: (
-                not endpoint.is_usable(now),
-                endpoint.cool_downs if not endpoint.is_usable(now) else 0,
+                0 if endpoint.is_usable(now) else endpoint.cool_downs,
                 endpoint in tried,
                 endpoint.in_flight,
                 endpoint.chosen,
@@ -129,18 +126,11 @@ class Replicas:
     def answered(self, endpoint: Endpoint, affinity: Affinity | None, path: str) -> None:
         """Record a successful call to `path`. An episode's first successful call binds it to the endpoint."""
         endpoint.succeed(path)
-        if affinity is None:
-            return
-        entry = self._affinities.get(affinity)
-        if entry is None:
+        if affinity is not None and ((entry := self._affinities.get(affinity)) is None or not entry.started):
             self._assign(affinity, _AffinityEntry(endpoint, started=True))
-        elif not entry.started:
-            entry.endpoint, entry.started = endpoint, True
 
     def binds(self, affinity: Affinity | None, endpoint: Endpoint) -> bool:
-        if affinity is None or not affinity.binding:
-            return False
-        entry = self._affinities.get(affinity)
+        entry = self._affinities.get(affinity) if affinity is not None and affinity.binding else None
         return entry is not None and entry.started and entry.endpoint is endpoint
 
     def lost(self, affinity: Affinity, why: str) -> Failure:
@@ -167,10 +157,9 @@ class Replicas:
 
     def collect(self) -> Iterable[Metric]:
         """Yield Prometheus metrics for each URL: the calls in flight, and whether it is cooling down."""
+        shunned = "1 if the engine failed and is cooling down"
         calls = GaugeMetricFamily("rollyard_engine_in_flight", "Calls in flight at an engine", labels=["engine"])
-        cooling = GaugeMetricFamily(
-            "rollyard_engine_shunned", "1 if the engine failed and is cooling down", labels=["engine"]
-        )
+        cooling = GaugeMetricFamily("rollyard_engine_shunned", shunned, labels=["engine"])
         now = time.monotonic()
         for endpoint in self._endpoints.values():
             url = urlsplit(endpoint.url)
@@ -206,9 +195,7 @@ class Replicas:
 
 
 def _is_named(found: str, requested: str) -> bool:
-    """Return True if the names match, ignoring case and what hosted APIs add: an owner prefix, or a date or version
-    suffix.
-    """
+    """Return whether names match but for case and what APIs add: an owner, or a date or version at the end."""
     found, requested = (name.lower().rpartition("/")[2] for name in (found, requested))
     rest = found.removeprefix(requested) if found.startswith(requested) else "?"
     return not rest or (rest[0] in "-@:" and (rest[1:2].isdigit() or rest[0] == ":"))

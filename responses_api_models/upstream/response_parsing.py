@@ -7,12 +7,12 @@ import email.utils
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import is_number, mapping
+from rollyard.records.json_values import is_number, mapping, text_of
 from rollyard.records.types import Json
 from rollyard.services.http.request import HttpResponse
 from rollyard.services.responses.response_validity import check_completion, check_response, loads
@@ -97,9 +97,7 @@ def _malformed(found: str, body: bytes) -> Failure:
 
 
 def retry_after_s(header: str | None) -> float:
-    """Return the pause in seconds that a Retry-After header requests (as seconds or an HTTP date), up to
-    RETRY_AFTER_CAP_S; 0 if the header is missing or invalid.
-    """
+    """Return the seconds that a Retry-After header requests, up to RETRY_AFTER_CAP_S; 0 if it is invalid."""
     if not header:
         return 0.0
     seconds = 0.0
@@ -116,10 +114,12 @@ def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
     status = answer.status
     message = error_message(answer.body)
     detail = f"{endpoint} answered {status}: {message}"
-    code = _code(answer.body)
+    code = ""
+    with contextlib.suppress(orjson.JSONDecodeError):
+        code = text_of(mapping(mapping(orjson.loads(answer.body)).get("error")).get("code"))
     shown: int | None = None
     if status == 206:
-        kind, shown = FailureKind.MALFORMED_ANSWER, None
+        kind = FailureKind.MALFORMED_ANSWER
         detail = f"{endpoint} answered 206 (partial content), and no part was requested: {message}"
     elif status == 429:
         kind = FailureKind.RATE_LIMITED
@@ -130,42 +130,27 @@ def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
     else:
         kind, shown = FailureKind.UPSTREAM_REFUSED, status if status >= 400 else None
         detail += f" ({hint})" if hint else ""
+    # Problem fields that services/http/request.py converts back to headers, with the same cap for our own callers.
+    fields: dict[str, str] = {}
+    if request_id := answer.headers.get("x-request-id"):
+        fields["request_id"] = request_id
     if asked := answer.headers.get("retry-after"):
         detail += f" (it asks to wait: Retry-After {asked[:50]!r}; at most {RETRY_AFTER_CAP_S:g} s are waited)"
-    failure = Failure(kind, detail, status=shown, upstream_status=status, code=code or "")
-    return Failure.of(failure.problem.model_copy(update=dict(_header_fields(answer))))
-
-
-def _header_fields(answer: HttpResponse) -> Iterator[tuple[str, str]]:
-    """Yield the headers of an error response as problem fields, which services/http/request.py converts back to
-    headers. Retry-After has the same cap for our own callers.
-    """
-    if request_id := answer.headers.get("x-request-id"):
-        yield "request_id", request_id
-    if (asked := answer.headers.get("retry-after")) and (seconds := retry_after_s(asked)):
-        yield "retry_after", asked if seconds < RETRY_AFTER_CAP_S else f"{RETRY_AFTER_CAP_S:g}"
-
-
-def _code(body: bytes) -> str | None:
-    with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
-        code = orjson.loads(body)["error"]["code"] if b'"code"' in body else None
-        return code if isinstance(code, str) else None
-    return None
+        if seconds := retry_after_s(asked):
+            fields["retry_after"] = asked if seconds < RETRY_AFTER_CAP_S else f"{RETRY_AFTER_CAP_S:g}"
+    failure = Failure(kind, detail, status=shown, upstream_status=status, code=code)
+    return Failure.of(failure.problem.model_copy(update=fields))
 
 
 def error_message(body: bytes) -> str:
     """Return the message in an error response, which can have the format of OpenAI, vLLM or a problem document."""
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return _excerpt(body)
-    if isinstance(value, dict):
+    with contextlib.suppress(orjson.JSONDecodeError):
+        value = mapping(orjson.loads(body))
         error = value.get("error")
-        for message in (error.get("message") if isinstance(error, dict) else error, value.get("message")):
+        nested = error.get("message") if isinstance(error, dict) else error
+        for message in (nested, value.get("message"), value.get("detail")):
             if isinstance(message, str):
                 return message[:EXCERPT_CHARS]
-        if isinstance(value.get("detail"), str):
-            return str(value["detail"])[:EXCERPT_CHARS]
     return _excerpt(body)
 
 

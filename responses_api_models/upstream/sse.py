@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.json_values import items, mapping
 from rollyard.records.types import Json
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.services.responses.response_validity import (
@@ -102,9 +103,8 @@ def payload_of(event: bytes, data: bytes) -> Json:
         try:
             data.decode()
         except UnicodeDecodeError as error:
-            raise Failure(
-                FailureKind.MALFORMED_ANSWER, f"the stream contains an event that is not UTF-8 ({error})"
-            ) from error
+            detail = f"the stream contains an event that is not UTF-8 ({error})"
+            raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
         value = json_object(data)  # accepts halves of surrogate pairs, and reports anything else
     return value if isinstance(value, dict) else json_object(data)
 
@@ -205,21 +205,16 @@ class ChatStreamStart:
         if not data:
             return False
         chunk = json_object(data)
-        usage = chunk.get("usage")
-        if isinstance(usage, dict):
+        if usage := mapping(chunk.get("usage")):
             self._tokens = usage.get("completion_tokens")
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if not isinstance(choice, dict):
-                continue
+        for choice in map(mapping, items(chunk.get("choices"))):
             check_error(choice)
             check_finish(choice.get("finish_reason"))
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
-            delta = choice.get("delta")
-            if isinstance(delta, dict):
-                if has_content(delta):
-                    return True
-                self._blank = self._blank or bool(delta.get("content"))
+            delta = mapping(choice.get("delta"))
+            if has_content(delta):
+                return True
+            self._blank = self._blank or bool(delta.get("content"))
         return False
 
 

@@ -43,8 +43,9 @@ from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.responses_api_models.upstream.sse import Opening, StartedStream, data_of, error_in, is_event, split_events
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.client import EPISODE_HEADER
-from rollyard.services.http.request import HttpResponse, RawRequest
+from rollyard.services.http.request import HttpResponse, RawRequest, RawResponse
 from rollyard.services.http.transport import Transport
+from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.settings import header_secrets, is_secret, secrets_in_bodies
 
 T = TypeVar("T")
@@ -59,10 +60,8 @@ class Upstream:
         self.replicas = replicas
         self._settings = settings
         self._key = api_key.get_secret_value().strip() if api_key else ""
-        if not self._key.isprintable() or not self._key.isascii():
-            raise OperatorError(
-                "api_key contains characters that are invalid in an HTTP header; check that it was copied correctly"
-            )
+        if not _is_header(self._key, ""):
+            raise OperatorError("api_key contains characters that are invalid in an HTTP header; was it copied whole?")
         self._headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "rollyard"}
         self._headers.update({name.lower(): value for name, value in settings.default_headers.items()})
         if odd := [name for name, value in self._headers.items() if not _is_header(name, value)]:
@@ -160,9 +159,7 @@ class Upstream:
             raise self._no_stream(HttpResponse(answer.status, answer.headers, event), target)
 
     async def _addressed(self, body: bytes, timeout_s: float) -> tuple[bytes, str]:
-        """Return the body with the model name of the policy's adapter, and that name; it may change between attempts,
-        which wait while it does.
-        """
+        """Return the body with the name of the policy's adapter, and that name, which may change between attempts."""
         try:
             if (waiting := self.blocked()) is not None:
                 await asyncio.wait_for(waiting, timeout_s)
@@ -228,7 +225,7 @@ class Upstream:
         status = answer.status
         if status == 403 and endpoint.endswith(("/render", "/derender", "/generate")):
             return "vLLM enables it with --enable-scale-out"
-        if status == 401 or status == 403:
+        if status in (401, 403):
             return "check policy_api_key" if self._key else "no api_key is set; check policy_api_key"
         if status == 404:
             missing = [url for url in self.replicas.urls if not url.endswith("/v1")]
@@ -281,9 +278,7 @@ class RetryingCaller:
         self._unlogged = 0
 
     async def make(self, path: str, request_context: RequestContext, once: Attempt[T]) -> T:
-        """Call `once` for `path`, with retries, and return its result. Raises the last attempt's Failure, or
-        session_lost.
-        """
+        """Call `once` for `path`, with retries. Raises the last attempt's Failure, or session_lost."""
         settings = self._settings
         deadline = time.monotonic() + settings.total_timeout_s
         tried: list[Endpoint] = []
@@ -323,7 +318,8 @@ class RetryingCaller:
                 attempt = f"attempt {len(tried)} of {settings.max_attempts}"
                 self._log(f"{joined(endpoint.url, path)}: {attempt}: {failure} ({then})")
                 if last:
-                    raise _with_attempts(failure, len(tried)) from failure
+                    problem, times = failure.problem, f" (tried {len(tried)} times)" if len(tried) > 1 else ""
+                    raise Failure.of(problem.model_copy(update={"detail": problem.detail + times})) from failure
             else:
                 for other in rejecting:
                     other.fail(path, started)
@@ -377,13 +373,6 @@ def joined(url: str, path: str) -> str:
     return url.removesuffix("/v1") + path[3:] if path.startswith("/../") else url + path
 
 
-def _with_attempts(failure: Failure, attempts: int) -> Failure:
-    if attempts == 1:
-        return failure
-    problem = failure.problem
-    return Failure.of(problem.model_copy(update={"detail": f"{problem.detail} (tried {attempts} times)"}))
-
-
 _IN = frozenset({"cookie", "traceparent", "tracestate", "baggage"})
 _NOT_IN = ("x-rollyard-", "x-stainless-", "x-forwarded-", "x-real-ip")
 _OUT = frozenset({"retry-after", "openai-processing-ms", "openai-version", "openai-organization"})
@@ -431,6 +420,13 @@ class RequestContext:
         ]
         cookies = [(b"set-cookie", _bytes(cookie)) for cookie in answer.cookies if _sendable("", cookie)]
         self.answer_headers = (*kept, *cookies)
+
+    def answered(self, body: bytes) -> RawResponse:
+        """Return the caller's response, with the headers of the endpoint's."""
+        return RawResponse(body, headers=self.answer_headers)
+
+    def streamed(self, events: AsyncIterator[bytes]) -> RawResponse:
+        return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *self.answer_headers))
 
 
 def _bytes(value: str) -> bytes:

@@ -143,17 +143,6 @@ class NemoGymHead:
         return Failure(FailureKind.MALFORMED_ANSWER, detail, server="head")
 
 
-async def is_nemo_gym_head(transport: Transport, url: str) -> bool:
-    """Return whether the server at `url` responds as NeMo Gym's head does."""
-    head = NemoGymHead(transport, url)
-    try:
-        await head.directory()
-        await head.processes()
-    except Failure:
-        return False
-    return True
-
-
 def _server_of(node: Any) -> tuple[str, str, Json] | None:
     """Return the family, implementation and settings of a server instance; None for any other entry of the config."""
     if not isinstance(node, dict):
@@ -228,11 +217,8 @@ def clients_of(
 ) -> StackClients:
     """Return clients for the stack of `head`. `on_directory` is called with each directory that they fetch."""
     keys = Keys(run_id=head.run_id, secret="", token=head.token)
-    registry: Registry
-    if head.stack == "nemo_gym":
-        registry = NemoGymHead(transport, head.url)
-    else:
-        registry = RegistryClient(transport, head.url, keys)
+    is_foreign = head.stack == "nemo_gym"
+    registry: Registry = NemoGymHead(transport, head.url) if is_foreign else RegistryClient(transport, head.url, keys)
 
     async def fetch() -> Directory:
         directory = await registry.directory()
@@ -247,6 +233,12 @@ async def identify_head(transport: HttpTransport, head: HeadFile, *, nemo_gym: b
     try:
         return head.model_copy(update={"run_id": await run_id_of(transport, head)})
     except Failure as failure:
-        if nemo_gym and failure.kind is FailureKind.WRONG_RUN and await is_nemo_gym_head(transport, head.url):
-            return head.model_copy(update={"stack": "nemo_gym", "token": None})
-        raise
+        if not nemo_gym or failure.kind is not FailureKind.WRONG_RUN:
+            raise
+        foreign = NemoGymHead(transport, head.url)
+        try:
+            await foreign.directory()
+            await foreign.processes()
+        except Failure:
+            raise failure from None
+        return head.model_copy(update={"stack": "nemo_gym", "token": None})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -19,8 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
-from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
-from rollyard.services.interop.episode import EpisodeOutcome, ServedEpisode
+from rollyard.services.interop.environment import EpisodeOutcome, ServedEnvironment, ServedEpisode, UnknownTask
 from rollyard.services.interop.served_app import (
     InvalidBody,
     SessionLimit,
@@ -36,13 +35,13 @@ from rollyard.services.interop.served_app import (
 
 VERSION = "1.0.0"
 """Version of OpenEnv's HTTP API, which `openenv validate` reads."""
+log = logging.getLogger(__name__)
 
 
 def openenv_app(environment: ServedEnvironment, *, max_sessions: int, idle_s: float) -> FastAPI:
     """Return the app. `idle_s`: after which time a session of HTTP requests without a connection is closed."""
     sessions: SessionStore[Player] = SessionStore(max_sessions, idle_s)
     rpc = JsonRpc(environment, sessions)
-    sockets = Sockets(environment, sessions, rpc)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -52,6 +51,15 @@ def openenv_app(environment: ServedEnvironment, *, max_sessions: int, idle_s: fl
     app = FastAPI(title=environment.name, version=VERSION, redoc_url=None, lifespan=lifespan)
     app.state.sessions = sessions
     handle_errors(app, invalid_status=422)
+
+    async def alone(asked: Json, action: Json | None = None) -> Json:
+        """Open an episode for this request only, take a step if there is an `action`, and return the observation."""
+        player = Player(environment)
+        try:
+            opened = await player.reset(asked)
+            return opened if action is None else await player.step(action)
+        finally:
+            await player.close()
 
     @app.get("/health")
     async def health() -> Json:
@@ -64,13 +72,7 @@ def openenv_app(environment: ServedEnvironment, *, max_sessions: int, idle_s: fl
     @app.get("/schema")
     async def schema() -> Json:
         action = action_schema(turn_based=environment.turn_based)
-        observation = observation_schema()
-        return {
-            "action": action,
-            "observation": observation,
-            "reset_observation": observation,
-            "state": state_schema(),
-        }
+        return {"action": action, "observation": OBSERVATION, "reset_observation": OBSERVATION, "state": STATE}
 
     @app.get("/state")
     async def state() -> Json:
@@ -79,210 +81,189 @@ def openenv_app(environment: ServedEnvironment, *, max_sessions: int, idle_s: fl
 
     @app.post("/reset")
     async def reset(request: Request) -> Json:
-        asked, player = await read_object(request), Player(environment)
-        try:
-            return await player.reset(asked)
-        finally:
-            await player.close()
+        return await alone(await read_object(request))
 
     @app.post("/step")
     async def step(request: Request) -> Json:
-        asked, player = await read_object(request), Player(environment)
+        asked = await read_object(request)
         if "action" not in asked:
             raise InvalidBody("action is missing; expected an object")
-        try:
-            await player.reset({**asked, "episode_id": None})
-            return await player.step(object_in(asked, "action"))
-        finally:
-            await player.close()
+        return await alone({**asked, "episode_id": None}, object_in(asked, "action"))
 
     @app.post("/mcp")
     async def mcp(request: Request) -> Json:
-        body = await request.body()
-        return await rpc.answer(body)
+        return await rpc.answer(await request.body())
 
     @app.websocket("/ws")
     async def play(socket: WebSocket) -> None:
-        await sockets.play(socket)
+        """Play a new session or, with `?session_id=`, one that `openenv/session/create` opened."""
+        await _serve(socket, Connections(environment, sessions, rpc), socket.query_params.get("session_id"))
 
     @app.websocket("/mcp")
     async def call_tools(socket: WebSocket) -> None:
-        await sockets.call_tools(socket)
+        await _serve(socket, Connections(environment, sessions, rpc, only_rpc=True), None)
 
     add_task_routes(app, environment)
     return app
 
 
-log = logging.getLogger(__name__)
+class Connections:
+    """Answers the messages of the WebSocket connections of one environment. A session ends with its connection."""
 
-
-class Sockets:
-    """Serves the WebSocket connections of one environment. A session ends with its connection."""
-
-    def __init__(self, environment: ServedEnvironment, sessions: SessionStore[Player], rpc: JsonRpc) -> None:
+    def __init__(
+        self, environment: ServedEnvironment, sessions: SessionStore[Player], rpc: JsonRpc, *, only_rpc: bool = False
+    ) -> None:
+        """`only_rpc`: every message is a JSON-RPC request, instead of one of OpenEnv's own messages."""
         self._environment = environment
         self._sessions = sessions
         self._rpc = rpc
+        self._only_rpc = only_rpc
 
-    async def play(self, socket: WebSocket) -> None:
-        """Serve `/ws`. With `?session_id=`, it plays a session that `openenv/session/create` opened."""
-        await socket.accept()
-        named = socket.query_params.get("session_id")
-        try:
-            session_id, stored = (named, self._attach(named)) if named else self._create()
-        except (SessionLimit, InvalidBody) as error:
-            code = "CAPACITY_REACHED" if isinstance(error, SessionLimit) else "SESSION_ERROR"
-            await _send(socket, _error(code, str(error)))
-            await _close(socket)
-            return
+    @contextlib.asynccontextmanager
+    async def session(self, named: str | None) -> AsyncIterator[StoredSession[Player]]:
+        """Open a session, or attach to the one that the client names. Raises SessionLimit or InvalidBody."""
+        session_id = named or secrets.token_hex(16)
+        if named is None:
+            stored = self._sessions.add(session_id, Player(self._environment))
+        elif (found := self._sessions.find(named)) is None:
+            raise InvalidBody(f"there is no session {named[:80]!r}")
+        elif found.attached:
+            raise InvalidBody(f"session {named[:80]!r} has a connection already")
+        else:
+            stored = found
         stored.attached = True
         try:
-            async for text in _messages(socket):
-                async with stored.lock:
-                    answer = await self._answer(text, stored.value)
+            yield stored
+        finally:
+            stored.attached = False
+            if named is None:
+                await self._sessions.remove(session_id)
+
+    async def answer(self, text: bytes | str, stored: StoredSession[Player]) -> Json | None:
+        """Return the answer to a message; None if it ends the session."""
+        if self._only_rpc:
+            return await self._rpc.answer(text, stored.value)
+        try:
+            async with stored.lock:
+                return await self._own_answer(parse_object(text), stored.value)
+        except Exception as error:
+            code, _, shown = error_codes(error)
+            return _error(code, shown)
+
+    def refusal(self, error: SessionLimit | InvalidBody) -> Json:
+        if self._only_rpc:
+            return _rpc_error(None, SERVER_ERROR, str(error))
+        return _error("CAPACITY_REACHED" if isinstance(error, SessionLimit) else "SESSION_ERROR", str(error))
+
+    async def _own_answer(self, message: Json, player: Player) -> Json | None:
+        kind = message.get("type")
+        if kind == "close":
+            return None
+        if kind in ("reset", "step"):
+            act = player.reset if kind == "reset" else player.step
+            return {"type": "observation", "data": await act(object_in(message, "data"))}
+        if kind == "state":
+            return {"type": "state", "data": player.state()}
+        if kind == "mcp":
+            return {"type": "mcp", "data": await self._rpc.answer_object(object_in(message, "data"), player)}
+        return _error(
+            "UNKNOWN_TYPE", f"there is no message type {kind!r:.100}; expected reset, step, state, mcp or close"
+        )
+
+
+async def _serve(socket: WebSocket, connections: Connections, named: str | None) -> None:
+    await socket.accept()
+    try:
+        async with connections.session(named or None) as stored:
+            while (message := await socket.receive())["type"] != "websocket.disconnect":
+                text = message.get("text")
+                answer = await connections.answer(message.get("bytes") or b"" if text is None else text, stored)
                 if answer is None:
                     break
                 await _send(socket, answer)
-        finally:
-            stored.attached = False
-            if not named:
-                await self._sessions.remove(session_id)
-            await _close(socket)
-
-    async def call_tools(self, socket: WebSocket) -> None:
-        """Serve `/mcp`: every message is a JSON-RPC request."""
-        await socket.accept()
-        try:
-            session_id, stored = self._create()
-        except SessionLimit as error:
-            await _send(socket, {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": str(error)}})
-            await _close(socket)
-            return
-        stored.attached = True
-        try:
-            async for text in _messages(socket):
-                await _send(socket, await self._rpc.answer(text, stored.value))
-        finally:
-            await self._sessions.remove(session_id)
-            await _close(socket)
-
-    def _create(self) -> tuple[str, StoredSession[Player]]:
-        session_id = secrets.token_hex(16)
-        return session_id, self._sessions.add(session_id, Player(self._environment))
-
-    def _attach(self, session_id: str) -> StoredSession[Player]:
-        stored = self._sessions.find(session_id)
-        if stored is None:
-            raise InvalidBody(f"there is no session {session_id[:80]!r}")
-        if stored.attached:
-            raise InvalidBody(f"session {session_id[:80]!r} has a connection already")
-        return stored
-
-    async def _answer(self, text: bytes | str, player: Player) -> Json | None:
-        """Return the answer to a message; None if it ends the session."""
-        try:
-            message = parse_object(text)
-            kind = message.get("type")
-            if kind == "close":
-                return None
-            if kind == "reset":
-                return {"type": "observation", "data": await player.reset(object_in(message, "data"))}
-            if kind == "step":
-                return {"type": "observation", "data": await player.step(object_in(message, "data"))}
-            if kind == "state":
-                return {"type": "state", "data": player.state()}
-            if kind == "mcp":
-                return {"type": "mcp", "data": await self._rpc.answer_object(object_in(message, "data"), player)}
-            expected = "reset, step, state, mcp or close"
-            return _error("UNKNOWN_TYPE", f"there is no message type {kind!r:.100}; expected {expected}")
-        except InvalidBody as error:
-            return _error("VALIDATION_ERROR" if error.is_json else "INVALID_JSON", str(error))
-        except UnknownTask as error:
-            return _error("VALIDATION_ERROR", str(error))
-        except NotReset as error:
-            return _error("EXECUTION_ERROR", str(error))
-        except Failure as failure:
-            return _error("EXECUTION_ERROR", failure.problem.detail)
-        except Exception:
-            log.exception("a message of an OpenEnv client failed")
-            return _error("EXECUTION_ERROR", "internal error; the server's log has the details")
-
-
-async def _messages(socket: WebSocket) -> AsyncIterator[bytes | str]:
-    while True:
-        message = await socket.receive()
-        if message["type"] == "websocket.disconnect":
-            return
-        text = message.get("text")
-        yield message.get("bytes") or b"" if text is None else text
+    except (SessionLimit, InvalidBody) as error:
+        await _send(socket, connections.refusal(error))
+    if socket.application_state is WebSocketState.CONNECTED and socket.client_state is WebSocketState.CONNECTED:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client disconnected first
+            await socket.close()
 
 
 async def _send(socket: WebSocket, message: Json) -> None:
+    # Tool results are read with orjson and contain no lone surrogates.
+    text = orjson.dumps(message, option=orjson.OPT_NON_STR_KEYS).decode()
     try:
-        await socket.send_text(_encoded(message))
+        await socket.send_text(text)
     except (WebSocketDisconnect, RuntimeError):
         log.info("a client disconnected before it read its answer")
-
-
-def _encoded(message: Any) -> str:
-    # Tool results are read with orjson and contain no lone surrogates.
-    return orjson.dumps(message, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-async def _close(socket: WebSocket) -> None:
-    if socket.application_state is WebSocketState.CONNECTED and socket.client_state is WebSocketState.CONNECTED:
-        try:
-            await socket.close()
-        except (WebSocketDisconnect, RuntimeError):
-            log.info("a client disconnected first")
 
 
 def _error(code: str, text: str) -> Json:
     return {"type": "error", "data": {"message": text, "code": code}}
 
 
+def error_codes(error: Exception) -> tuple[str, int, str]:
+    """Return the code of an error in OpenEnv's messages, its code in JSON-RPC, and its text for the client."""
+    if isinstance(error, InvalidBody) and not error.is_json:
+        return "INVALID_JSON", PARSE_ERROR, str(error)
+    if isinstance(error, InvalidBody | UnknownTask):
+        return "VALIDATION_ERROR", INVALID_PARAMS, str(error)
+    if isinstance(error, RpcError | SessionLimit):
+        return "EXECUTION_ERROR", error.code if isinstance(error, RpcError) else SERVER_ERROR, str(error)
+    if isinstance(error, NotReset):
+        return "EXECUTION_ERROR", INTERNAL_ERROR, str(error)
+    if isinstance(error, Failure):
+        return "EXECUTION_ERROR", INTERNAL_ERROR, error.problem.detail
+    log.error("a message of an OpenEnv client failed", exc_info=error)
+    return "EXECUTION_ERROR", INTERNAL_ERROR, "internal error; the server's log has the details"
+
+
 _TEXT: Json = {"type": "string"}
+_OBJECT: Json = {"type": "object"}
+_OBJECTS: Json = {"type": "array", "items": _OBJECT}
 _METADATA: Json = {"type": "object", "additionalProperties": True}
 
 
+def _or_null(schema: Json) -> Json:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
 def action_schema(*, turn_based: bool) -> Json:
-    kinds = ["message"] if turn_based else ["call_tool", "list_tools", "message"]
+    about = "For `message`: the model's text. It ends a game that is played by tools."
     fields: Json = {
-        "type": {"enum": kinds, "description": "What the model does."},
-        "message": {
-            **_TEXT,
-            "description": "For `message`: the model's text. It ends a game that is played by tools.",
-        },
+        "type": {"enum": ["message"] if turn_based else ["call_tool", "list_tools", "message"]},
+        "message": {**_TEXT, "description": about},
         "metadata": _METADATA,
     }
     if not turn_based:
         fields["tool_name"] = {**_TEXT, "description": "For `call_tool`: the tool's name."}
-        fields["arguments"] = {"type": "object", "description": "For `call_tool`: the tool's arguments."}
+        fields["arguments"] = {**_OBJECT, "description": "For `call_tool`: the tool's arguments."}
     return {"title": "Action", "type": "object", "properties": fields, "required": ["type"]}
 
 
-def observation_schema() -> Json:
-    fields: Json = {
+OBSERVATION: Json = {
+    "title": "Observation",
+    "type": "object",
+    "properties": {
         "text": {**_TEXT, "description": "What the model reads next."},
-        "messages": {"type": "array", "items": {"type": "object"}, "description": "After a reset: the conversation."},
-        "tools": {"type": "array", "items": {"type": "object"}, "description": "After a reset or list_tools."},
+        "messages": {**_OBJECTS, "description": "After a reset: the conversation."},
+        "tools": {**_OBJECTS, "description": "After a reset or list_tools."},
         "tool_name": _TEXT,
         "result": {"description": "The tool's result."},
-        "error": {"anyOf": [{"type": "object"}, {"type": "null"}], "description": "Why a call was not executed."},
+        "error": {**_or_null(_OBJECT), "description": "Why a call was not executed."},
         "done": {"type": "boolean"},
-        "reward": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+        "reward": _or_null({"type": "number"}),
         "metadata": _METADATA,
-    }
-    return {"title": "Observation", "type": "object", "properties": fields}
-
-
-def state_schema() -> Json:
-    fields: Json = {
-        "episode_id": {"anyOf": [_TEXT, {"type": "null"}]},
+    },
+}
+STATE: Json = {
+    "title": "State",
+    "type": "object",
+    "properties": {
+        "episode_id": _or_null(_TEXT),
         "step_count": {"type": "integer", "minimum": 0},
         "done": {"type": "boolean"},
-    }
-    return {"title": "State", "type": "object", "properties": fields}
+    },
+}
 
 
 _MESSAGE_FIELDS = ("message", "text", "content")
@@ -290,9 +271,6 @@ _MESSAGE_FIELDS = ("message", "text", "content")
 
 class NotReset(ValueError):
     """The client stepped before its first reset."""
-
-    def __init__(self) -> None:
-        super().__init__("no episode is open: send a reset first")
 
 
 class Player:
@@ -327,14 +305,14 @@ class Player:
 
     async def step(self, action: Json) -> Json:
         """Take one step. Raises InvalidBody for an action that is not of the schema, NotReset, and Failure."""
-        kind = action.get("type") or _kind_of(action)
+        text = next((action[name] for name in _MESSAGE_FIELDS if name in action), None)
+        kind = action.get("type") or ("call_tool" if "tool_name" in action else "message" if text is not None else None)
         if kind == "list_tools":
             return {"observation": {"tools": self.tools()}, "reward": None, "done": False}
         if kind == "call_tool":
             name = text_in(action, "tool_name")
             return self._observed(await self.call(name, object_in(action, "arguments")), {"tool_name": name})
         if kind == "message":
-            text = next((action[name] for name in _MESSAGE_FIELDS if name in action), None)
             if not isinstance(text, str):
                 raise InvalidBody(f"message is {text!r:.100}; expected a string")
             return self._observed(await self._open_episode().say(text), {})
@@ -355,12 +333,8 @@ class Player:
         return [tool_spec(tool) for tool in (*own, self.environment.submit_tool)]
 
     def state(self) -> Json:
-        episode = self._episode
-        return {
-            "episode_id": self._episode_id,
-            "step_count": episode.steps if episode else 0,
-            "done": episode.over if episode else False,
-        }
+        steps, over = (self._episode.steps, self._episode.over) if self._episode else (0, False)
+        return {"episode_id": self._episode_id, "step_count": steps, "done": over}
 
     async def close(self) -> None:
         episode, self._episode, self._episode_id = self._episode, None, None
@@ -369,13 +343,12 @@ class Player:
 
     def _open_episode(self) -> ServedEpisode:
         if self._episode is None:
-            raise NotReset
+            raise NotReset("no episode is open: send a reset first")
         return self._episode
 
     def _observed(self, outcome: EpisodeOutcome, about: Json) -> Json:
-        error: Any = {"error_type": outcome.problem, "message": outcome.text} if outcome.problem else None
-        if outcome.problem == "episode_over":
-            error["error_type"] = "execution_error"
+        kind = "execution_error" if outcome.problem == "episode_over" else outcome.problem
+        error = {"error_type": kind, "message": outcome.text} if kind else None
         result = outcome.text if outcome.value is None else outcome.value
         observed = {**about, "text": outcome.text, "result": result, "error": error}
         return {"observation": observed, "reward": outcome.reward, "done": outcome.done, "metadata": outcome.info}
@@ -387,15 +360,10 @@ def tool_spec(tool: Json) -> Json:
     return {"name": str(tool["name"]), "description": str(tool.get("description") or ""), "input_schema": schema}
 
 
-def _kind_of(action: Json) -> str | None:
-    if "tool_name" in action:
-        return "call_tool"
-    return "message" if any(name in action for name in _MESSAGE_FIELDS) else None
-
-
 PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD, INVALID_PARAMS = -32700, -32600, -32601, -32602
 INTERNAL_ERROR, SERVER_ERROR = -32603, -32000
 PROTOCOL_VERSION = "2025-06-18"
+_METHODS = ("initialize", "ping", "tools/list", "tools/call", "openenv/session/create", "openenv/session/close")
 
 
 class RpcError(Exception):
@@ -408,14 +376,6 @@ class JsonRpc:
     def __init__(self, environment: ServedEnvironment, sessions: SessionStore[Player]) -> None:
         self._environment = environment
         self._sessions = sessions
-        self._methods: dict[str, Callable[[Json, Player | None], Awaitable[Json]]] = {
-            "initialize": self._initialize,
-            "ping": self._ping,
-            "tools/list": self._list_tools,
-            "tools/call": self._call_tool,
-            "openenv/session/create": self._create_session,
-            "openenv/session/close": self._close_session,
-        }
 
     async def answer(self, text: bytes | str, player: Player | None = None) -> Json:
         """Return the answer to a request as text. `player`: the session of the connection that sent it."""
@@ -433,70 +393,59 @@ class JsonRpc:
             name = request.get("method")
             if not isinstance(name, str):
                 raise RpcError(INVALID_REQUEST, f"method is {name!r:.100}; expected a string")
-            if name not in self._methods:
-                known = ", ".join(self._methods)
-                raise RpcError(UNKNOWN_METHOD, f"there is no method {name[:100]!r}; expected one of {known}")
-            result = await self._methods[name](object_in(request, "params"), player)
-        except RpcError as error:
-            return _rpc_error(request_id, error.code, str(error))
-        except (InvalidBody, UnknownTask) as error:
-            return _rpc_error(request_id, INVALID_PARAMS, str(error))
-        except SessionLimit as error:
-            return _rpc_error(request_id, SERVER_ERROR, str(error))
-        except Failure as failure:
-            return _rpc_error(request_id, INTERNAL_ERROR, failure.problem.detail)
-        except Exception:
-            log.exception("a JSON-RPC request failed")
-            return _rpc_error(request_id, INTERNAL_ERROR, "internal error; the server's log has the details")
-        return {"jsonrpc": "2.0", "id": request_id, "result": result}
+            if name not in _METHODS:
+                raise RpcError(
+                    UNKNOWN_METHOD, f"there is no method {name[:100]!r}; expected one of {', '.join(_METHODS)}"
+                )
+            return {"jsonrpc": "2.0", "id": request_id, "result": await self._result(name, request, player)}
+        except Exception as error:
+            _, code, shown = error_codes(error)
+            return _rpc_error(request_id, code, shown)
 
-    async def _initialize(self, params: Json, player: Player | None) -> Json:
-        about = {"name": self._environment.name, "version": "1.0.0"}
-        return {"protocolVersion": PROTOCOL_VERSION, "capabilities": {"tools": {}}, "serverInfo": about}
-
-    async def _ping(self, params: Json, player: Player | None) -> Json:
-        return {}
-
-    async def _list_tools(self, params: Json, player: Player | None) -> Json:
-        used = self._player(params, player)
-        own = [*self._environment.tools, self._environment.submit_tool]
-        found = used.tools() if used is not None else [tool_spec(tool) for tool in own]
-        return {"tools": [{**tool, "inputSchema": tool["input_schema"]} for tool in found]}
-
-    async def _call_tool(self, params: Json, player: Player | None) -> Json:
-        name, arguments = text_in(params, "name"), object_in(params, "arguments")
-        if (used := self._player(params, player)) is not None:
-            stored = self._sessions.find(params.get("session_id"))
-            if player is not None or stored is None:
-                return await _call(used, name, arguments)
-            async with stored.lock:
-                return await _call(used, name, arguments)
-        used = Player(self._environment)
-        try:
-            return await _call(used, name, arguments)
-        finally:
-            await used.close()
-
-    async def _create_session(self, params: Json, player: Player | None) -> Json:
-        if player is not None:
-            raise RpcError(INVALID_REQUEST, "this connection is a session already")
-        session_id = secrets.token_hex(16)
-        self._sessions.add(session_id, Player(self._environment))
-        return {"session_id": session_id}
-
-    async def _close_session(self, params: Json, player: Player | None) -> Json:
+    async def _result(self, method: str, request: Json, player: Player | None) -> Json:
+        params = object_in(request, "params")
+        if method == "initialize":
+            about = {"name": self._environment.name, "version": "1.0.0"}
+            return {"protocolVersion": PROTOCOL_VERSION, "capabilities": {"tools": {}}, "serverInfo": about}
+        if method == "ping":
+            return {}
+        if method == "tools/list":
+            stored = None if player else self._stored(params)
+            listed = (player or (stored.value if stored else Player(self._environment))).tools()
+            return {"tools": [{**tool, "inputSchema": tool["input_schema"]} for tool in listed]}
+        if method == "tools/call":
+            return await self._call_tool(params, player)
+        if method == "openenv/session/create":
+            if player is not None:
+                raise RpcError(INVALID_REQUEST, "this connection is a session already")
+            session_id = secrets.token_hex(16)
+            self._sessions.add(session_id, Player(self._environment))
+            return {"session_id": session_id}
         session_id = text_in(params, "session_id")
         if not await self._sessions.remove(session_id):
             raise RpcError(INVALID_PARAMS, f"there is no session {session_id[:80]!r}")
         return {"session_id": session_id, "closed": True}
 
-    def _player(self, params: Json, player: Player | None) -> Player | None:
-        session_id = params.get("session_id")
-        if player is not None or session_id is None:
-            return player
+    async def _call_tool(self, params: Json, player: Player | None) -> Json:
+        name, arguments = text_in(params, "name"), object_in(params, "arguments")
+        if player is not None:
+            return await _call(player, name, arguments)
+        if (stored := self._stored(params)) is not None:
+            async with stored.lock:
+                return await _call(stored.value, name, arguments)
+        alone = Player(self._environment)
+        try:
+            return await _call(alone, name, arguments)
+        finally:
+            await alone.close()
+
+    def _stored(self, params: Json) -> StoredSession[Player] | None:
+        """Return the session that a request names; None if it names none. Raises RpcError if there is no such one."""
+        if (session_id := params.get("session_id")) is None:
+            return None
         if (stored := self._sessions.find(session_id)) is None:
             raise RpcError(INVALID_PARAMS, f"there is no session {session_id!r:.80}")
-        return stored.value
+        return stored
 
 
 async def _call(player: Player, name: str, arguments: Json) -> Json:

@@ -20,8 +20,7 @@ from fastapi.responses import StreamingResponse
 
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
-from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
-from rollyard.services.interop.episode import EpisodeOutcome, ServedEpisode
+from rollyard.services.interop.environment import EpisodeOutcome, ServedEnvironment, ServedEpisode, UnknownTask
 from rollyard.services.interop.served_app import (
     SessionStore,
     StoredSession,
@@ -54,8 +53,7 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
     handle_errors(app, invalid_status=400)
 
     def stored(request: Request) -> StoredSession[ServedEpisode]:
-        session_id = _session_id(request)
-        if (found := sessions.find(session_id)) is None:
+        if (found := sessions.find(session_id := _session_id(request))) is None:
             raise HTTPException(404, f"there is no session {session_id[:80]!r}: it was not created, or it has ended")
         return found
 
@@ -78,8 +76,7 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
     @app.post("/delete_session")
     @app.post("/delete")
     async def delete(request: Request) -> Json:
-        session_id = _session_id(request)
-        await sessions.remove(session_id)
+        await sessions.remove(session_id := _session_id(request))
         return {"sid": session_id}
 
     @app.post("/ping")
@@ -118,12 +115,14 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
     @app.get("/{env_name}/prompt")
     async def prompt(env_name: str, request: Request) -> list[Json]:
         check_name(environment, env_name)
-        return prompt_blocks(stored(request).value)
+        return [_block(message["content"]) for message in stored(request).value.messages]
 
     @app.get("/{env_name}/messages")
     async def messages(env_name: str, request: Request) -> list[Json]:
         check_name(environment, env_name)
-        return prompt_messages(stored(request).value)
+        found = stored(request).value.messages
+        roles = ("system", "user", "assistant")
+        return [{"role": one["role"], "blocks": [_block(one["content"])]} for one in found if one["role"] in roles]
 
     @app.post("/{env_name}/call")
     async def call(env_name: str, request: Request) -> StreamingResponse:
@@ -202,7 +201,10 @@ def listed_tools(environment: ServedEnvironment, tools: list[Json]) -> Json:
     Otherwise it is the terminal tool: a message of the model without a tool call ends the episode.
     """
     submit = environment.submit_tool
-    specs = [_spec(tool) for tool in (*tools, *([submit] if environment.turn_based else []))]
+    specs = [
+        {"name": tool["name"], "description": tool.get("description") or "", "input_schema": tool.get("parameters")}
+        for tool in (*tools, *([submit] if environment.turn_based else []))
+    ]
     terminal = {"name": submit["name"], "arg": "answer", "description": submit["description"]}
     return {
         "tools": specs,
@@ -212,18 +214,8 @@ def listed_tools(environment: ServedEnvironment, tools: list[Json]) -> Json:
     }
 
 
-def prompt_blocks(episode: ServedEpisode) -> list[Json]:
-    """Return the conversation before the model's first turn as blocks."""
-    return [{"type": "text", "text": message["content"]} for message in episode.messages]
-
-
-def prompt_messages(episode: ServedEpisode) -> list[Json]:
-    """Return the conversation before the model's first turn as messages with roles."""
-    return [
-        {"role": message["role"], "blocks": [{"type": "text", "text": message["content"]}]}
-        for message in episode.messages
-        if message["role"] in ("system", "user", "assistant")
-    ]
+def _block(text: str) -> Json:
+    return {"type": "text", "text": text}
 
 
 def tool_output(outcome: EpisodeOutcome) -> str:
@@ -231,20 +223,12 @@ def tool_output(outcome: EpisodeOutcome) -> str:
     if outcome.problem:
         return orjson.dumps({"ok": False, "error": outcome.text, "reason": REASONS[outcome.problem]}).decode()
     output = {
-        "blocks": [{"type": "text", "text": outcome.text}],
+        "blocks": [_block(outcome.text)],
         "metadata": outcome.info or None,
         "reward": outcome.reward,
         "finished": outcome.done,
     }
     return orjson.dumps({"ok": True, "output": output}).decode()
-
-
-def _spec(tool: Json) -> Json:
-    return {
-        "name": str(tool["name"]),
-        "description": str(tool.get("description") or ""),
-        "input_schema": tool.get("parameters"),
-    }
 
 
 PIECE = 4096

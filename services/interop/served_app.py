@@ -32,9 +32,8 @@ async def listening_to_clients(app: FastAPI, sock: socket.socket, host: str, tok
     load("websockets", "openenv", "serving an environment to other programs")
     hosts = KnownHosts([host], any_address=not is_loopback(host))
     access = Access(hosts, command="ng_serve", other_users=token is not None)
-    protected_app = AccessMiddleware(app, access, token=token)
     async with listening(
-        protected_app,
+        AccessMiddleware(app, access, token),
         sock,
         ws="websockets-sansio",
         ws_max_size=MAX_BODY,
@@ -48,7 +47,7 @@ async def listening_to_clients(app: FastAPI, sock: socket.socket, host: str, tok
 class AccessMiddleware:
     """Checks the origin of a request (`Access`), or its token if one is configured."""
 
-    def __init__(self, app: ASGIApp, access: Access, *, token: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, access: Access, token: str | None) -> None:
         self._app = app
         self._access = access
         self._token = token
@@ -66,11 +65,9 @@ class AccessMiddleware:
         if self._token is None:
             # A WebSocket opens with a GET request, but its scope has no method.
             return self._access.refusal({"method": "GET", **scope})
-        given = {name: value for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")}
-        expected = self._token.encode()
-        for value in given.values():
-            if hmac.compare_digest(value.removeprefix(b"Bearer "), expected):
-                return None
+        given = [value for name, value in scope["headers"] if name in (b"authorization", b"x-api-key")]
+        if any(hmac.compare_digest(value.removeprefix(b"Bearer "), self._token.encode()) for value in given):
+            return None
         detail = "the token is missing or wrong; expected the header Authorization: Bearer <token>, or X-API-Key"
         return Failure(FailureKind.UNAUTHORIZED, detail)
 
@@ -181,24 +178,19 @@ def text_in(message: Json, name: str) -> str:
 def handle_errors(app: FastAPI, *, invalid_status: int) -> None:
     """Install the handlers. `invalid_status`: the protocol's status for a request that is not valid."""
 
-    async def invalid(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, invalid_status)
+    def handle(kind: type[Exception], status: int, detail: str = "") -> None:
+        async def handler(request: Request, error: Exception) -> JSONResponse:
+            if isinstance(error, Failure):
+                return JSONResponse({"detail": error.problem.detail}, error.problem.status)
+            return JSONResponse({"detail": detail or str(error)}, status)
 
-    async def full(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 503)
+        app.add_exception_handler(kind, handler)
 
-    async def failed(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, Failure)
-        return JSONResponse({"detail": error.problem.detail}, error.problem.status)
-
-    async def internal(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": "internal error; the server's log has the details"}, 500)
-
-    app.add_exception_handler(InvalidBody, invalid)
-    app.add_exception_handler(UnknownTask, invalid)
-    app.add_exception_handler(SessionLimit, full)
-    app.add_exception_handler(Failure, failed)
-    app.add_exception_handler(Exception, internal)
+    handle(InvalidBody, invalid_status)
+    handle(UnknownTask, invalid_status)
+    handle(SessionLimit, 503)
+    handle(Failure, 500)
+    handle(Exception, 500, "internal error; the server's log has the details")
 
 
 class Closable(Protocol):
@@ -254,8 +246,7 @@ class SessionStore(Generic[T]):
 
     async def remove(self, session_id: str) -> bool:
         """End a session, even if the caller is cancelled. Return whether it was open."""
-        stored = self._sessions.pop(session_id, None)
-        if stored is None:
+        if (stored := self._sessions.pop(session_id, None)) is None:
             return False
         closing = asyncio.create_task(stored.value.close())
         self._closing.add(closing)
@@ -266,22 +257,18 @@ class SessionStore(Generic[T]):
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """End idle sessions while the block runs, and all others after it."""
-        reaping = asyncio.create_task(self.reap())
+        reaping = asyncio.create_task(self._reap())
         try:
             yield
         finally:
             reaping.cancel()
-            await self.close()
+            await asyncio.gather(*(self.remove(session_id) for session_id in list(self._sessions)))
+            await asyncio.gather(*self._closing)
 
-    async def reap(self) -> None:
-        """End idle sessions. Runs until it is cancelled."""
+    async def _reap(self) -> None:
         while True:
             await asyncio.sleep(min(self._idle_s / 4, 30.0))
             now = time.monotonic()
             for session_id, stored in list(self._sessions.items()):
                 if now - stored.touched > self._idle_s and not (stored.attached or stored.lock.locked()):
                     await self.remove(session_id)
-
-    async def close(self) -> None:
-        await asyncio.gather(*(self.remove(session_id) for session_id in list(self._sessions)))
-        await asyncio.gather(*self._closing)

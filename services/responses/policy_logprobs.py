@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rollyard.records.json_values import is_number
+from rollyard.records.json_values import is_number, mapping
 from rollyard.records.types import Json
 
 BY_GRAMMAR = frozenset(
@@ -32,9 +32,8 @@ LOWEST = -9000.0
 
 def why_not_policy_logprobs(item: Json) -> str:
     """Explain why the `generation_log_probs` in a turn's last item are not the policy's own; empty if they are."""
-    trace = item.get("token_trace")
-    sampling = trace.get("sampling") if isinstance(trace, dict) else None
-    if not isinstance(sampling, dict):
+    sampling = mapping(mapping(item.get("token_trace")).get("sampling"))
+    if not sampling:
         return "the turn has no record of its sampling parameters"
     if (mode := sampling.get("logprobs_mode")) not in _MODES:
         return f"the engine's logprobs mode is {mode!r}; expected one of {', '.join(_MODES)}"
@@ -56,16 +55,14 @@ def has_sampled_log_probs(item: Json) -> bool:
     If so, exp(the policy's log-probability - the recorded one) is a token's importance weight. They are not if the turn
     was decoded greedily, or if raw log-probabilities lack the temperature or a constraint that sampling applied.
     """
-    trace = item.get("token_trace")
-    sampling = trace.get("sampling") if isinstance(trace, dict) else None
-    temperature: Any = sampling.get("temperature") if isinstance(sampling, dict) else None
-    if not isinstance(sampling, dict) or not is_number(temperature) or temperature < MIN_TEMPERATURE:
+    sampling = mapping(mapping(item.get("token_trace")).get("sampling"))
+    mode: Any = sampling.get("logprobs_mode")
+    temperature: Any = sampling.get("temperature")
+    if not is_number(temperature) or temperature < MIN_TEMPERATURE:
         return False
-    if sampling.get("logprobs_mode") == "processed_logprobs":
-        return True
     names = sampling.get("constrained") or []
     only_grammars = isinstance(names, list) and all(isinstance(name, str) and name in BY_GRAMMAR for name in names)
-    return sampling.get("logprobs_mode") == "raw_logprobs" and temperature == 1.0 and only_grammars
+    return mode == "processed_logprobs" or (mode == "raw_logprobs" and temperature == 1.0 and only_grammars)
 
 
 def temperature_of(sampling: Json) -> float:

@@ -80,13 +80,8 @@ _CALLED = re.compile(r"(tool|function)_?(call|use)", re.I)
 _CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call"})
 """Types of the parts of a message by which other APIs call a tool."""
 _CONTENT_KEYS = (
-    "reasoning",
-    "reasoning_content",
-    "reasoning_details",
-    "refusal",
-    "tool_calls",
-    "function_call",
-    "audio",
+    *("reasoning", "reasoning_content", "reasoning_details", "refusal"),
+    *("tool_calls", "function_call", "audio"),
 )
 _UNFINISHED = frozenset({"failed", "in_progress", "queued", "cancelled", "expired"})
 _CALLS = re.compile(r"_call$|_call_output$|^mcp_|^compaction$|^program")
@@ -193,7 +188,7 @@ def check_completion(response: Json, requested: int = 1) -> tuple[Json, Json]:
     choice, message = first_choice(response, requested)
     if not has_content(message):
         ids = choice.get("token_ids") or message.get("generation_token_ids")
-        tokens = len(ids) if isinstance(ids, list) else _token_count(response.get("usage"), "completion_tokens")
+        tokens = len(ids) if isinstance(ids, list) else mapping(response.get("usage")).get("completion_tokens")
         check_empty(choice.get("finish_reason"), tokens, response, blank=bool(message.get("content")))
     return choice, message
 
@@ -214,17 +209,15 @@ def check_response(response: Json) -> None:
     status, output = response.get("status"), response.get("output")
     if isinstance(status, str) and status in _UNFINISHED:
         error = response.get("error")
-        reason = error.get("message") if isinstance(error, dict) else error
-        detail = f"the response has the status {status}: {reason or 'no reason given'}"
-        raise Failure(FailureKind.UPSTREAM_ERROR, detail[:500])
+        reason = (error.get("message") if isinstance(error, dict) else error) or "no reason given"
+        raise Failure(FailureKind.UPSTREAM_ERROR, f"the response has the status {status}: {reason}"[:500])
     check_error(response)
     check_finish(status)
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
         raise malformed("has an output that is not a list of items", {key: response[key] for key in sorted(response)})
     check_finish(response.get("finish_reason"))
     _check_calls(response)
-    details = response.get("incomplete_details")
-    reason = details.get("reason") if isinstance(details, dict) else None
+    reason = mapping(response.get("incomplete_details")).get("reason")
     check_finish(reason)
     if any(_has_item_content(item) for item in output):
         return
@@ -234,7 +227,7 @@ def check_response(response: Json) -> None:
     elif status == "incomplete" and isinstance(reason, str) and reason in _INCOMPLETE:
         finish_reason = "length" if reason != _WITHHELD else _WITHHELD
     ids = output[-1].get("generation_token_ids") if output else None
-    tokens = len(ids) if isinstance(ids, list) else _token_count(response.get("usage"), "output_tokens")
+    tokens = len(ids) if isinstance(ids, list) else mapping(response.get("usage")).get("output_tokens")
     check_empty(finish_reason, tokens, response, blank=any(_texts(item) for item in output))
 
 
@@ -251,13 +244,9 @@ def check_graded(response: Any) -> None:
 
     An episode may end without text, so an empty output is one, unless the Response says that it is incomplete.
     """
-    problem = _why_not_graded(response)
-    if problem:
-        detail = (
-            f"`response` {problem}; expected a finished OpenAI Response, "
-            '{"object": "response", "status": "completed", "output": [...]}'
-        )
-        raise Failure(FailureKind.BAD_REQUEST, detail)
+    if problem := _why_not_graded(response):
+        expected = 'a finished OpenAI Response, {"object": "response", "status": "completed", "output": [...]}'
+        raise Failure(FailureKind.BAD_REQUEST, f"`response` {problem}; expected {expected}")
 
 
 def _why_not_graded(response: Any) -> str:
@@ -265,7 +254,8 @@ def _why_not_graded(response: Any) -> str:
         return "is missing" if response is None else f"is {json_kind(response)}"
     if response.get("object") not in (None, "response"):
         return f"is the object {str(response['object'])[:100]!r}"
-    status, output, details = response.get("status"), response.get("output"), response.get("incomplete_details")
+    status, output = response.get("status"), response.get("output")
+    reason = mapping(response.get("incomplete_details")).get("reason")
     if status not in (None, "completed", "incomplete"):
         return f"has the status {str(status)[:100]!r}"
     if not isinstance(output, list):
@@ -276,13 +266,13 @@ def _why_not_graded(response: Any) -> str:
     try:
         check_error(response)
         check_finish(response.get("finish_reason"))
-        check_finish(details.get("reason") if isinstance(details, dict) else None)
+        check_finish(reason)
         _check_calls(response)
     except Failure as failure:
         return f"is of a failed generation: {failure.problem.detail}"
     if status == "incomplete" and not output:
-        tokens = _token_count(response.get("usage"), "output_tokens")
-        is_turn = (isinstance(tokens, int) and tokens > 0) or mapping(details).get("reason") == _WITHHELD
+        tokens = mapping(response.get("usage")).get("output_tokens")
+        is_turn = (isinstance(tokens, int) and tokens > 0) or reason == _WITHHELD
         return "" if is_turn else "is incomplete and has no output"
     if unreadable := next((why for item in output if (why := _why_unreadable(item))), ""):
         return unreadable
@@ -357,10 +347,6 @@ def _texts(item: Json) -> list[str]:
         parts += [{"text": group}] if isinstance(group, str) else group if isinstance(group, list) else []
     texts = [part.get("text") or part.get("refusal") for part in parts if isinstance(part, dict)]
     return [text for text in texts if isinstance(text, str) and text]
-
-
-def _token_count(usage: Any, key: str) -> Any:
-    return usage.get(key) if isinstance(usage, dict) else None
 
 
 def read_answer(body: bytes, server: str) -> Json:

@@ -55,15 +55,12 @@ def normalize_calls(message: Json, *, is_delta: bool = False) -> bool:
         del message["tool_calls"]
         return True
     if not isinstance(calls, list):
-        message["tool_calls"] = calls = [{"index": 0, **calls} if is_delta and isinstance(calls, dict) else calls]
+        calls = [{"index": 0, **calls} if is_delta and isinstance(calls, dict) else calls]
         changed = True
     taken: set[str] = set()
-    for number, call in enumerate(calls):
-        normalized = _normalized_delta(call) if is_delta else _normalized_call(call, taken)
-        if normalized is not call:
-            calls[number] = normalized
-            changed = True
-    return changed
+    normalized = [_normalized_delta(call) if is_delta else _normalized_call(call, taken) for call in calls]
+    message["tool_calls"] = normalized
+    return changed or any(one is not call for one, call in zip(normalized, calls, strict=True))
 
 
 def _normalized_call(call: Any, taken: set[str]) -> Json:
@@ -169,36 +166,21 @@ def sendable_arguments(arguments: str) -> str:
 
 def sendable_items(items: Iterable[Any], known: Collection[str]) -> list[Any]:
     """Return Responses input items, with every call converted so that engines accept it."""
-    return [_sendable_item(item, known) if _is_call(item) else item for item in items]
-
-
-def _is_call(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("type") == "function_call"
-
-
-def _sendable_item(item: Json, known: Collection[str]) -> Json:
-    sent = _sendable(item, known)
-    return (
-        item if sent == (item.get("name"), item.get("arguments")) else {**item, "name": sent[0], "arguments": sent[1]}
-    )
+    return [
+        _sendable(item, known) if isinstance(item, dict) and item.get("type") == "function_call" else item
+        for item in items
+    ]
 
 
 def sendable_messages(messages: Iterable[Any], known: Collection[str]) -> list[Any]:
     """Return chat messages, with every call converted so that engines accept it."""
-    return [_sendable_message(message, known) if _has_calls(message) else message for message in messages]
-
-
-def _has_calls(message: Any) -> bool:
-    return isinstance(message, dict) and isinstance(message.get("tool_calls"), list)
-
-
-def _sendable_message(message: Json, known: Collection[str]) -> Json:
-    calls = [_sendable_call(call, known) for call in message["tool_calls"]]
-    return (
-        message
-        if all(a is b for a, b in zip(calls, message["tool_calls"], strict=True))
-        else {**message, "tool_calls": calls}
-    )
+    sent: list[Any] = []
+    for message in messages:
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        if isinstance(calls, list):
+            message = {**message, "tool_calls": [_sendable_call(call, known) for call in calls]}
+        sent.append(message)
+    return sent
 
 
 def _sendable_call(call: Any, known: Collection[str]) -> Any:
@@ -206,13 +188,10 @@ def _sendable_call(call: Any, known: Collection[str]) -> Any:
     if not isinstance(function, dict):
         return call  # not a call of the model: the engine reports what is wrong with it
     sent = _sendable(function, known)
-    if sent == (function.get("name"), function.get("arguments")):
-        return call
-    return {**call, "function": {**function, "name": sent[0], "arguments": sent[1]}}
+    return call if sent is function else {**call, "function": sent}
 
 
-def _sendable(call: Json, known: Collection[str]) -> tuple[str, str]:
-    return (
-        sendable_name(read_name(call.get("name")), known),
-        sendable_arguments(read_arguments(call.get("arguments"))),
-    )
+def _sendable(call: Json, known: Collection[str]) -> Json:
+    name, arguments = call.get("name"), call.get("arguments")
+    sent = (sendable_name(read_name(name), known), sendable_arguments(read_arguments(arguments)))
+    return call if sent == (name, arguments) else {**call, "name": sent[0], "arguments": sent[1]}

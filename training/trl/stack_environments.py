@@ -17,8 +17,7 @@ from rollyard.records.errors import Failure, FailureKind, OperatorError, RunErro
 from rollyard.records.json_values import items, mapping
 from rollyard.records.rows import messages_of, text_of, valid_rows
 from rollyard.records.types import Json
-from rollyard.services.interop.environment import tools_of
-from rollyard.services.interop.episode import EpisodeOutcome, ServedEpisode
+from rollyard.services.interop.environment import EpisodeOutcome, ServedEpisode, tools_of
 from rollyard.training.trl.stack_session import StackSession
 
 T = TypeVar("T")

@@ -10,14 +10,13 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.responses_api_models.local_vllm_model.app import gpu_assignments, snapshot
-from rollyard.responses_api_models.local_vllm_model.engine import kind, phase_after
+from rollyard.responses_api_models.local_vllm_model.engine import PORT_TAKEN, cause_of, error_of, kind, phase_after
 from rollyard.responses_api_models.local_vllm_model.settings import (
     LocalVllmModelSettings,
     engine_environment,
     serve_arguments,
     shown,
 )
-from rollyard.responses_api_models.local_vllm_model.startup_errors import PORT_TAKEN, cause_of, error_of
 from rollyard.services.server.settings import parse_settings
 
 FOLDER = Path("/tmp/rollyard-engine-x")

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
-from rollyard.responses_api_models.chat_engine import weight_loader, weight_update
+from rollyard.responses_api_models.chat_engine import weight_update
 from tests.support.adapter_engine import AdapterEngine, write_adapter
 from tests.support.checkpoints import write_checkpoint
 from tests.support.waiting import until
@@ -74,7 +74,7 @@ async def test_requests_in_flight_end_with_the_old_adapter_before_the_new_one_is
 async def test_requests_that_take_too_long_are_aborted_and_repeated_with_the_new_adapter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(weight_loader, "DRAIN_S", 0.05)
+    monkeypatch.setattr(weight_update, "DRAIN_S", 0.05)
     engine = AdapterEngine()
     async with trainer_server(engine) as policy:
         await publish(policy, ONE, "v1")

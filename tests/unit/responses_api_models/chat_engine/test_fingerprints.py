@@ -72,10 +72,10 @@ async def test_a_restarted_engine_does_not_load_changed_files_under_the_old_vers
         await policy.update(run.overwrite_checkpoint(1), version="a")
         run.overwrite_checkpoint(2)
         other.dead = True
-        policy.server.gone(engine_url(1))
+        policy.server.trainer.gone(engine_url(1))
         other.restart()
         other.calls.clear()
-        await policy.server.register_engine(engine_url(1))
+        await policy.server.trainer.register_engine(engine_url(1))
         assert (active_urls(policy), "/collective_rpc" in other.paths) == ([engine_url(0)], False)
         assert [await policy.call_model() for _ in range(4)] == [(200, str(tmp_path / "latest"))] * 4
         assert (await policy.update(str(tmp_path / "latest"), version="b"))[0] == 200
@@ -95,9 +95,9 @@ async def test_calls_to_a_single_engine_with_changed_files_are_refused_until_the
             (tmp_path / "latest").rename(tmp_path / "elsewhere")
         else:
             run.overwrite_checkpoint(2)
-        policy.server.gone(engine_url(0))
+        policy.server.trainer.gone(engine_url(0))
         engine.restart()
-        await policy.server.register_engine(engine_url(0))
+        await policy.server.trainer.register_engine(engine_url(0))
         status, detail = await policy.call_model()
         assert (status, "version 'a'" in detail, engine.weights) == (503, True, run.base)
         assert "version 'a'" in (await policy.get("/weights"))[1]["difference"]
@@ -160,17 +160,17 @@ async def test_a_first_version_whose_folder_changed_is_refused(tmp_path: Path, h
         engine.root = str(tmp_path / "link")
     async with run.serve(trainer_endpoints=endpoints) as policy:
         if not endpoints:
-            policy.server.gone(engine_url(0))
-            await policy.server.register_engine(engine_url(0))
+            policy.server.trainer.gone(engine_url(0))
+            await policy.server.trainer.register_engine(engine_url(0))
         assert (await policy.call_model())[0] == 200
         if how == "link":
             (tmp_path / "link").unlink()
             (tmp_path / "link").symlink_to(tmp_path / "other")
         else:
             write_checkpoint(tmp_path / "base", seed=5)
-        policy.server.gone(engine_url(0))
+        policy.server.trainer.gone(engine_url(0))
         engine.restart()
-        await policy.server.register_engine(engine_url(0))
+        await policy.server.trainer.register_engine(engine_url(0))
         status, detail = await policy.call_model()
         assert (status, "version '0'" in detail) == (503, True)
 
@@ -208,10 +208,10 @@ async def test_files_that_change_while_an_engine_reloads_them_get_no_version(tmp
     (engine,) = run.engines
     async with run.serve() as policy:
         await policy.update(run.overwrite_checkpoint(1), version="a")
-        policy.server.gone(engine_url(0))
+        policy.server.trainer.gone(engine_url(0))
         engine.restart()
         engine.on_load = lambda: run.overwrite_checkpoint(2)
-        await policy.server.register_engine(engine_url(0))
+        await policy.server.trainer.register_engine(engine_url(0))
         status, detail = await policy.call_model()
         assert (status, str(tmp_path / "latest") in detail, engine.label) == (503, True, "changing")
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine import capabilities
+from rollyard.responses_api_models.chat_engine import token_backends
 from rollyard.responses_api_models.chat_engine.sampling import NUMBERS as SAMPLING
 from rollyard.responses_api_models.chat_engine.token_backends import read_hermes, read_plain
 from rollyard.services.http.request import Receive, Scope, Send
@@ -362,7 +362,7 @@ async def test_the_token_backend_is_the_one_of_the_settings_or_the_first_that_th
 
 
 async def test_an_engine_that_refused_the_first_probe_is_probed_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capabilities, "RETRY_AFTER_S", 0.0)
+    monkeypatch.setattr(token_backends, "RETRY_AFTER_S", 0.0)
     async with open_episode(TokenEngine([TEXT_TURN], has_token_endpoints=False)) as client:
         await client.ask()
         assert (await client.ask(user_message("on")))["token_trace"]["way"] == "completions"

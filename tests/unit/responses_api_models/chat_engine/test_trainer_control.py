@@ -365,9 +365,9 @@ async def test_a_trainer_that_dies_during_an_update_causes_a_failure_that_names_
         assert invalid_urls == [engine_url(0)]
         for path in ("/update_weights", "/finish_weight_update"):
             assert (await policy.post(path, {"weight_version": "b"}))[0] == 409
-        policy.server.gone(engine_url(0))
+        policy.server.trainer.gone(engine_url(0))
         engine.restart()
-        await policy.server.register_engine(engine_url(0))
+        await policy.server.trainer.register_engine(engine_url(0))
         assert await policy.call_model() == (200, "/weights/one")
 
 
@@ -402,10 +402,10 @@ async def test_a_lease_also_expires_while_no_engine_is_up(
     engine: WeightEngine, policy: TrainerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     await policy.post(f"/pause?{SHORT}")
-    policy.server.gone(engine_url(0))
+    policy.server.trainer.gone(engine_url(0))
     await until(lambda: "no control call" in caplog.text)
     engine.restart()
-    await policy.server.register_engine(engine_url(0))
+    await policy.server.trainer.register_engine(engine_url(0))
     assert await policy.call_model() == (200, STARTED)
 
 

@@ -237,7 +237,7 @@ async def test_model_calls_stop_when_a_new_engine_cannot_load_weights_that_a_tra
     async with trainer_server(engine) as policy:
         await send_weights(policy)
         policy.transport.mount("http://engine-1:1", other)
-        await policy.server.register_engine(engine_url(1))
+        await policy.server.trainer.register_engine(engine_url(1))
         assert (await policy.call_model())[0] == 503
         await send_weights(policy)
         assert (await policy.call_model())[0] == 200

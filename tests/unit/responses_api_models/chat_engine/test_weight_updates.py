@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.records.errors import Failure, OperatorError
+from rollyard.records.errors import Failure
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.policy_versions import PolicyVersions
 from rollyard.responses_api_models.vllm_model.app import VllmModel
@@ -297,7 +297,7 @@ async def test_a_new_engine_that_fails_to_load_the_weights_is_not_added() -> Non
         await policy.update(NEW)
         policy.transport.mount("http://engine-1:1", other)
         with pytest.raises(Failure, match="Worker failed"):
-            await policy.server.register_engine(engine_url(1))
+            await policy.server.trainer.register_engine(engine_url(1))
         assert policy.server.upstream.replicas.urls == [engine_url(0)]
         assert await policy.call_model() == (200, NEW)
 
@@ -376,10 +376,10 @@ async def test_an_invalid_version_is_refused(tmp_path: Path) -> None:
 async def test_an_update_while_all_engines_start_is_refused_and_can_be_repeated(tmp_path: Path) -> None:
     run = CheckpointRun(tmp_path)
     async with run.serve() as policy:
-        policy.server.gone(engine_url(0))
+        policy.server.trainer.gone(engine_url(0))
         status, content = await policy.update(run.new_checkpoint(1))
         assert (status, "no engine" in content["detail"]) == (503, True)
-        await policy.server.register_engine(engine_url(0))
+        await policy.server.trainer.register_engine(engine_url(0))
         assert (await policy.update(run.new_checkpoint(1)))[0] == 200
 
 
@@ -388,10 +388,10 @@ async def test_an_engine_that_comes_up_during_an_update_gets_the_new_weights(tmp
     good, late = run.engines
     good.delayed["/collective_rpc"] = asyncio.Event()
     async with run.serve() as policy:
-        policy.server.gone(engine_url(1))
+        policy.server.trainer.gone(engine_url(1))
         updating = asyncio.create_task(policy.update(run.new_checkpoint(1)))
         await until(lambda: "/collective_rpc" in good.paths)
-        registering = asyncio.create_task(policy.server.register_engine(engine_url(1)))
+        registering = asyncio.create_task(policy.server.trainer.register_engine(engine_url(1)))
         await asyncio.sleep(0.02)
         assert active_urls(policy) == [engine_url(0)]
         good.delayed["/collective_rpc"].set()
@@ -447,14 +447,6 @@ async def test_a_seeded_request_is_answered_everywhere_else() -> None:
         async with trainer_server(engine, **more) as policy:
             for path, body in SEEDED[:2]:
                 assert (await policy.post(path, body))[0] == 200
-
-
-async def test_settings_that_seed_every_request_are_refused_at_startup() -> None:
-    seeded: list[Json] = [{"extra_body": {"seed": 1}}, {"sampling_overrides": {"seed": 0}}]
-    for settings in seeded:
-        with pytest.raises(OperatorError, match="found seed"):
-            async with trainer_server(WeightEngine(device="cpu"), **settings):
-                pass
 
 
 async def test_the_device_of_an_engine_that_was_down_at_startup_is_found_out_later(tmp_path: Path) -> None:
