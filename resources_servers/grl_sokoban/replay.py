@@ -18,8 +18,8 @@ from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.grl_sokoban.app import GameEpisode, GrlSokoban, read_move
 from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room, parse_action
 from rollyard.resources_servers.grl_sokoban.observation import board_in
-from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
+from rollyard.resources_servers.grl_sokoban.task import SokobanSettings
 
 UNDO = 0
 """A pseudo-move that undoes the last move that moved the player."""
