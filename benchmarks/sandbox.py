@@ -22,7 +22,7 @@ from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.humaneval.app import HumanEval
-from rollyard.resources_servers.python_answers.environment import ProgramSettings
+from rollyard.resources_servers.python_answers import ProgramSettings
 from rollyard.services.sandbox.python_runtime import find_python
 from rollyard.services.sandbox.records import SandboxLimits
 from rollyard.services.sandbox.sandbox import Sandbox

@@ -15,15 +15,18 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.answers.extraction import cut
 from rollyard.resources_servers.answers.prompts import chat, completion
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
-from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, parsed_row, score
-from rollyard.resources_servers.python_answers.program_extraction import (
+from rollyard.resources_servers.python_answers import (
     AnswerProgram,
+    ProgramEnvironment,
+    ProgramSettings,
     clean,
     defined,
     fenced,
     find,
     joined,
     parsed,
+    parsed_row,
+    score,
     shortened,
     visible_text,
 )

@@ -15,8 +15,7 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.answers.extraction import cut
 from rollyard.resources_servers.answers.prompts import chat, completion
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
-from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings, parsed_row, score
-from rollyard.resources_servers.python_answers.program_extraction import find
+from rollyard.resources_servers.python_answers import ProgramEnvironment, ProgramSettings, find, parsed_row, score
 from rollyard.services.sandbox.records import MAX_TIMES, Trial
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         serve,
         tool,
     )
-    from rollyard.resources_servers.judging.judge import Judge, JudgeSettings
+    from rollyard.resources_servers.judge import Judge, JudgeSettings
     from rollyard.resources_servers.rubric import Rubric, Score
     from rollyard.responses_api_models.base import ModelServer
     from rollyard.services.server.settings import ServerSettings
@@ -74,7 +74,7 @@ _HOMES = {
         *("BadTask", "Environment", "EnvironmentSettings", "InvalidToolCall", "ToolResult", "Turn"),
         *("Verdict", "Verification", "serve", "tool"),
     ),
-    "rollyard.resources_servers.judging.judge": ("Judge", "JudgeSettings"),
+    "rollyard.resources_servers.judge": ("Judge", "JudgeSettings"),
     "rollyard.resources_servers.rubric": ("Rubric", "Score"),
     "rollyard.responses_api_models.base": ("ModelServer",),
     "rollyard.services.server.settings": ("ServerSettings",),

@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.resources_servers.humaneval.app import program
 from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings
-from rollyard.resources_servers.python_answers.program_extraction import find, parsed, visible_text
+from rollyard.resources_servers.python_answers import find, parsed, visible_text
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.resources_servers.humaneval.test_humaneval import FORMS
 from tests.unit.resources_servers.python_answers.grading_programs import failed, humaneval, mbpp, rows

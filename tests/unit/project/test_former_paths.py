@@ -18,7 +18,7 @@ TABLE = IMPORT_ROOT / "rollyard" / "former_paths.txt"
     [
         ("rollyard.services.rollouts.replay", "rollyard.records.replay"),
         ("rollyard.services.errors", "rollyard.records.errors"),
-        ("rollyard.resources_servers.judging.settings", "rollyard.resources_servers.judging.judge"),
+        ("rollyard.resources_servers.judging.settings", "rollyard.resources_servers.judge"),
         ("rollyard.services.metrics.loader.load_run", "rollyard.analysis.metrics.load"),
         ("rollyard.services.training.rlvr.rlvr_config", "rollyard.training.rlvr"),
         ("rollyard.services.evaluation.headline", "rollyard.launchers.evaluation.headline"),

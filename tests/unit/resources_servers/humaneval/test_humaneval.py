@@ -11,7 +11,7 @@ import pytest
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.humaneval.app import STOPS, HumanEval, create_params, lm_eval_program
-from rollyard.resources_servers.python_answers.environment import ProgramSettings
+from rollyard.resources_servers.python_answers import ProgramSettings
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.resources_servers.python_answers.grading_programs import failed, humaneval, rows
 

@@ -14,7 +14,7 @@ from rollyard.records.types import Json, Verdict
 from rollyard.resources_servers.environment import bind
 from rollyard.resources_servers.humaneval.app import HumanEval
 from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings
-from rollyard.resources_servers.python_answers.environment import ProgramEnvironment, ProgramSettings
+from rollyard.resources_servers.python_answers import ProgramEnvironment, ProgramSettings
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.support.stacks import SHARED
 from tests.unit.resources_servers.answers.grading import verification_of

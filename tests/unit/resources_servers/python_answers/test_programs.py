@@ -14,7 +14,7 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.humaneval import app as humaneval_app
 from rollyard.resources_servers.mbpp import app as mbpp_app
-from rollyard.resources_servers.python_answers.program_extraction import defined, find
+from rollyard.resources_servers.python_answers import defined, find
 from rollyard.services.sandbox import isolation_modes
 from rollyard.services.server.app import Context, Server
 from tests.support.in_process import InProcessServers, Script, agent, in_process_servers, says

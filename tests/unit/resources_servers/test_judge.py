@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.environment import Models
-from rollyard.resources_servers.judging.judge import PROMPT, Judge, JudgeSettings
+from rollyard.resources_servers.judge import PROMPT, Judge, JudgeSettings
 from rollyard.resources_servers.rubric import Score
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_entries import servers_of
@@ -203,7 +203,7 @@ async def test_a_quoted_json_object_is_no_grade() -> None:
 
 
 async def test_a_line_that_takes_too_long_to_match_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollyard.resources_servers.judging.judge.MATCH_S", 0.1)
+    monkeypatch.setattr("rollyard.resources_servers.judge.MATCH_S", 0.1)
     settings: Json = {"pattern": "((?:x|xx|xxx)+)+y", "scale": [0, 9], "tries": 1}
     score = await graded(Scripted("x" * 100).judge(**settings))
     assert score.fields["judge_votes"] == [None]
@@ -361,7 +361,7 @@ async def test_confusing_the_judge_does_not_avoid_a_penalty(answers: Any, settin
 
 APP = """
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, serve
-from rollyard.resources_servers.judging.judge import JudgeSettings
+from rollyard.resources_servers.judge import JudgeSettings
 
 
 class Settings(EnvironmentSettings):
