@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import Config, write_rows
-from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled
+from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled, seeded_rooms
 from rollyard.resources_servers.grl_sokoban.task_rows import RowSelection
 
 AGENT = "agent"
@@ -92,7 +92,7 @@ def instant() -> Config:
 def sokoban_rows(path: Path, rollouts: int, *, seed: int, turns: int) -> Path:
     """Write rows for `rollouts`. None can be solved by the script: it makes `turns - 2` moves, and they need more."""
     count = -(-rollouts // REPEATS)
-    rows = list(islice(labelled(seed, count, RowSelection(min_moves=turns)), count))
+    rows = list(islice(labelled(seeded_rooms(seed), RowSelection(min_moves=turns)), count))
     return write_rows(path, rows)
 
 

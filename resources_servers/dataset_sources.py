@@ -17,7 +17,7 @@ import codecs
 import contextlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -33,7 +33,7 @@ from rollyard.records.jsonl import ParsedLine, hand_over, iter_jsonl, replace, w
 from rollyard.records.optional import load
 from rollyard.records.rollout_file import check_output
 from rollyard.records.rows import exact_objects
-from rollyard.records.script import ScriptParser, positive
+from rollyard.records.script import ScriptParser, not_negative, positive
 from rollyard.records.strict_json import load_exact
 from rollyard.records.terminal import plain
 from rollyard.records.types import Json
@@ -117,33 +117,63 @@ def write_rows(path: Path, rows: Iterable[Json]) -> int:
     return count
 
 
-def source_options(description: str | None) -> argparse.ArgumentParser:
-    """Build an argument parser with the options that all `prepare.py` scripts have in common."""
-    parser = ScriptParser(description=description)
-    parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
-    parser.add_argument(
-        "--local", type=Path, help="file or folder to try first, such as a clone of the hub's repository"
-    )
-    parser.add_argument("--s3", help="s3://bucket/key, or a prefix that ends with /; tried after --local")
-    parser.add_argument("--hub", help="dataset on the Hugging Face hub with the same fields, instead of the original")
-    parser.add_argument("--offline", action="store_true", help="do not fall back to the Hugging Face hub")
-    parser.add_argument("--limit", type=positive, help="maximum number of rows to write (default: all)")
-    parser.add_argument("--subset", "--config", help=f"subset to read if the dataset has several; or {ALL}")
-    return parser
+class PrepareParser(ScriptParser):
+    """The options that the `prepare.py` scripts of datasets have in common."""
+
+    def __init__(self, description: str | None, *, forms: Sequence[str], system: str, split: str | None = None) -> None:
+        """`forms`: the prompt formats, the default first. `split`: the default split; None if rows select theirs."""
+        super().__init__(description=description)
+        add = self.add_argument
+        add("--output", type=Path, required=True, help="the JSONL file to write")
+        add("--local", type=Path, help="file or folder to try first, such as a clone of the hub's repository")
+        add("--s3", help="s3://bucket/key, or a prefix that ends with /; tried after --local")
+        add("--hub", help="dataset on the Hugging Face hub with the same fields, instead of the original")
+        add("--offline", action="store_true", help="do not fall back to the Hugging Face hub")
+        add("--limit", type=positive, help="maximum number of rows to write (default: all)")
+        add("--subset", "--config", help=f"subset to read if the dataset has several; or {ALL}")
+        add("--form", choices=tuple(forms), default=forms[0], help=f"prompt format (default {forms[0]})")
+        add("--system-prompt", default=system, help="system prompt for --form chat; may be empty")
+        if split is not None:
+            add("--split", help=f"split to read, or {ALL} (default {split})")
+        self._shots: Mapping[str, int] = {}
+
+    def add_shots(self, defaults: Mapping[str, int], *, sampled: bool) -> None:
+        """Add the options of few-shot examples. `defaults`: the number of examples by form; others have none."""
+        self._shots = defaults
+        described = ", ".join(f"{count} for {form}" for form, count in defaults.items())
+        self.add_argument("--shots", type=not_negative, help=f"few-shot examples (default: {described}, otherwise 0)")
+        if sampled:
+            about = "rows to sample each problem's examples from; lm_eval uses the train split"
+            self.add_argument("--shots-from", type=Path, help=about)
+            self.add_argument("--seed", type=int, default=42, help="sampling seed, like lm_eval's (default 42)")
+
+    def shots(self, options: argparse.Namespace, fixed: Collection[str]) -> int:
+        """Return the number of examples. Only the forms in `fixed` have some without --shots-from."""
+        count = self._shots.get(options.form, 0) if options.shots is None else options.shots
+        if options.form == "chat" and count:
+            self.error("--shots requires another --form than chat")
+        if count and options.form not in fixed and not options.shots_from:
+            self.error(f"--shots with --form {options.form} requires --shots-from with the rows to sample from")
+        return int(count)
 
 
 def prepare(
-    options: argparse.Namespace, hub: Hub, selection: SplitSelection, make: Callable[[int, Json], Json | None]
+    options: argparse.Namespace,
+    hub: str,
+    make: Callable[[int, Json], Json | None],
+    *,
+    split: str | None = None,
+    subset: str | None = None,
 ) -> None:
     """Write the row that `make` builds from each source row and its number. If `make` returns None, the row is skipped.
 
-    Raises OperatorError if a source is missing or has unexpected rows, RunError if a download failed.
+    `split`, `subset`: those to read if the options name none. Raises OperatorError if a source is missing or has
+    unexpected rows, RunError if a download failed.
     """
     check_output(options.output, [options.local] if options.local else ())
-    if options.hub:
-        hub = Hub(options.hub)
-    locations = DataLocations(options.local, options.s3, None if options.offline else hub)
-    with rows_from(locations, selection) as rows:
+    wanted = SplitSelection(getattr(options, "split", None), options.subset, split, subset)
+    source = None if options.offline else Hub(options.hub or hub)
+    with rows_from(DataLocations(options.local, options.s3, source), wanted) as rows:
         made = (row for row in _made(rows, make) if row is not None)
         count = write_rows(options.output, islice(made, options.limit))
     print(f"{count} rows -> {options.output}")

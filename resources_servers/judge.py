@@ -19,7 +19,6 @@ import re
 import time
 import unicodedata
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -112,8 +111,6 @@ class JudgeSettings(BaseModel):
         for word in _WORD.findall(self.prompt):
             if word not in FIELDS and (hint := did_you_mean(word, FIELDS)):
                 raise ValueError(f"the judge's prompt has the unknown placeholder {{{word}}}{hint}")
-        if self.json_field is None:
-            self._check_pattern()
         if self.scale is not None and not self.scale[0] < self.scale[1]:
             raise ValueError(f"the judge's scale is {list(self.scale)}; expected [worst, best] with worst < best")
         if self.scale is None and len({label.strip().upper() for label in self.grades}) < max(2, len(self.grades)):
@@ -121,9 +118,8 @@ class JudgeSettings(BaseModel):
         if reserved := self.params.keys() & {"input", "stream"}:
             found = ", ".join(sorted(reserved))
             raise ValueError(f"the judge's params contain {found}, which the judge sets itself; remove it")
-        return self
-
-    def _check_pattern(self) -> None:
+        if self.json_field is not None:
+            return self
         try:
             groups = regex.compile(self.pattern.replace("{code}", "0")).groups
         except (regex.error, OverflowError, RecursionError) as error:
@@ -133,18 +129,12 @@ class JudgeSettings(BaseModel):
         if "{code}" in self.pattern and "{code}" not in self.prompt:
             remedy = "add it to the prompt, or set a pattern without it"
             raise ValueError(f"the judge's pattern has {{code}}, but its prompt does not: {remedy}")
+        return self
 
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """One reply from the judge."""
-
-    score: float | None
-    """The score; None if no grade could be parsed, which counts as 0, or as 1 if the score is used as a penalty."""
-    text: str
+Vote = tuple[float | None, str]
+"""Score and text of a reply. None if it has no grade, which counts as 0, or as 1 if the score is used as a penalty."""
 
 
 class Judge:
@@ -158,6 +148,8 @@ class Judge:
         self._slots = asyncio.Semaphore(settings.parallel)
         self._cache: OrderedDict[str, Score] = OrderedDict()
         self._unreadable = 0
+        scale = settings.scale
+        self._grades = f"a number from {scale[0]:g} to {scale[1]:g}" if scale else " or ".join(settings.grades)
 
     async def grade(self, *, question: str, response: str, reference: str = "") -> Score:
         """Return the combined score, from 0 to 1, with fields for the verdict. Raises Failure of the judge's server."""
@@ -172,30 +164,31 @@ class Judge:
             self._cache.move_to_end(key)
             return cached
         try:
-            prompt = self._prompt(question=question, response=response, reference=reference, code=key[:8])
-            votes = await self._votes(prompt, response, key[:8])
+            # Placeholders such as {reference} inside the inserted texts are not expanded.
+            values = {"question": question, "response": response, "reference": reference, "code": key[:8]}
+            values["grades"] = self._grades
+            prompt = FIELD.sub(lambda found: values[found[1]], self._settings.prompt)
+            votes = await self._votes({**self._settings.params, "input": prompt}, response, key[:8])
         except Failure as failure:
             # The model determines the length of its answer. A failure would give it a second attempt.
             if failure.kind is not FailureKind.CONTEXT_OVERFLOW:
                 raise
             return self._zero("the answer does not fit the judge's context")
-        score = self._combined(votes)
-        if self._settings.cache_size and all(vote.score is not None for vote in votes):
+        scores = [score for score, _ in votes]
+        score = self._score(
+            self._combined([0.0 if score is None else score for score in scores]),
+            self._combined([1.0 if score is None else score for score in scores]),
+            votes=scores,
+            texts=[text for _, text in votes] if self._settings.text_chars else [],
+            unreadable=scores.count(None),
+        )
+        if self._settings.cache_size and None not in scores:
             self._cache[key] = score
             if len(self._cache) > self._settings.cache_size:
                 self._cache.popitem(last=False)
         return score
 
-    def _prompt(self, **values: str) -> str:
-        """Fill in the prompt template. Placeholders such as {reference} inside the inserted values are not expanded."""
-        scale = self._settings.scale
-        values["grades"] = (
-            f"a number from {scale[0]:g} to {scale[1]:g}" if scale else " or ".join(self._settings.grades)
-        )
-        return FIELD.sub(lambda found: values[found[1]], self._settings.prompt)
-
-    async def _votes(self, prompt: str, response: str, code: str) -> list[Vote]:
-        request = {**self._settings.params, "input": prompt}
+    async def _votes(self, request: Json, response: str, code: str) -> list[Vote]:
         deadline = time.monotonic() + self._settings.timeout_s
         tasks: list[asyncio.Task[Vote]] = []
         try:
@@ -222,7 +215,7 @@ class Judge:
                 text = judge_text(answer)
                 # In a thread, because matching may take a second.
                 score = await asyncio.to_thread(read_score, text, code, self._settings, response)
-                return Vote(score, self._shortened(text))
+                return score, self._shortened(text)
             except UnreadableGrade as error:
                 reason = str(error)
         detail = f"the judge's answer contains no grade after {self._settings.tries} tries: {reason}"
@@ -230,19 +223,10 @@ class Judge:
             self._unreadable += 1
             if self._unreadable == 10 ** (len(str(self._unreadable)) - 1):  # the 1st, 10th, 100th, ...
                 log.warning("%s: %s. The vote counts as 0 (occurrence %d)", server, detail, self._unreadable)
-            return Vote(None, self._shortened(text))
+            return None, self._shortened(text)
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)
 
-    def _combined(self, votes: list[Vote]) -> Score:
-        value, as_penalty = (
-            self._value([unread if vote.score is None else vote.score for vote in votes]) for unread in (0.0, 1.0)
-        )
-        texts = [vote.text for vote in votes] if self._settings.text_chars else []
-        unreadable = sum(vote.score is None for vote in votes)
-        scores = [vote.score for vote in votes]
-        return self._score(value, as_penalty, votes=scores, texts=texts, unreadable=unreadable)
-
-    def _value(self, scores: list[float]) -> float:
+    def _combined(self, scores: list[float]) -> float:
         if self._settings.combine == "mean":
             return sum(scores) / len(scores)
         counts = Counter(scores)
@@ -278,7 +262,8 @@ def judge_text(response: Json) -> str:
     output = response.get("output")
     for item in reversed(output if isinstance(output, list) else []):
         if isinstance(item, dict) and is_answer(item):
-            return _without_thinking(message_text(item))
+            text = message_text(item)  # some engines leave the thinking blocks in the message
+            return text.rpartition("</think>")[2] if "</think>" in text else text.partition("<think>")[0]
     raise UnreadableGrade("the answer contains no message")
 
 
@@ -304,18 +289,24 @@ def _score(line: str, text: str, code: str, settings: JudgeSettings, *, ignore_c
         grade = _json_grade(line, text, settings.json_field)
     else:
         grade = _pattern_grade(line, code, settings.pattern, regex.IGNORECASE if ignore_case else 0)
-    return _scaled(grade, settings.scale) if settings.scale else _graded(grade, settings.grades)
+    if settings.scale is None:
+        by_label = {label.strip().upper(): score for label, score in settings.grades.items()}
+        for text in (str(grade).strip(), plain(str(grade))):
+            if text.upper() in by_label:
+                return by_label[text.upper()]
+        raise UnreadableGrade(f"the grade is {str(grade)[:100]!r}; expected {' or '.join(settings.grades)}")
+    worst, best = settings.scale
+    try:
+        number = math.nan if isinstance(grade, bool) else float(plain(str(grade)))
+    except ValueError:
+        number = math.nan
+    if not worst <= number <= best:
+        raise UnreadableGrade(f"the grade is {str(grade)[:100]!r}; expected a number from {worst:g} to {best:g}")
+    return (number - worst) / (best - worst)
 
 
 def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2].strip()
-
-
-def _without_thinking(text: str) -> str:
-    """Return the text after the last thinking block, which some engines leave in the message."""
-    if "</think>" in text:
-        return text.rpartition("</think>")[2]
-    return text.partition("<think>")[0]
 
 
 def _pattern_grade(line: str, code: str, pattern: str, flags: int) -> str:
@@ -341,25 +332,6 @@ def _json_grade(line: str, text: str, key: str) -> object:
             grade: object = value[key]
             return grade
     raise UnreadableGrade(f"the last line is {line[:200]!r}; expected a JSON object with {key!r}")
-
-
-def _graded(grade: object, grades: dict[str, float]) -> float:
-    for text in (str(grade).strip(), plain(str(grade))):
-        for label, score in grades.items():
-            if label.strip().upper() == text.upper():
-                return score
-    raise UnreadableGrade(f"the grade is {str(grade)[:100]!r}; expected {' or '.join(grades)}")
-
-
-def _scaled(grade: object, scale: tuple[float, float]) -> float:
-    worst, best = scale
-    try:
-        number = math.nan if isinstance(grade, bool) else float(plain(str(grade)))
-    except ValueError:
-        number = math.nan
-    if not worst <= number <= best:
-        raise UnreadableGrade(f"the grade is {str(grade)[:100]!r}; expected a number from {worst:g} to {best:g}")
-    return (number - worst) / (best - worst)
 
 
 _FENCE = re.compile(r"(`{3,}|~{3,})[\w-]*")

@@ -19,7 +19,7 @@ from examples.sokoban_policy.layouts import Layout, Position, position_of, puzzl
 from examples.sokoban_policy.traces import Encoder, Trace, trace_of
 from examples.sokoban_policy.vocabulary import build_tokenizer
 from rollyard.records.script import ScriptParser, positive, run_script
-from rollyard.resources_servers.grl_sokoban.symmetry import NAMES, Symmetry
+from rollyard.resources_servers.grl_sokoban.task import NAMES, Symmetry
 
 NOISE = 0.15
 """Share of random moves."""

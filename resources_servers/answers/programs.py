@@ -1,4 +1,7 @@
-"""Base class of programming environments: settings, one sandbox per server, and the verdict."""
+"""Programs as answers: the base class of programming environments, and the extraction of the program from a text.
+
+The extraction neither runs a program nor knows whether it is correct.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,9 @@ import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -21,218 +23,6 @@ from rollyard.resources_servers.answers.extraction import without_reasoning
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict
 from rollyard.services.sandbox.records import Ending, Outcome, SandboxLimits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
-
-MAX_CHARACTERS = 30_000
-"""Longer programs are not parsed, because parsing blocks the server."""
-_MAX_CUTS = 10
-_MAX_BEGINNINGS = 4
-_BEGINNING = r"(?:def |async def |class |import |from \w[\w.]* import |@\w|[A-Za-z_]\w* = )"
-_FIRST = re.compile(rf"^{_BEGINNING}", re.MULTILINE)
-_INDENTED = re.compile(rf"^([ \t]+){_BEGINNING}.*\n?(?:\1.*\n?|[ \t]*\n)*", re.MULTILINE)
-_AFTER_BEGIN = re.compile(r"\[BEGIN\]\s*\n?(.*)", re.DOTALL)
-_SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
-_ZERO_WIDTH = re.compile("[\u200b-\u200d\u2060\ufeff]")
-_CONSOLE_LINE = re.compile(r"^(?:[%!].*|>>> .*)$", re.MULTILINE)
-"""Matches notebook commands and the lines of a console session, which demonstrate the program but are not part of it.
-"""
-_FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class AnswerProgram:
-    """A program and how it was extracted."""
-
-    code: str
-    method: str
-
-
-def parsed(code: str) -> ast.Module | None:
-    """Return the syntax tree, or None if the code is not valid Python."""
-    tree = _tree_or_line(code)
-    return tree if isinstance(tree, ast.Module) else None
-
-
-@lru_cache(maxsize=4)
-def _tree_or_line(code: str) -> ast.Module | int:
-    """Return the syntax tree, or the number of the line with the syntax error."""
-    if len(code) > MAX_CHARACTERS:
-        return 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as an invalid escape "\d" in an answer
-        try:
-            tree = ast.parse(code)
-            compile(tree, "<answer>", "exec", dont_inherit=True)  # rejects a `return` outside a function
-            return tree
-        except SyntaxError as error:
-            return error.lineno or 1
-        except (ValueError, MemoryError, RecursionError):
-            return 1
-
-
-def defined(code: str) -> frozenset[str]:
-    """Return the names that the program defines at the top level. The result is empty if it is not valid Python."""
-    tree = parsed(code)
-    found: set[str] = set()
-    for node in tree.body if tree else ():
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        else:
-            targets = node.targets if isinstance(node, ast.Assign) else [node]
-            parts = (part for target in targets for part in ast.walk(target))
-            found |= {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-    return frozenset(found)
-
-
-def visible_text(text: str) -> str:
-    r"""Return the text after the model's reasoning, with line endings normalized to `\n`."""
-    return without_reasoning(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
-
-
-def find(text: str, wanted: Sequence[str]) -> AnswerProgram | None:
-    """Return the first program that defines all `wanted` names, or else the first valid one, or None."""
-    names, first, seen = set(wanted), None, {""}
-    for program in _candidates(visible_text(text)):
-        if program.code in seen or not program.code.strip() or not parsed(program.code):
-            continue
-        if names <= defined(program.code):
-            return program
-        first = first or program
-        seen.add(program.code)
-    return first
-
-
-def fenced(text: str) -> list[list[str]]:
-    """Return one or two groups of blocks: those marked as Python, and these with those that name no language."""
-    found = blocks(text, lambda code: parsed(code) is not None)
-    named = [block.code for block in found if block.python]
-    possible = [block.code for block in found if block.python or not block.language]
-    return [group for group in (named, possible) if group][: 1 if named == possible else 2]
-
-
-def joined(pieces: Iterable[str]) -> str:
-    """Join the pieces into one program, with `from __future__` imports at the top."""
-    code = "\n".join(pieces)
-    future = "".join(_FUTURE.findall(code))
-    return future + _FUTURE.sub("\n", code) if future else code
-
-
-def _candidates(text: str) -> Iterator[AnswerProgram]:
-    for group in fenced(text):
-        readable = [python for code in group if (python := _readable(code)) is not None]
-        method = "fenced blocks that are Python" if len(readable) < len(group) else "fenced blocks"
-        yield AnswerProgram(joined(readable), method if len(group) > 1 else "fenced block")
-        for python in reversed(readable):  # joined, they may be too long to be parsed
-            yield AnswerProgram(python, "one of the fenced blocks")
-    marked = _AFTER_BEGIN.search(text)
-    plain = clean((marked.group(1) if marked else text).partition("[DONE]")[0].partition("\n```")[0])
-    yield AnswerProgram(plain, "text between [BEGIN] and [DONE]" if marked else "text")
-    yield from shortened(plain)
-    for first in islice(_FIRST.finditer(plain), _MAX_BEGINNINGS):
-        rest = plain[first.start() :]
-        yield AnswerProgram(rest, "text from its first definition")
-        yield from shortened(rest)
-    if indented := _INDENTED.search(plain):
-        yield AnswerProgram(textwrap.dedent(indented.group()), "indented text")
-
-
-def _readable(code: str) -> str | None:
-    """Make `code` valid: normalize spaces, remove notebook commands, or shorten it. Return None if it stays invalid."""
-    for version in (code, cleaned := clean(code), cleaned := _CONSOLE_LINE.sub("", cleaned)):
-        if parsed(version):
-            return version
-    return next((program.code for program in shortened(cleaned) if program.code.strip() and parsed(program.code)), None)
-
-
-def clean(code: str) -> str:
-    """Replace Unicode spaces with ordinary ones and remove zero-width characters, unless `code` is already valid."""
-    return code if parsed(code) else _SPACES.sub(" ", _ZERO_WIDTH.sub("", code))
-
-
-def shortened(text: str, before: str = "") -> Iterator[AnswerProgram]:
-    """Yield shorter and shorter beginnings of `text`, each cut before the top-level statement with a syntax error.
-
-    This removes incomplete statements, and text that a base model generates after its answer. `before` is the code that
-    precedes `text`.
-    """
-    above = before.count("\n")
-    for _ in range(_MAX_CUTS):
-        error_line = _tree_or_line(before + text)
-        if not isinstance(error_line, int):
-            return
-        lines = text.splitlines(keepends=True)
-        starts = [
-            number
-            for number, line in enumerate(lines[: max(error_line - above, 0)])
-            if number and line.strip() and not line[0].isspace()
-        ]
-        if not starts:
-            return
-        text = "".join(lines[: starts[-1]])
-        yield AnswerProgram(text, "text up to where it stops being Python")
-
-
-_MAX_BLOCKS = 50
-"""Maximum number of blocks to keep. The last ones are kept, because the answer is at the end of the text."""
-_MAX_ENDS = 8
-"""Maximum number of closing fences to try for a block. There may be several, because a docstring can contain fences."""
-_OPENING = re.compile(r"^[ \t>]*+(`{3,}+|~{3,}+)[ \t]*+\{?\.?([\w+#.-]*+)[^\n`]*+\n", re.MULTILINE)
-_PYTHON = re.compile(r"(?:i?python|py)[\d.]*")
-_QUOTES = ('"""', "'''")
-_QUOTED = re.compile(r"^[ \t]*> ?", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Block:
-    code: str
-    language: str
-    """Language from the opening fence, or an empty string if it does not name one."""
-
-    @property
-    def python(self) -> bool:
-        """Whether the opening fence names Python as the language."""
-        return _PYTHON.fullmatch(self.language) is not None
-
-
-def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
-    """Return the fenced code blocks (``` or ~~~) in order, including nested ones and those in lists and quotes. An
-    unclosed block extends to the end of the text.
-
-    A block ends at the first closing fence before which `is_complete` accepts the code. If there is no such fence, it
-    ends at the first closing fence.
-    """
-    found, position = deque[Block](maxlen=_MAX_BLOCKS), 0
-    while opening := _OPENING.search(text, position):
-        ends = list(_ends(text, opening))
-        code, position = next(((code, end) for code, end in ends if is_complete(code)), ends[0])
-        found.append(Block(code, opening.group(2).lower()))
-    return list(found)
-
-
-def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
-    """Yield possible contents with their ends: up to a fence on its own line, then to one that ends a line of code."""
-    begin, fence = opening.end(), re.escape(opening.group(1))
-    quoted = ">" in opening.group().partition(opening.group(1))[0]
-    own_line, last_line = (re.compile(rf"{before}{fence}[`~]*[ \t]*$", re.MULTILINE) for before in ("^[ \\t>]*+", ""))
-    first = text_end = len(text)
-    for number, closing in enumerate(islice(own_line.finditer(text, begin), _MAX_ENDS)):
-        code = text[begin : closing.start()]
-        if number == 0:
-            first = closing.start()
-        elif not any(text.count(quotes, begin, first) % 2 for quotes in _QUOTES):
-            break
-        yield _stripped(code, quoted), closing.end()
-    if trailing := last_line.search(text, begin, first):
-        yield _stripped(text[begin : trailing.start()], quoted), trailing.end()
-    if first == text_end:
-        yield _stripped(text[begin:], quoted), text_end
-
-
-def _stripped(code: str, quoted: bool) -> str:
-    """Remove Markdown's `>` quote markers if `quoted`, and the common indentation."""
-    code = _QUOTED.sub("", code) if quoted else code
-    return textwrap.dedent(code) if code.lstrip("\n")[:1].isspace() else code
 
 
 class ProgramSettings(EnvironmentSettings):
@@ -309,8 +99,7 @@ class ProgramEnvironment(Environment[P]):
         )
 
 
-@dataclass(frozen=True)
-class AnswerScore:
+class AnswerScore(NamedTuple):
     strict: bool
     """Whether the text passes when truncated by the benchmark's rule and otherwise unchanged."""
     lenient: bool
@@ -344,3 +133,211 @@ def parsed_row(row_type: type[R], task: Mapping[str, Any], benchmark: str) -> R:
     except ValidationError as error:
         problems = "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors(include_url=False))
         raise BadTask(f"not {benchmark} row: {problems}") from error
+
+
+# Extraction of the program.
+
+MAX_CHARACTERS = 30_000
+"""Longer programs are not parsed, because parsing blocks the server."""
+_MAX_CUTS = 10
+_MAX_BEGINNINGS = 4
+_BEGINNING = r"(?:def |async def |class |import |from \w[\w.]* import |@\w|[A-Za-z_]\w* = )"
+_FIRST = re.compile(rf"^{_BEGINNING}", re.MULTILINE)
+_INDENTED = re.compile(rf"^([ \t]+){_BEGINNING}.*\n?(?:\1.*\n?|[ \t]*\n)*", re.MULTILINE)
+_AFTER_BEGIN = re.compile(r"\[BEGIN\]\s*\n?(.*)", re.DOTALL)
+_SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
+_ZERO_WIDTH = re.compile("[\u200b-\u200d\u2060\ufeff]")
+_CONSOLE_LINE = re.compile(r"^(?:[%!].*|>>> .*)$", re.MULTILINE)
+"""Matches notebook commands and the lines of a console session, which demonstrate the program but are not part of it.
+"""
+_FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)
+
+
+class AnswerProgram(NamedTuple):
+    """A program and how it was extracted."""
+
+    code: str
+    method: str
+
+
+def parsed(code: str) -> ast.Module | None:
+    """Return the syntax tree, or None if the code is not valid Python."""
+    tree = _tree_or_line(code)
+    return tree if isinstance(tree, ast.Module) else None
+
+
+@lru_cache(maxsize=4)
+def _tree_or_line(code: str) -> ast.Module | int:
+    """Return the syntax tree, or the number of the line with the syntax error."""
+    if len(code) > MAX_CHARACTERS:
+        return 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as an invalid escape "\d" in an answer
+        try:
+            tree = ast.parse(code)
+            compile(tree, "<answer>", "exec", dont_inherit=True)  # rejects a `return` outside a function
+            return tree
+        except SyntaxError as error:
+            return error.lineno or 1
+        except (ValueError, MemoryError, RecursionError):
+            return 1
+
+
+def defined(code: str) -> frozenset[str]:
+    """Return the names that the program defines at the top level. The result is empty if it is not valid Python."""
+    tree = parsed(code)
+    found: set[str] = set()
+    for node in tree.body if tree else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        else:
+            targets = node.targets if isinstance(node, ast.Assign) else [node]
+            parts = (part for target in targets for part in ast.walk(target))
+            found |= {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return frozenset(found)
+
+
+def visible_text(text: str) -> str:
+    r"""Return the text after the model's reasoning, with line endings normalized to `\n`."""
+    return without_reasoning(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
+
+
+def find(text: str, wanted: Sequence[str]) -> AnswerProgram | None:
+    """Return the first program that defines all `wanted` names, or else the first valid one, or None."""
+    names, first, seen = set(wanted), None, {""}
+    for program in _candidates(visible_text(text)):
+        if program.code in seen or not program.code.strip() or not parsed(program.code):
+            continue
+        if names <= defined(program.code):
+            return program
+        first = first or program
+        seen.add(program.code)
+    return first
+
+
+def fenced(text: str) -> list[list[str]]:
+    """Return one or two groups of blocks: those marked as Python, and these with those that name no language."""
+    found = blocks(text, lambda code: parsed(code) is not None)
+    named = [block.code for block in found if _PYTHON.fullmatch(block.language)]
+    possible = [block.code for block in found if not block.language or _PYTHON.fullmatch(block.language)]
+    return [group for group in (named, possible) if group][: 1 if named == possible else 2]
+
+
+def joined(pieces: Iterable[str]) -> str:
+    """Join the pieces into one program, with `from __future__` imports at the top."""
+    code = "\n".join(pieces)
+    future = "".join(_FUTURE.findall(code))
+    return future + _FUTURE.sub("\n", code) if future else code
+
+
+def _candidates(text: str) -> Iterator[AnswerProgram]:
+    for group in fenced(text):
+        readable = [python for code in group if (python := _readable(code)) is not None]
+        method = "fenced blocks that are Python" if len(readable) < len(group) else "fenced blocks"
+        yield AnswerProgram(joined(readable), method if len(group) > 1 else "fenced block")
+        for python in reversed(readable):  # joined, they may be too long to be parsed
+            yield AnswerProgram(python, "one of the fenced blocks")
+    marked = _AFTER_BEGIN.search(text)
+    plain = clean((marked.group(1) if marked else text).partition("[DONE]")[0].partition("\n```")[0])
+    yield AnswerProgram(plain, "text between [BEGIN] and [DONE]" if marked else "text")
+    yield from shortened(plain)
+    for first in islice(_FIRST.finditer(plain), _MAX_BEGINNINGS):
+        rest = plain[first.start() :]
+        yield AnswerProgram(rest, "text from its first definition")
+        yield from shortened(rest)
+    if indented := _INDENTED.search(plain):
+        yield AnswerProgram(textwrap.dedent(indented.group()), "indented text")
+
+
+def _readable(code: str) -> str | None:
+    """Make `code` valid: normalize spaces, remove notebook commands, or shorten it. Return None if it stays invalid."""
+    for version in (code, cleaned := clean(code), cleaned := _CONSOLE_LINE.sub("", cleaned)):
+        if parsed(version):
+            return version
+    return next((program.code for program in shortened(cleaned) if program.code.strip() and parsed(program.code)), None)
+
+
+def clean(code: str) -> str:
+    """Replace Unicode spaces with ordinary ones and remove zero-width characters, unless `code` is already valid."""
+    return code if parsed(code) else _SPACES.sub(" ", _ZERO_WIDTH.sub("", code))
+
+
+def shortened(text: str, before: str = "") -> Iterator[AnswerProgram]:
+    """Yield shorter and shorter beginnings of `text`, each cut before the top-level statement with a syntax error.
+
+    This removes incomplete statements, and text that a base model generates after its answer. `before` is the code that
+    precedes `text`.
+    """
+    above = before.count("\n")
+    for _ in range(_MAX_CUTS):
+        error_line = _tree_or_line(before + text)
+        if not isinstance(error_line, int):
+            return
+        lines = text.splitlines(keepends=True)
+        starts = [
+            number
+            for number, line in enumerate(lines[: max(error_line - above, 0)])
+            if number and line.strip() and not line[0].isspace()
+        ]
+        if not starts:
+            return
+        text = "".join(lines[: starts[-1]])
+        yield AnswerProgram(text, "text up to where it stops being Python")
+
+
+_MAX_BLOCKS = 50
+"""Maximum number of blocks to keep. The last ones are kept, because the answer is at the end of the text."""
+_MAX_ENDS = 8
+"""Maximum number of closing fences to try for a block. There may be several, because a docstring can contain fences."""
+_OPENING = re.compile(r"^[ \t>]*+(`{3,}+|~{3,}+)[ \t]*+\{?\.?([\w+#.-]*+)[^\n`]*+\n", re.MULTILINE)
+_PYTHON = re.compile(r"(?:i?python|py)[\d.]*")
+_QUOTES = ('"""', "'''")
+_QUOTED = re.compile(r"^[ \t]*> ?", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    code: str
+    language: str
+    """Language from the opening fence, or an empty string if it does not name one."""
+
+
+def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
+    """Return the fenced code blocks (``` or ~~~) in order, including nested ones and those in lists and quotes. An
+    unclosed block extends to the end of the text.
+
+    A block ends at the first closing fence before which `is_complete` accepts the code. If there is no such fence, it
+    ends at the first closing fence.
+    """
+    found, position = deque[Block](maxlen=_MAX_BLOCKS), 0
+    while opening := _OPENING.search(text, position):
+        ends = list(_ends(text, opening))
+        code, position = next(((code, end) for code, end in ends if is_complete(code)), ends[0])
+        found.append(Block(code, opening.group(2).lower()))
+    return list(found)
+
+
+def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
+    """Yield possible contents with their ends: up to a fence on its own line, then to one that ends a line of code."""
+    begin, fence = opening.end(), re.escape(opening.group(1))
+    quoted = ">" in opening.group().partition(opening.group(1))[0]
+    own_line, last_line = (re.compile(rf"{before}{fence}[`~]*[ \t]*$", re.MULTILINE) for before in ("^[ \\t>]*+", ""))
+    first = text_end = len(text)
+    for number, closing in enumerate(islice(own_line.finditer(text, begin), _MAX_ENDS)):
+        code = text[begin : closing.start()]
+        if number == 0:
+            first = closing.start()
+        elif not any(text.count(quotes, begin, first) % 2 for quotes in _QUOTES):
+            break
+        yield _stripped(code, quoted), closing.end()
+    if trailing := last_line.search(text, begin, first):
+        yield _stripped(text[begin : trailing.start()], quoted), trailing.end()
+    if first == text_end:
+        yield _stripped(text[begin:], quoted), text_end
+
+
+def _stripped(code: str, quoted: bool) -> str:
+    """Remove Markdown's `>` quote markers if `quoted`, and the common indentation."""
+    code = _QUOTED.sub("", code) if quoted else code
+    return textwrap.dedent(code) if code.lstrip("\n")[:1].isspace() else code

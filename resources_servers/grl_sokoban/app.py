@@ -23,9 +23,8 @@ from rollyard.resources_servers.base import (
 from rollyard.resources_servers.checks import Integer
 from rollyard.resources_servers.grl_sokoban.game import BOX, STEP_COST, Game, Room, parse_action
 from rollyard.resources_servers.grl_sokoban.observation import View
-from rollyard.resources_servers.grl_sokoban.settings import ShapingSettings, SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import UnsolvableRoom, fewest_moves, is_deadlocked
-from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
+from rollyard.resources_servers.grl_sokoban.task import ShapingSettings, SokobanSettings, puzzle_of, read_task
 
 
 class GameEpisode:

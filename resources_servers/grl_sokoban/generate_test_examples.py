@@ -1,25 +1,37 @@
-"""Write feasible, distinct and labelled Sokoban task rows. With --compat, write the rows of the public dataset."""
+"""Write Sokoban task rows: feasible, distinct and labelled rooms from seeds or, with --input, from level files.
+
+Level files have the format .xsb or that of Boxoban's .txt. With --compat, the rows are those of the public dataset.
+"""
 
 import argparse
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import count, islice
+from pathlib import Path
 from random import Random
+from typing import NamedTuple, get_args
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_file import check_output
-from rollyard.records.script import ScriptParser, positive, run_script
-from rollyard.resources_servers.grl_sokoban.game import canonical_board
-from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
-from rollyard.resources_servers.grl_sokoban.solver import solve
+from rollyard.records.script import ScriptParser, not_negative, positive, run_script
+from rollyard.resources_servers.base import BadTask
+from rollyard.resources_servers.grl_sokoban.game import BOX, Room, canonical_board
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, counted, generate
+from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, levels_of
+from rollyard.resources_servers.grl_sokoban.observation import Observation
+from rollyard.resources_servers.grl_sokoban.solver import MAX_STATES, UnsolvableRoom, solve
 from rollyard.resources_servers.grl_sokoban.task_rows import (
+    BANDS,
+    EASY_UP_TO,
+    MEDIUM_UP_TO,
+    NO_LIMIT,
     PromptBuilder,
     Row,
     RowSelection,
-    add_output,
-    add_selection_options,
-    prompt_builder_from_options,
+    Split,
+    puzzle_of_board,
+    puzzles_of,
     row,
-    selection_from_options,
     write,
 )
 
@@ -28,6 +40,18 @@ BOXES = (1, 1, 1, 1, 1, 2, 2, 3)
 PUBLIC_ROWS = 500
 DRAWS_A_ROW = 500
 """Number of room specifications tried per requested row before the filters are considered too narrow."""
+
+
+class Candidate(NamedTuple):
+    """A room that becomes rows if it is selected."""
+
+    keys: Row
+    """The fields of the row that determine the room."""
+    room: Room
+    puzzle: str
+    """The same for rooms of which only the first is used."""
+    name: str = ""
+    """The level, for error messages."""
 
 
 def tuples(seed: int) -> Iterator[RoomSpec]:
@@ -40,33 +64,6 @@ def tuples(seed: int) -> Iterator[RoomSpec]:
         yield RoomSpec(room_seed % 2**32, (rows, cols), 1 if boxes >= rows * cols // 3 else boxes)
 
 
-def labelled(
-    seed: int, wanted: int, selection: RowSelection | None = None, prompts: PromptBuilder | None = None
-) -> Iterator[Row]:
-    """Yield up to `wanted` labelled rows that `selection` accepts.
-
-    Only rooms that their first seed yields are used, because the reference can generate these too. No room is a
-    rotation or reflection of another one, unless `selection` requests the symmetric variants.
-    """
-    selection = selection or RowSelection()
-    streams, seen, made = Streams(), set[str](), 0
-    for spec in islice(tuples(seed), wanted * DRAWS_A_ROW):
-        try:
-            room = generate(spec, streams)
-        except InfeasibleRoom:
-            continue
-        puzzle = canonical_board(room.board())
-        if room.tries > 1 or puzzle in seen:
-            continue
-        seen.add(puzzle)
-        if (solution := solve(room)) and selection.accepts(room, solution):
-            for symmetry in selection.images(room):
-                made += 1
-                yield row(made, keys(spec), solution, symmetry, prompts)
-                if made == wanted:
-                    return
-
-
 def keys(spec: RoomSpec) -> Row:
     return {"seed": spec.seed, "dim_room": list(spec.dim_room), "num_boxes": spec.num_boxes}
 
@@ -76,36 +73,140 @@ def compat(seed: int, wanted: int) -> Iterator[Row]:
     return (row(index + 1, keys(spec)) for index, spec in enumerate(islice(tuples(seed), wanted)))
 
 
+def seeded_rooms(seed: int, draws: int | None = None) -> Iterator[Candidate]:
+    """Yield the rooms that their first seed yields, because the reference can generate these too."""
+    streams = Streams()
+    for spec in islice(tuples(seed), draws):
+        try:
+            room = generate(spec, streams)
+        except InfeasibleRoom:
+            continue
+        if room.tries == 1:
+            yield Candidate(keys(spec), room, canonical_board(room.board()))
+
+
+def level_rooms(options: argparse.Namespace, skipped: Counter[str]) -> Iterator[Candidate]:
+    """Yield the rooms of the level files. Raises InvalidLevel for an invalid level, OSError for an unreadable file."""
+    folder = options.levels_folder and options.levels_folder.resolve()
+    for path in options.input:
+        levels = levels_of(path)
+        if not levels:
+            raise InvalidLevel(f"{path} contains no levels; expected lines of the symbols # space . $ * @ +")
+        for level in levels:
+            room = level.room()
+            boxes = room.state.count(BOX)
+            if max(room.rows, room.cols) > options.max_rows:
+                skipped[f"more than {options.max_rows} rows or columns"] += 1
+                continue
+            if not options.min_boxes <= boxes <= options.max_boxes:
+                skipped[counted(boxes)] += 1
+                continue
+            keys: Row = {"level": room.board(), "source": f"{level.file}, level {level.index}"}
+            if folder:
+                file = path.resolve().relative_to(folder).as_posix()
+                keys = {"level_file": file, "level_index": level.index}
+            yield Candidate(keys, room, puzzle_of_board(room.board()), level.name)
+
+
+def labelled(
+    candidates: Iterable[Candidate],
+    selection: RowSelection | None = None,
+    prompts: PromptBuilder | None = None,
+    *,
+    skipped: Counter[str] | None = None,
+    most_states: int = MAX_STATES,
+) -> Iterator[Row]:
+    """Yield the rows of the candidates that `selection` accepts, with labels, and count the others in `skipped`.
+
+    No room is a rotation or reflection of another one, unless `selection` requests the symmetric variants. Raises
+    InvalidLevel for a room without a solution.
+    """
+    selection, skipped = selection or RowSelection(), Counter() if skipped is None else skipped
+    seen, made = set[str](), count(1)
+    for keys, room, puzzle, name in candidates:
+        if puzzle in seen:
+            skipped["the same puzzle as an earlier one"] += 1
+            continue
+        seen.add(puzzle)
+        try:
+            solution = solve(room, most_states)
+        except UnsolvableRoom as error:
+            raise InvalidLevel(f"{name}: {error}") from error
+        if reason := selection.refusal(room, solution):
+            skipped[reason] += 1
+        else:
+            yield from (row(next(made), keys, solution, image, prompts) for image in selection.images(room))
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Write the rows. Raises OperatorError if too few rooms pass the filters."""
-    options, selection = _options(arguments)
-    check_output(options.output, options.apart_from)
-    if options.compat:
-        rows = list(compat(options.seed, options.num_examples or PUBLIC_ROWS))
+    """Write the rows. Raises OperatorError if too few rooms pass the filters, or if a level is invalid."""
+    options, selection, prompts = _options(arguments)
+    check_output(options.output, [*options.apart_from, *options.input])
+    skipped: Counter[str] = Counter()
+    wanted = options.num_examples or (None if options.input else PUBLIC_ROWS if options.compat else 200)
+    if options.input:
+        candidates = level_rooms(options, skipped)
     else:
-        wanted = options.num_examples or 200
-        rows = list(labelled(options.seed, wanted, selection, prompt_builder_from_options(options)))
-        if len(rows) < wanted:
-            found = f"only {len(rows)} of {wanted} rows found with {selection}"
-            raise OperatorError(f"{found}; request fewer rows or a wider range")
+        candidates = seeded_rooms(options.seed, (wanted or 0) * DRAWS_A_ROW)
+    made = labelled(candidates, selection, prompts, skipped=skipped, most_states=options.most_states)
+    try:
+        rows = list(compat(options.seed, wanted or 0) if options.compat else islice(made, wanted))
+    except InvalidLevel as error:
+        raise OperatorError(str(error)) from error
+    except OSError as error:
+        raise OperatorError(f"{error.filename} cannot be read: {error.strerror}; expected a level file") from error
+    reasons = "".join(f"\n  skipped {number}: {reason}" for reason, number in skipped.items())
+    if len(rows) < (1 if options.input else wanted or 0):
+        found = f"only {len(rows)} of {wanted or 'all'} rows found"
+        raise OperatorError(f"{found}: request fewer, or relax the filters{reasons}")
     write(rows, options.output)
-    print(f"{len(rows)} rows -> {options.output}")
+    print(f"{len(rows)} rows -> {options.output}{reasons if options.input else ''}")
 
 
-def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, RowSelection]:
-    parser = ScriptParser(description=__doc__)
-    add_output(parser)
-    parser.add_argument("--num-examples", type=positive, help="rows to write (default 200; 500 with --compat)")
-    parser.add_argument("--seed", type=int, default=42, help="seed of the random row parameters (default 42)")
-    add_selection_options(parser)
-    parser.add_argument(
-        "--compat", action="store_true", help="write the public dataset's rows, unfiltered and without labels"
-    )
+def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, RowSelection, PromptBuilder]:
+    parser = ScriptParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    add = parser.add_argument
+    add("--output", type=Path, required=True, help="the JSONL file to write")
+    add("--num-examples", type=positive, help="rows to write; without it 200, 500 with --compat, or all levels")
+    add("--seed", type=int, default=42, help="seed of the random row parameters")
+    add("--compat", action="store_true", help="write the public dataset's rows, unfiltered and without labels")
+    add("--min-moves", type=not_negative, default=1, help="minimum optimal moves")
+    add("--max-moves", type=not_negative, default=NO_LIMIT, help="maximum optimal moves")
+    bands = f"by optimal moves: easy up to {EASY_UP_TO}, medium up to {MEDIUM_UP_TO}, hard beyond"
+    add("--difficulty", nargs="+", choices=BANDS, default=BANDS, help=bands)
+    add("--split", choices=get_args(Split), help="write only rooms of this split; a room's split never changes")
+    add("--test-share", type=float, default=0.1, help="share of rooms in the test split")
+    add("--apart-from", type=Path, nargs="+", default=(), help="files of task rows whose puzzles are excluded")
+    add("--symmetries", action="store_true", help="write all rotations and reflections of each room")
+    described = "the server's setting `observations`, which the prompt describes"
+    add("--observations", nargs="+", choices=get_args(Observation), default=("text",), help=described)
+    add("--undo", action="store_true", help="offer the tool undo, for a server with undo: true")
+    add("--input", type=Path, nargs="+", default=(), help="level files, instead of rooms from seeds")
+    add("--max-rows", type=positive, default=10, help="maximum rows and columns of a level")
+    add("--min-boxes", type=positive, default=1, help="minimum number of boxes in a level")
+    add("--max-boxes", type=positive, default=4, help="maximum number of boxes in a level")
+    add("--most-states", type=positive, default=MAX_STATES, help="maximum positions per search for the optimum")
+    add("--levels-folder", type=Path, help="write the levels' files relative to this folder, instead of boards")
     options = parser.parse_args(arguments)
-    selection = selection_from_options(parser, options)
-    if options.compat and (selection != RowSelection() or prompt_builder_from_options(options) != PromptBuilder()):
-        parser.error("--compat writes the public rows unchanged; drop the filters, --observations and --undo")
-    return options, selection
+    for least, most in (("min_moves", "max_moves"), ("min_boxes", "max_boxes")):
+        if (low := getattr(options, least)) > (high := getattr(options, most)):
+            parser.error(f"--{least} {low} exceeds --{most} {high}".replace("_", "-"))
+    if not 0 <= options.test_share <= 1:
+        parser.error(f"--test-share is {options.test_share}; expected a number from 0 to 1")
+    if options.levels_folder:
+        for path in options.input:
+            if not path.resolve().is_relative_to(options.levels_folder.resolve()):
+                parser.error(f"{path} is not in --levels-folder {options.levels_folder}")
+    try:
+        apart = frozenset[str]().union(*map(puzzles_of, options.apart_from))
+    except (BadTask, OperatorError) as error:
+        parser.error(f"--apart-from: {error}")
+    given = {name: getattr(options, name) for name in ("min_moves", "max_moves", "split", "test_share", "symmetries")}
+    selection = RowSelection(**given, bands=tuple(options.difficulty), apart=apart)
+    prompts = PromptBuilder(tuple(options.observations), options.undo)
+    if options.compat and (selection != RowSelection() or prompts != PromptBuilder() or options.input):
+        parser.error("--compat writes the public rows unchanged; drop the filters, --input, --observations and --undo")
+    return options, selection, prompts
 
 
 if __name__ == "__main__":

@@ -36,12 +36,16 @@ class Level:
     """Number of the level's first line in the file, starting at 1."""
     text: str
 
+    @property
+    def name(self) -> str:
+        return f"{self.file}, level {self.index} (line {self.line})"
+
     def room(self) -> Room:
         """Parse the level. Raises InvalidLevel with the file, level and line in the message."""
         try:
             return read_level(self.text)
         except InvalidLevel as error:
-            raise InvalidLevel(f"{self.file}, level {self.index} (line {self.line}): {error}") from error
+            raise InvalidLevel(f"{self.name}: {error}") from error
 
 
 def levels_of(path: Path) -> tuple[Level, ...]:

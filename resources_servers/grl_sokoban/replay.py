@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import product
-from typing import Any
+from itertools import islice, product
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -18,11 +17,12 @@ from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.grl_sokoban.app import GameEpisode, GrlSokoban, read_move
 from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room, parse_action
 from rollyard.resources_servers.grl_sokoban.observation import board_in
-from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
+from rollyard.resources_servers.grl_sokoban.task import SokobanSettings
 
 UNDO = 0
 """A pseudo-move that undoes the last move that moved the player."""
+NAMES = {UP: "Up", DOWN: "Down", LEFT: "Left", RIGHT: "Right", UNDO: "Undo"}
 _SYMBOLS = frozenset("#_OX√PS")
 _LARGEST = 50
 _MAX_TEXT_LENGTH = 200_000
@@ -30,10 +30,31 @@ _MAX_TURNS = 2000
 MAX_MAGNITUDE = 1e9
 """Rewards with a larger absolute value are not shown."""
 _ACTION = re.compile(r"<action>.*?</action>", re.IGNORECASE | re.DOTALL)
+CANDIDATE_SETTINGS = (
+    SokobanSettings(undo=True, deadlock="flag", solver_states=2_000),
+    SokobanSettings(undo=True, deadlock="end", solver_states=2_000),
+)
+"""Settings to try in a replay, because a row does not record those of its episode. They differ in whether an episode
+ends when the room can no longer be solved. Their `solver_states` is low because a page shows several episodes.
+"""
+CELLS = [
+    Cell(symbol=symbol, name=name, looks=looks)
+    for symbol, name, looks in (
+        ("#", "wall", "wall"),
+        ("_", "floor", "floor"),
+        ("O", "target", "target"),
+        ("X", "box", "box"),
+        ("√", "box on a target", "box_done"),
+        ("P", "player", "player"),
+        ("S", "player on a target", "player_on_target"),
+    )
+]
+_STATES = 50_000
+_MAX_SOLVED_SIZE = 144
+"""Maximum number of cells in a room for which an optimal solution is computed."""
 
 
-@dataclass(frozen=True)
-class ReplayTurn:
+class ReplayTurn(NamedTuple):
     """The moves in one tool call or message, and the environment's response."""
 
     moves: tuple[int, ...] = ()
@@ -44,20 +65,84 @@ class ReplayTurn:
     """Index of the tool call within the episode."""
 
 
-def turns_of(row: Json) -> list[ReplayTurn]:
-    """Return the turns in order. If the prompt shows the start, the first turn contains that board and no moves."""
-    found: list[ReplayTurn] = []
-    params = mapping(row.get("responses_create_params"))
+def replay(row: Json) -> Replay | None:
+    """Replay the episode in a row; None if it is not a Sokoban episode."""
+    turns, environment = list(islice(_turns(row), _MAX_TURNS)), _environment(row)
+    boards = [turn.board for turn in turns if turn.board is not None]
+    starts: list[tuple[Room, str]] = []  # most likely first, each with a note
+    if turns and not turns[0].moves and turns[0].board is not None:
+        other = environment is not None and environment.room.board() != turns[0].board
+        note = "The row's seed yields a different room here; the recorded one is shown." if other else ""
+        starts.append((Room.parse(turns[0].board), note))
+    if environment is not None:
+        note = "" if boards else "The row contains no board; the room is created from its seed or level."
+        starts.append((environment.room, note))
+    steps = environment.max_steps if environment else 100
+    candidates = [
+        (start, note, frames)
+        for (start, note), settings in product(starts, CANDIDATE_SETTINGS)
+        if (frames := _played(start, turns, steps, settings)) is not None
+    ]
+    if not candidates:
+        return _as_recorded(turns, boards) if boards else None
+    # If moves after the end changed nothing, the boards match both settings; the verdict's `moves` decides.
+    matching = (candidate for candidate in candidates if len(candidate[2]) - 1 == row.get("moves"))
+    start, note, frames = next(matching, candidates[0])
+    best, reason = _best(start)
+    note = " ".join(filter(None, [note, reason, _rewards(row, frames, turns)]))
+    return Replay(cells=CELLS, frames=frames, optimal=best, title=_title(start), note=note)
+
+
+def _environment(row: Json) -> GrlSokoban | None:
+    """Create the environment for the row's puzzle; None if the row does not contain a valid puzzle."""
+    if "level" not in row and not ("seed" in row and {"dim_room", "num_boxes"} & row.keys()):
+        return None
+    try:
+        return GrlSokoban(row, SokobanSettings())
+    except BadTask:
+        return None
+
+
+def _turns(row: Json) -> Iterator[ReplayTurn]:
+    """Yield the turns in order. If the prompt shows the start, the first turn contains that board and no moves."""
+    given = mapping(row.get("responses_create_params")).get("input")
+    prompt = [mapping(item) for item in items(given)] or [{"content": given}]
     # The start is the last board in the prompt; earlier boards belong to examples.
-    shown = [board for item in items(params.get("input")) for board in boards_in(_text_of(mapping(item)))]
-    shown = shown or list(boards_in(params["input"] if isinstance(params.get("input"), str) else ""))
-    if shown:
-        found.append(ReplayTurn(board=shown[-1]))
-    before = sum(map(_is_call, items(params.get("input"))))
-    for turn in _played_turns(items(mapping(row.get("response")).get("output")), before):
-        if len(found) < _MAX_TURNS:
-            found.append(turn)
-    return found
+    if shown := [board for item in prompt for board in boards_in(_text_of(item.get("content")))]:
+        yield ReplayTurn(board=shown[-1])
+    calls = before = sum(map(_is_call, prompt))
+    pending: dict[str, tuple[int, tuple[int, ...]]] = {}
+    message = ""
+    for item in map(mapping, items(mapping(row.get("response")).get("output"))):
+        kind, text = str(item.get("type") or "message"), _text_of(item.get("content"))
+        if _is_call(item):
+            pending[str(item.get("call_id"))] = calls, _moves(item)
+            calls += 1
+        elif kind.endswith("_call_output"):
+            event, moves = pending.pop(str(item.get("call_id")), (None, ()))
+            yield _answered(_text_of(item.get("output")), event, moves)
+        elif kind == "message" and item.get("role") == "assistant":
+            message = text
+        elif kind == "message" and item.get("role") == "user":
+            board = next(boards_in(text), None)
+            move = read_move(message) if message else None
+            if board is not None or move is not None:
+                yield ReplayTurn(() if move is None else (move,), board)
+            message = ""
+    # The environment may not respond to the last move.
+    if (tag := _ACTION.search(message)) and calls == before and (move := read_move(tag.group())) is not None:
+        yield ReplayTurn((move,))
+
+
+def _is_call(item: Json) -> bool:
+    return str(item.get("type")).endswith("_call")
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = (mapping(part).get("text") for part in items(content))
+    return "\n".join(part for part in parts if isinstance(part, str))
 
 
 def boards_in(text: str) -> Iterator[str]:
@@ -65,20 +150,20 @@ def boards_in(text: str) -> Iterator[str]:
 
     If there is none, yield the board that the text describes by coordinates.
     """
-    if "#" not in text:
-        board = board_in(text[:_MAX_TEXT_LENGTH])
-        if board is not None and _is_room(board):
-            yield board
-        return
-    block: list[str] = []
-    for line in [*text[:_MAX_TEXT_LENGTH].split("\n"), ""]:
-        cells = line.replace(" ", "").strip()
-        if 3 <= len(cells) <= _LARGEST and _SYMBOLS.issuperset(cells):
-            block.append(cells)
-            continue
+    text = text[:_MAX_TEXT_LENGTH]
+    blocks: list[list[str]] = [[]]
+    if "#" in text:
+        for line in text.split("\n"):
+            cells = line.replace(" ", "").strip()
+            if 3 <= len(cells) <= _LARGEST and _SYMBOLS.issuperset(cells):
+                blocks[-1].append(cells)
+            elif blocks[-1]:
+                blocks.append([])
+    elif board := board_in(text):
+        blocks = [board.split("\n")]
+    for block in blocks:
         if 3 <= len(block) <= _LARGEST and _is_room("\n".join(block)):
             yield "\n".join(block)
-        block = []
 
 
 def _is_room(board: str) -> bool:
@@ -87,36 +172,6 @@ def _is_room(board: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_call(item: Any) -> bool:
-    return str(mapping(item).get("type")).endswith("_call")
-
-
-def _played_turns(output: list[Any], before: int) -> Iterator[ReplayTurn]:
-    """Yield the turns in an episode's output. `before` is the number of tool calls in the prompt."""
-    calls = before
-    pending: dict[str, tuple[int, tuple[int, ...]]] = {}
-    message = ""
-    for item in map(mapping, output):
-        kind = str(item.get("type") or "message")
-        if _is_call(item):
-            pending[str(item.get("call_id"))] = calls, _moves(item)
-            calls += 1
-        elif kind.endswith("_call_output"):
-            event, moves = pending.pop(str(item.get("call_id")), (None, ()))
-            yield _answered(item, event, moves)
-        elif kind == "message" and item.get("role") == "assistant":
-            message = _text_of(item)
-        elif kind == "message" and item.get("role") == "user":
-            board = next(boards_in(_text_of(item)), None)
-            move = read_move(message) if message else None
-            if board is not None or move is not None:
-                yield ReplayTurn(() if move is None else (move,), board)
-            message = ""
-    # The environment may not respond to the last move.
-    if (tag := _ACTION.search(message)) and calls == before and (move := read_move(tag.group())) is not None:
-        yield ReplayTurn((move,))
 
 
 def _moves(call: Json) -> tuple[int, ...]:
@@ -132,9 +187,7 @@ def _moves(call: Json) -> tuple[int, ...]:
         return ()
 
 
-def _answered(item: Json, event: int | None, moves: tuple[int, ...]) -> ReplayTurn:
-    output = item.get("output")
-    text = output if isinstance(output, str) else _text_of({"content": output})
+def _answered(text: str, event: int | None, moves: tuple[int, ...]) -> ReplayTurn:
     try:
         answer = mapping(orjson.loads(text)) if text.startswith("{") else {}
     except orjson.JSONDecodeError:
@@ -147,91 +200,7 @@ def _answered(item: Json, event: int | None, moves: tuple[int, ...]) -> ReplayTu
     return ReplayTurn(played, board, reward, total, event)
 
 
-def _text_of(item: Json) -> str:
-    content = item.get("content")
-    if isinstance(content, str):
-        return content
-    parts = (mapping(part).get("text") for part in items(content))
-    return "\n".join(part for part in parts if isinstance(part, str))
-
-
-NAMES = {UP: "Up", DOWN: "Down", LEFT: "Left", RIGHT: "Right", UNDO: "Undo"}
-CANDIDATE_SETTINGS = (
-    SokobanSettings(undo=True, deadlock="flag", solver_states=2_000),
-    SokobanSettings(undo=True, deadlock="end", solver_states=2_000),
-)
-"""Settings to try in a replay, because a row does not record those of its episode. They differ in whether an episode
-ends when the room can no longer be solved. Their `solver_states` is low because a page shows several episodes.
-"""
-CELLS = [
-    Cell(symbol="#", name="wall", looks="wall"),
-    Cell(symbol="_", name="floor", looks="floor"),
-    Cell(symbol="O", name="target", looks="target"),
-    Cell(symbol="X", name="box", looks="box"),
-    Cell(symbol="√", name="box on a target", looks="box_done"),
-    Cell(symbol="P", name="player", looks="player"),
-    Cell(symbol="S", name="player on a target", looks="player_on_target"),
-]
-_STATES = 50_000
-_MAX_SOLVED_SIZE = 144
-"""Maximum number of cells in a room for which an optimal solution is computed."""
-
-
-def replay(row: Json) -> Replay | None:
-    """Replay the episode in a row; None if it is not a Sokoban episode."""
-    turns, environment = turns_of(row), _environment(row)
-    boards = [turn.board for turn in turns if turn.board is not None]
-    if not boards and environment is None:
-        return None
-    steps = environment.max_steps if environment else 100
-    candidates = [
-        (start, note, frames)
-        for (start, note), settings in product(_starts(turns, boards, environment), CANDIDATE_SETTINGS)
-        if (frames := _played(start, turns, steps, settings)) is not None
-    ]
-    if not candidates:
-        return _as_recorded(turns, boards)
-    # If moves after the end changed nothing, the boards match both settings; the verdict's `moves` decides.
-    matching = (candidate for candidate in candidates if len(candidate[2]) - 1 == row.get("moves"))
-    start, note, frames = next(matching, candidates[0])
-    best, reason = _best(start)
-    return Replay(
-        cells=CELLS,
-        frames=frames,
-        optimal=best,
-        title=_title(start),
-        note=" ".join(filter(None, [note, reason, _rewards(row, frames, turns)])),
-    )
-
-
-def _environment(row: Json) -> GrlSokoban | None:
-    """Create the environment for the row's puzzle; None if the row does not contain a valid puzzle."""
-    if "level" not in row and not ("seed" in row and {"dim_room", "num_boxes"} & row.keys()):
-        return None
-    try:
-        return GrlSokoban(row, SokobanSettings())
-    except BadTask:
-        return None
-
-
-def _starts(turns: list[ReplayTurn], boards: list[str], environment: GrlSokoban | None) -> list[tuple[Room, str]]:
-    """Return the possible start positions of the episode, most likely first, each with a note."""
-    starts = []
-    if turns and not turns[0].moves and turns[0].board is not None:
-        other = environment is not None and environment.room.board() != turns[0].board
-        note = "The row's seed yields a different room here; the recorded one is shown." if other else ""
-        starts.append((Room.parse(turns[0].board), note))
-    if environment is not None:
-        starts.append(
-            (
-                environment.room,
-                "" if boards else "The row contains no board; the room is created from its seed or level.",
-            )
-        )
-    return starts
-
-
-def _played(start: Room, turns: list[ReplayTurn], max_steps: int, settings: SokobanSettings) -> list[Frame] | None:
+def _played(start: Room, turns: Sequence[ReplayTurn], max_steps: int, settings: SokobanSettings) -> list[Frame] | None:
     """Replay every move according to the rules; None if the result differs from the recorded boards."""
     play = GameEpisode(start, max_steps, settings)
     frames = [Frame(board=play.game.board(), total=0.0)]
@@ -241,27 +210,16 @@ def _played(start: Room, turns: list[ReplayTurn], max_steps: int, settings: Soko
             if play.over:
                 break
             reward = play.undo() if move == UNDO else play.move(move)
-            board = play.game.board()
-            frames.append(
-                Frame(
-                    board=board,
-                    move=NAMES[move],
-                    reward=reward,
-                    total=play.total_reward,
-                    event=turn.event,
-                    note=_note(play, blocked=board == frames[-1].board),
-                )
-            )
+            board, total = play.game.board(), play.total_reward
+            remarks = [
+                "blocked" if board == frames[-1].board else "",
+                "lost: can no longer be solved" if play.lost else "",
+            ]
+            note = "solved" if play.game.success else ", ".join(filter(None, remarks))
+            frames.append(Frame(board=board, move=NAMES[move], reward=reward, total=total, event=turn.event, note=note))
         if turn.board is not None and turn.board != play.game.board():
             return None
     return frames
-
-
-def _note(play: GameEpisode, *, blocked: bool) -> str:
-    if play.game.success:
-        return "solved"
-    lost = "lost: can no longer be solved" if play.lost else ""
-    return ", ".join(filter(None, ["blocked" if blocked else "", lost]))
 
 
 @lru_cache(maxsize=1024)
@@ -283,7 +241,7 @@ def _best(start: Room) -> tuple[tuple[Frame, ...], str]:
     return tuple(_played(start, [turn], len(solution.path) + 1, CANDIDATE_SETTINGS[0]) or ()), ""
 
 
-def _rewards(row: Json, frames: list[Frame], turns: list[ReplayTurn]) -> str:
+def _rewards(row: Json, frames: Sequence[Frame], turns: Sequence[ReplayTurn]) -> str:
     """Explain why the recorded rewards differ from those in the replay; empty if they do not."""
     if not turns or (recorded := turns[-1].total) is None:
         return ""
@@ -299,11 +257,9 @@ def _rewards(row: Json, frames: list[Frame], turns: list[ReplayTurn]) -> str:
     return " ".join(notes)
 
 
-def _as_recorded(turns: list[ReplayTurn], boards: list[str]) -> Replay | None:
-    """Show only the recorded boards, because the moves cannot be replayed; None if there are none."""
-    if not boards:
-        return None
-    seen = [
+def _as_recorded(turns: Sequence[ReplayTurn], boards: Sequence[str]) -> Replay:
+    """Show only the recorded boards, because the moves cannot be replayed."""
+    frames = [
         Frame(
             board=turn.board,
             move=", ".join(NAMES[move] for move in turn.moves),
@@ -314,10 +270,9 @@ def _as_recorded(turns: list[ReplayTurn], boards: list[str]) -> Replay | None:
         for turn in turns
         if turn.board is not None
     ]
-    note = "The recorded moves and boards contradict the rules; only the recorded boards are shown."
-    if turns[0].moves:
-        note = "The start was not recorded; only the recorded boards are shown."
-    return Replay(cells=CELLS, frames=seen, title=_title(Room.parse(boards[0])), note=note)
+    why = "The start was not recorded" if turns[0].moves else "The recorded moves and boards contradict the rules"
+    note = f"{why}; only the recorded boards are shown."
+    return Replay(cells=CELLS, frames=frames, title=_title(Room.parse(boards[0])), note=note)
 
 
 def _title(room: Room) -> str:

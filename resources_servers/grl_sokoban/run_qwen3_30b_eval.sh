@@ -19,4 +19,4 @@ ng_eval=$(command -v ng_eval) || {
     echo "run_qwen3_30b_eval.sh: ng_eval was not found; run make setup, or activate the environment of Rollyard" >&2
     exit 2
 }
-exec "$(dirname -- "$(readlink -f -- "$ng_eval")")/python" -P "$here/evaluation/run_evaluation.py" qwen3_30b_eval "$@"
+exec "$(dirname -- "$(readlink -f -- "$ng_eval")")/python" -P "$here/run_evaluation.py" qwen3_30b_eval "$@"

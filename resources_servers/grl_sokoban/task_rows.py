@@ -1,27 +1,21 @@
-"""Selects which rooms and which of their symmetric variants become task rows, for example by difficulty and split."""
+"""Task rows: which rooms and which of their symmetric variants become rows, and what the rows' prompts say."""
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import replace
-from rollyard.records.script import not_negative
-from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.grl_sokoban.game import Room, canonical_board
 from rollyard.resources_servers.grl_sokoban.levels import sealed
 from rollyard.resources_servers.grl_sokoban.observation import LEGEND, Observation
-from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution
-from rollyard.resources_servers.grl_sokoban.symmetry import SymmetryName, distinct
-from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
+from rollyard.resources_servers.grl_sokoban.task import SokobanSettings, SymmetryName, distinct, puzzle_of, read_task
 
 Row = dict[str, Any]
 Split = Literal["train", "test"]
@@ -43,46 +37,35 @@ class RowSelection:
 
     min_moves: int = 1
     max_moves: int = NO_LIMIT
-    bands: Iterable[Band] = BANDS
+    bands: Collection[Band] = BANDS
     split: Split | None = None
     test_share: float = 0.1
     symmetries: bool = False
     apart: frozenset[str] = frozenset()
     """Puzzles to exclude together with their symmetric variants, as returned by `puzzle_of_board`."""
 
-    @property
-    def needs_optimum(self) -> bool:
-        return (self.min_moves, self.max_moves) != (1, NO_LIMIT) or set(self.bands) != set(BANDS)
+    def refusal(self, room: Room, solution: Solution | None) -> str:
+        """Return why the room is skipped, or an empty string. `solution` is None if the optimum is unknown."""
+        if solution is None:
+            narrow = (self.min_moves, self.max_moves) != (1, NO_LIMIT) or set(self.bands) != set(BANDS)
+            return "unknown optimum" if narrow else self._other_refusal(room)
+        if not self.min_moves <= solution.moves <= self.max_moves:
+            upper = "or more" if self.max_moves == NO_LIMIT else f"to {self.max_moves}"
+            return f"not {self.min_moves} {upper} optimal moves"
+        if difficulty(solution.moves) not in self.bands:
+            return f"not difficulty {' or '.join(self.bands)}"
+        return self._other_refusal(room)
 
-    def accepts(self, room: Room, solution: Solution | None) -> bool:
-        """Return whether the room meets the criteria. `solution` is None if the optimum is unknown."""
-        if solution is None and self.needs_optimum:
-            return False
-        if solution is not None:
-            moves = solution.moves
-            if not self.min_moves <= moves <= self.max_moves or difficulty(moves) not in self.bands:
-                return False
+    def _other_refusal(self, room: Room) -> str:
         if self.apart and puzzle_of_board(room.board()) in self.apart:
-            return False
-        return self.split is None or split_of(room, self.test_share) == self.split
+            return f"one of {len(self.apart)} excluded puzzles"
+        if self.split is not None and split_of(room, self.test_share) != self.split:
+            return f"not in the split {self.split} at a test share of {self.test_share:g}"
+        return ""
 
     def images(self, room: Room) -> list[SymmetryName]:
         """Return the names of the room's symmetric variants that become rows."""
         return [name for name, _ in distinct(room)] if self.symmetries else ["same"]
-
-    def __str__(self) -> str:
-        words: list[str] = []
-        if self.max_moves != NO_LIMIT:
-            words.append(f"{self.min_moves} to {self.max_moves} optimal moves")
-        elif self.min_moves > 1:
-            words.append(f"{self.min_moves} optimal moves or more")
-        if set(self.bands) != set(BANDS):
-            words.append(f"difficulty {' or '.join(self.bands)}")
-        if self.split is not None:
-            words.append(f"split {self.split} at a test share of {self.test_share:g}")
-        if self.apart:
-            words.append(f"none of {len(self.apart)} excluded puzzles")
-        return ", ".join(words) or "any optimum"
 
 
 def puzzles_of(path: Path) -> frozenset[str]:
@@ -93,51 +76,6 @@ def puzzles_of(path: Path) -> frozenset[str]:
     # No limits, because the rows may be for a server with larger limits. No search, because only boards are needed.
     no_limits = SokobanSettings(max_rows=NO_LIMIT, max_boxes=NO_LIMIT, max_search_depth=NO_LIMIT, solver_states=1)
     return frozenset(puzzle_of_board(puzzle_of(read_task(row), no_limits).room.board()) for row in read_rows(path))
-
-
-def add_selection_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--min-moves", type=not_negative, default=1, help="minimum optimal moves (default 1)")
-    parser.add_argument("--max-moves", type=not_negative, default=NO_LIMIT, help="maximum optimal moves (default any)")
-    parser.add_argument(
-        "--difficulty",
-        nargs="+",
-        choices=BANDS,
-        default=BANDS,
-        help=f"by optimal moves: easy up to {EASY_UP_TO}, medium up to {MEDIUM_UP_TO}, hard beyond (default all)",
-    )
-    parser.add_argument(
-        "--split", choices=get_args(Split), help="write only rooms of this split; a room's split never changes"
-    )
-    parser.add_argument("--test-share", type=float, default=0.1, help="share of rooms in the test split (default 0.1)")
-    parser.add_argument(
-        "--apart-from",
-        type=Path,
-        nargs="+",
-        default=(),
-        help="files of task rows whose puzzles are excluded",
-    )
-    parser.add_argument("--symmetries", action="store_true", help="write all rotations and reflections of each room")
-
-
-def selection_from_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> RowSelection:
-    """Build the selection from the command-line options. Exits with an error message if they are invalid."""
-    if options.min_moves > options.max_moves:
-        parser.error(f"--min-moves {options.min_moves} exceeds --max-moves {options.max_moves}")
-    if not 0 <= options.test_share <= 1:
-        parser.error(f"--test-share is {options.test_share}; expected a number from 0 to 1")
-    try:
-        apart = frozenset[str]().union(*map(puzzles_of, options.apart_from))
-    except (BadTask, OperatorError) as error:
-        parser.error(f"--apart-from: {error}")
-    return RowSelection(
-        options.min_moves,
-        options.max_moves,
-        tuple(options.difficulty),
-        options.split,
-        options.test_share,
-        options.symmetries,
-        apart,
-    )
 
 
 def puzzle_of_board(board: str) -> str:
@@ -179,22 +117,6 @@ def row(
     return {"level_id": level_id, **room, **image, **labels, "responses_create_params": params}
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
-    parser.add_argument(
-        "--observations",
-        nargs="+",
-        choices=get_args(Observation),
-        default=("text",),
-        help="the server's setting `observations`, which the prompt describes (default text)",
-    )
-    parser.add_argument("--undo", action="store_true", help="offer the tool undo, for a server with undo: true")
-
-
-def prompt_builder_from_options(options: argparse.Namespace) -> PromptBuilder:
-    return PromptBuilder(tuple(options.observations), options.undo)
-
-
 def write(rows: Iterable[Row], output: Path) -> None:
     """Write the rows as JSON Lines, atomically. Raises RunError if they cannot be written."""
     replace(output, "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in rows).encode())
@@ -226,6 +148,34 @@ Solve this Sokoban puzzle. Start by calling `step` with an empty list to see the
 all boxes are on targets. Finish with a short answer that says whether the puzzle is solved."""
 
 
+def _tool(name: str, description: str, argument: str, schema: dict[str, Any]) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": {argument: schema},
+        "required": [argument],
+        "additionalProperties": False,
+    }
+    return {"type": "function", "name": name, "description": description, "strict": True, "parameters": parameters}
+
+
+_STEP_TOOL = _tool(
+    "step",
+    "Play moves in order and return the board after them. An empty list only shows the board.",
+    "actions",
+    {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": 'Moves to play in order, each "Up", "Down", "Left" or "Right"; may be empty.',
+    },
+)
+_UNDO_TOOL = _tool(
+    "undo",
+    "Take back the last moves and return the board before them.",
+    "moves",
+    {"type": "integer", "description": "How many of the last moves to take back, 1 or more."},
+)
+
+
 @dataclass(frozen=True)
 class PromptBuilder:
     observations: tuple[Observation, ...] = ("text",)
@@ -235,34 +185,4 @@ class PromptBuilder:
         legend = "\n".join(text for kind, text in _LEGENDS.items() if kind in self.observations)
         parts = ["You are playing Sokoban. " + legend, _RULES, _STEP, *([_UNDO] if self.undo else [])]
         messages = [{"role": "developer", "content": "\n".join(parts)}, {"role": "user", "content": _USER}]
-        return {"input": messages, "tools": [_step_tool(), *([_undo_tool()] if self.undo else [])]}
-
-
-def _step_tool() -> dict[str, Any]:
-    actions = {
-        "type": "array",
-        "items": {"type": "string"},
-        "description": 'Moves to play in order, each "Up", "Down", "Left" or "Right"; may be empty.',
-    }
-    description = "Play moves in order and return the board after them. An empty list only shows the board."
-    return _tool("step", description, {"actions": actions})
-
-
-def _undo_tool() -> dict[str, Any]:
-    moves = {"type": "integer", "description": "How many of the last moves to take back, 1 or more."}
-    return _tool("undo", "Take back the last moves and return the board before them.", {"moves": moves})
-
-
-def _tool(name: str, description: str, properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "name": name,
-        "description": description,
-        "strict": True,
-        "parameters": {
-            "type": "object",
-            "properties": properties,
-            "required": list(properties),
-            "additionalProperties": False,
-        },
-    }
+        return {"input": messages, "tools": [_STEP_TOOL, *([_UNDO_TOOL] if self.undo else [])]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -11,9 +10,9 @@ import orjson
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import replace
-from rollyard.records.script import EXIT_DONE, not_negative, run_foreground, run_script
+from rollyard.records.script import EXIT_DONE, run_foreground, run_script
 from rollyard.records.types import Json
-from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
+from rollyard.resources_servers.dataset_sources import PrepareParser, prepare, read_rows
 from rollyard.resources_servers.gsm8k.app import ANSWER_FORMS, SYSTEM, create_params, gold_number
 from rollyard.services.datasets.splits import SplitSelection
 
@@ -23,21 +22,10 @@ TRAIN = SplitSelection(default_split="train", default_subset="main")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = source_options(__doc__)
-    parser.add_argument("--split", help="split to read, or all (default test)")
-    parser.add_argument("--form", choices=tuple(ANSWER_FORMS), default="chat", help="prompt format (default chat)")
-    parser.add_argument(
-        "--shots", type=not_negative, help="few-shot examples (default: 8 for lm_eval_cot, otherwise 0)"
-    )
-    parser.add_argument("--shots-from", type=Path, help="GSM8K rows to sample the examples from (lm_eval: train split)")
-    parser.add_argument("--seed", type=int, default=42, help="sampling seed, like lm_eval's --seed (default 42)")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt for --form chat; may be empty")
+    parser = PrepareParser(__doc__, forms=tuple(ANSWER_FORMS), system=SYSTEM, split="test")
+    parser.add_shots({"lm_eval_cot": 8}, sampled=True)
     options = parser.parse_args(arguments)
-    count = options.shots if options.shots is not None else 8 if options.form == "lm_eval_cot" else 0
-    if options.form == "chat" and count:
-        parser.error("--shots requires --form lm_eval or lm_eval_cot")
-    if options.form == "lm_eval" and count and not options.shots_from:
-        parser.error("--shots with --form lm_eval requires --shots-from with the rows to sample from")
+    count = parser.shots(options, ("lm_eval_cot",))
     try:
         pool = [(row["question"], row["answer"]) for row in read_rows(options.shots_from or SHOTS, TRAIN)]
     except (OperatorError, KeyError) as error:
@@ -59,13 +47,13 @@ def main(arguments: list[str] | None = None) -> None:
             "responses_create_params": create_params(options.form, row["question"], shots, options.system_prompt),
         }
 
-    selection = SplitSelection(options.split, options.subset, default_split="test", default_subset="main")
-    prepare(options, Hub("openai/gsm8k"), selection, make)
+    prepare(options, "openai/gsm8k", make, split="test", subset="main")
 
 
 def prepare_rows(rows: Path, *, split: str, system_prompt: str, limit: int | None, local: Path | None) -> int:
     """Write the rows unless a run with the same options did (it may continue offline). Returns the exit status."""
-    selection = _selection(split, system_prompt, limit, local)
+    selection = ["--split", split, "--system-prompt", system_prompt]
+    selection += [*(["--limit", str(limit)] if limit else []), *(["--local", str(local)] if local else [])]
     record, wanted = rows.with_name(f"{rows.stem}_options.json"), orjson.dumps(selection)
     if not local and rows.is_file() and record.is_file() and record.read_bytes() == wanted:
         print(f"{rows} is kept, because it was written with the same options")
@@ -76,12 +64,6 @@ def prepare_rows(rows: Path, *, split: str, system_prompt: str, limit: int | Non
     if status == EXIT_DONE:
         replace(record, wanted)
     return status
-
-
-def _selection(split: str, system_prompt: str, limit: int | None, local: Path | None) -> Sequence[str]:
-    selection = ["--split", split, "--system-prompt", system_prompt]
-    selection += ["--limit", str(limit)] if limit else []
-    return [*selection, "--local", str(local)] if local else selection
 
 
 if __name__ == "__main__":

@@ -2,35 +2,22 @@
 
 from rollyard.records.script import run_script
 from rollyard.records.types import Json
-from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
-from rollyard.resources_servers.humaneval.app import FORMS, SYSTEM, create_params
-from rollyard.services.datasets.splits import SplitSelection
+from rollyard.resources_servers.dataset_sources import PrepareParser, prepare
+from rollyard.resources_servers.humaneval.app import FORMS, SYSTEM, HumanEvalTask, create_params
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = source_options(__doc__)
-    parser.add_argument("--form", choices=FORMS, default="chat", help="prompt format (default chat)")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt for --form chat; may be empty")
-    parser.add_argument("--split", help="split to read, or all, if the dataset has several")
-    options = parser.parse_args(arguments)
+    options = PrepareParser(__doc__, forms=FORMS, system=SYSTEM, split="test").parse_args(arguments)
 
     def make(number: int, row: Json) -> Json:
         return {
             "id": row["task_id"],
-            "task_id": row["task_id"],
-            "prompt": row["prompt"],
-            "entry_point": row["entry_point"],
-            "test": row["test"],
+            **{name: row[name] for name in ("task_id", *HumanEvalTask.model_fields)},
             "form": options.form,
             "responses_create_params": create_params(options.form, row["prompt"], options.system_prompt),
         }
 
-    prepare(
-        options,
-        Hub("openai/openai_humaneval"),
-        SplitSelection(options.split, options.subset, default_split="test", default_subset="openai_humaneval"),
-        make,
-    )
+    prepare(options, "openai/openai_humaneval", make, split="test", subset="openai_humaneval")
 
 
 if __name__ == "__main__":

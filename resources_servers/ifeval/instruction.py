@@ -1,31 +1,20 @@
-"""The verifiable instructions of IFEval: each checks whether a text follows it."""
+"""The verifiable instructions of IFEval: each is a function that checks whether a text follows it."""
 
 from __future__ import annotations
 
+import inspect
 import json
-import operator
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, NoReturn, get_type_hints
 from unicodedata import category
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from rollyard.resources_servers.ifeval.sentences import sentence_count
-
-Relation = Literal["at least", "less than"]
-_HOLDS: dict[Relation, Callable[[int, int], bool]] = {"at least": operator.ge, "less than": operator.lt}
 
 
 def _no_bool(value: Any) -> Any:
@@ -40,50 +29,90 @@ def _not_blank(text: str) -> str:
     return text
 
 
+def _is_supported(language: str) -> str:
+    if language not in LANGUAGES:
+        expected = f"a language code that langdetect supports: {', '.join(LANGUAGES)}"
+        raise ValueError(f"found {language!r}; expected {expected}")
+    return language
+
+
+Relation = Literal["at least", "less than"]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 """A non-negative integer. 3.0 is accepted as 3, because tables that have a column for every argument turn integers into
 floats."""
+Number = Annotated[Count, Field(ge=1)]
 Phrase = Annotated[str, AfterValidator(_not_blank)]
 """Text to search for. It must not be blank, because every text would contain it."""
+Phrases = Annotated[list[Phrase], Field(min_length=1)]
+Letter = Annotated[str, Field(min_length=1, max_length=1)]
+Language = Annotated[str, AfterValidator(_is_supported)]
+Check = Callable[..., bool]
 
 
-class Instruction(BaseModel):
-    """An instruction. Its fields are the row's `kwargs`; each docstring says when a response follows it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
+@dataclass(frozen=True)
+class Instruction:
+    check: Check
+    arguments: Mapping[str, Any]
 
     def followed(self, text: str) -> bool:
         """Return whether `text` follows the instruction. Blank text never does."""
-        return bool(text.strip()) and self._holds(text)
-
-    def _holds(self, text: str) -> bool:
-        raise NotImplementedError
+        return bool(text.strip()) and self.check(text, **self.arguments)
 
 
-def counted(found: int, relation: Relation, number: int) -> bool:
-    """Return whether the count `found` is at least `number` or less than `number`, depending on `relation`."""
-    return _HOLDS[relation](found, number)
+class InstructionKinds(dict[str, tuple[Check, type[BaseModel], tuple[str, str] | None]]):
+    """Checks by the name that rows use for them. A check takes the text and, as fields of the row, its arguments."""
 
+    def add(self, name: str, *, at_most: tuple[str, str] | None = None, **fields: str) -> Callable[[Check], Check]:
+        """Add the decorated check. `at_most`: an argument, and another one that it must not exceed. `fields`: the
+        row's name of an argument, if it has another one.
+        """
 
-def read(kind: str, instruction_type: type[Instruction], arguments: Any) -> Instruction:
-    """Build an instruction from the row's arguments. Raises ValueError, whose message starts with `kind`."""
-    if not isinstance(arguments, Mapping | None):
-        raise ValueError(f"{kind}: kwargs are {shown(arguments)}; expected an object")
-    try:
-        # Tabular datasets contain the arguments of all instructions, with null for the unused ones.
-        return instruction_type.model_validate(
-            {key: value for key, value in (arguments or {}).items() if value is not None}
-        )
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        found = "" if first["type"] in ("missing", "value_error") else f", found {shown(first['input'])}"
-        message = first["msg"].removeprefix("Value error, ") + found
-        raise ValueError(": ".join([kind, *map(str, first["loc"]), message])) from error
+        def add(check: Check) -> Check:
+            hints = get_type_hints(check, include_extras=True)
+            _, *arguments = inspect.signature(check).parameters
+            found: Any = {each: (hints[each], Field(validation_alias=fields.get(each, each))) for each in arguments}
+            self[name] = check, create_model(name, __config__=ConfigDict(extra="ignore"), **found), at_most
+            return check
+
+        return add
+
+    def read(self, name: str, arguments: Any) -> Instruction:
+        """Build an instruction from the row's arguments. Raises ValueError, whose message starts with `name`."""
+        if not isinstance(arguments, Mapping | None):
+            raise ValueError(f"{name}: kwargs are {shown(arguments)}; expected an object")
+        check, model, at_most = self[name]
+        try:
+            # Tabular datasets contain the arguments of all instructions, with null for the unused ones.
+            given = {key: value for key, value in (arguments or {}).items() if value is not None}
+            found = dict(model.model_validate(given))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            value = "" if first["type"] in ("missing", "value_error") else f", found {shown(first['input'])}"
+            message = first["msg"].removeprefix("Value error, ") + value
+            raise ValueError(": ".join([name, *map(str, first["loc"]), message])) from error
+        if at_most and found[at_most[0]] > found[at_most[1]]:
+            small, large = (f"{model.model_fields[each].validation_alias} is" for each in at_most)
+            raise ValueError(f"{name}: {small} {found[at_most[0]]}, but {large} only {found[at_most[1]]}")
+        return Instruction(check, found)
 
 
 def shown(value: Any) -> str:
     """Format a value from a row for an error message, in at most 80 characters."""
     return repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."
+
+
+def _holds(found: int, relation: Relation, number: int) -> bool:
+    return found >= number if relation == "at least" else found < number
+
+
+KINDS = InstructionKinds()
+
+
+def instruction(kind: Any, arguments: Any) -> Instruction:
+    """Build an instruction from an item of `instruction_id_list` and its `kwargs`. Raises ValueError."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"instruction {shown(kind)} is unknown; expected one of {', '.join(KINDS)}")
+    return KINDS.read(kind, arguments)
 
 
 # Instructions about the words, letters, language and letter case of a response.
@@ -93,96 +122,54 @@ def _everywhere(keyword: str) -> re.Pattern[str]:
     return re.compile(re.escape(keyword), re.IGNORECASE)
 
 
-class Existence(Instruction):
+@KINDS.add("keywords:existence")
+def existence(text: str, keywords: Phrases) -> bool:
     """The response contains every keyword, ignoring case. Keywords may be part of a longer word."""
-
-    keywords: list[Phrase] = Field(min_length=1)
-
-    def _holds(self, text: str) -> bool:
-        return all(_everywhere(keyword).search(text) for keyword in self.keywords)
+    return all(_everywhere(keyword).search(text) for keyword in keywords)
 
 
-class Frequency(Instruction):
+@KINDS.add("keywords:frequency")
+def frequency(text: str, keyword: Phrase, frequency: Count, relation: Relation) -> bool:
     """The keyword, ignoring case, occurs at least or fewer than `frequency` times, also within longer words."""
-
-    keyword: Phrase
-    frequency: Count
-    relation: Relation
-
-    def _holds(self, text: str) -> bool:
-        found = sum(1 for _ in _everywhere(self.keyword.strip()).finditer(text))
-        return counted(found, self.relation, self.frequency)
+    return _holds(sum(1 for _ in _everywhere(keyword.strip()).finditer(text)), relation, frequency)
 
 
-class ForbiddenWords(Instruction):
+@KINDS.add("keywords:forbidden_words")
+def forbidden_words(text: str, forbidden_words: Phrases) -> bool:
     """The response contains none of the words, ignoring case. Parts of longer words do not count."""
-
-    forbidden_words: list[Phrase] = Field(min_length=1)
-
-    def _holds(self, text: str) -> bool:
-        return not any(
-            re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) for word in self.forbidden_words
-        )
+    return not any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) for word in forbidden_words)
 
 
-class LetterFrequency(Instruction):
+@KINDS.add("keywords:letter_frequency")
+def letter_frequency(text: str, letter: Letter, let_frequency: Count, let_relation: Relation) -> bool:
     """Any character, ignoring case; Google's checker counts a random letter instead of `#`."""
-
-    letter: str = Field(min_length=1, max_length=1)
-    let_frequency: Count
-    let_relation: Relation
-
-    def _holds(self, text: str) -> bool:
-        return counted(text.lower().count(self.letter.lower()), self.let_relation, self.let_frequency)
+    return _holds(text.lower().count(letter.lower()), let_relation, let_frequency)
 
 
-class ResponseLanguage(Instruction):
+@KINDS.add("language:response_language")
+def response_language(text: str, language: Language) -> bool:
     """The response is in the given language. A response whose language cannot be detected is rejected."""
-
-    language: str
-
-    @field_validator("language")
-    @classmethod
-    def _is_supported(cls, language: str) -> str:
-        if language not in LANGUAGES:
-            raise ValueError(
-                f"found {language!r}; expected a language code that langdetect supports: {', '.join(LANGUAGES)}"
-            )
-        return language
-
-    def _holds(self, text: str) -> bool:
-        return language_of(text) == self.language
+    return language_of(text) == language
 
 
-class CapitalWordFrequency(Instruction):
-    """The response has at least, or fewer than, `capital_frequency` upper-case words."""
-
-    capital_frequency: Count
-    capital_relation: Relation
-
-    def _holds(self, text: str) -> bool:
-        return counted(words_in_capitals(text), self.capital_relation, self.capital_frequency)
+@KINDS.add("change_case:capital_word_frequency")
+def capital_word_frequency(text: str, capital_frequency: Count, capital_relation: Relation) -> bool:
+    return _holds(words_in_capitals(text), capital_relation, capital_frequency)
 
 
-class EnglishCapital(Instruction):
-    """The response is in English and contains no lower-case letters."""
-
-    def _holds(self, text: str) -> bool:
-        return text.isupper() and language_of(text) == "en"
+@KINDS.add("change_case:english_capital")
+def english_capital(text: str) -> bool:
+    return text.isupper() and language_of(text) == "en"
 
 
-class EnglishLowercase(Instruction):
-    """The response is in English and contains no upper-case letters."""
-
-    def _holds(self, text: str) -> bool:
-        return text.islower() and language_of(text) == "en"
+@KINDS.add("change_case:english_lowercase")
+def english_lowercase(text: str) -> bool:
+    return text.islower() and language_of(text) == "en"
 
 
-class NoComma(Instruction):
-    """The response does not contain a comma."""
-
-    def _holds(self, text: str) -> bool:
-        return "," not in text
+@KINDS.add("punctuation:no_comma")
+def no_comma(text: str) -> bool:
+    return "," not in text
 
 
 # Instructions about the length, beginning, end and parts of a response.
@@ -191,101 +178,65 @@ _STARS = re.compile(r"\s?\*\*\*\s?")
 _PUNCTUATION = re.compile(r"[.,?!'\"]")
 
 
-class NumberSentences(Instruction):
-    """The response has at least, or fewer than, `num_sentences` sentences."""
-
-    num_sentences: Count
-    relation: Relation
-
-    def _holds(self, text: str) -> bool:
-        return counted(sentence_count(text), self.relation, self.num_sentences)
+@KINDS.add("length_constraints:number_sentences")
+def number_sentences(text: str, num_sentences: Count, relation: Relation) -> bool:
+    return _holds(sentence_count(text), relation, num_sentences)
 
 
-class NumberWords(Instruction):
-    """The response has at least, or fewer than, `num_words` words."""
-
-    num_words: Count
-    relation: Relation
-
-    def _holds(self, text: str) -> bool:
-        return counted(word_count(text), self.relation, self.num_words)
+@KINDS.add("length_constraints:number_words")
+def number_words(text: str, num_words: Count, relation: Relation) -> bool:
+    return _holds(word_count(text), relation, num_words)
 
 
-class NumberParagraphs(Instruction):
+@KINDS.add("length_constraints:number_paragraphs")
+def number_paragraphs(text: str, num_paragraphs: Number) -> bool:
     """The response has exactly the given number of paragraphs, separated by `***`. None of them is empty."""
-
-    num_paragraphs: Count = Field(ge=1)
-
-    def _holds(self, text: str) -> bool:
-        parts = _inner(_STARS.split(text))
-        return len(parts) == self.num_paragraphs and all(part.strip() for part in parts)
+    parts = _inner(_STARS.split(text))
+    return len(parts) == num_paragraphs and all(part.strip() for part in parts)
 
 
-class NthParagraphFirstWord(Instruction):
+@KINDS.add("length_constraints:nth_paragraph_first_word", at_most=("nth_paragraph", "num_paragraphs"))
+def nth_paragraph_first_word(text: str, num_paragraphs: Number, nth_paragraph: Number, first_word: Phrase) -> bool:
     """That many paragraphs, separated by an empty line; the nth starts with the given word."""
-
-    num_paragraphs: Count = Field(ge=1)
-    nth_paragraph: Count = Field(ge=1)
-    first_word: Phrase
-
-    @model_validator(mode="after")
-    def _paragraph_exists(self) -> Self:
-        if self.nth_paragraph > self.num_paragraphs:
-            raise ValueError(f"nth_paragraph is {self.nth_paragraph}, but num_paragraphs is only {self.num_paragraphs}")
-        return self
-
-    def _holds(self, text: str) -> bool:
-        parts = text.split("\n\n")
-        full = sum(bool(part.strip()) for part in parts)
-        if full != self.num_paragraphs or self.nth_paragraph > full:
-            return False
-        words = parts[self.nth_paragraph - 1].split()
-        first = _PUNCTUATION.split(words[0].lstrip("'").lstrip('"'))[0] if words else ""
-        return first.lower() == self.first_word.lower()
+    parts = text.split("\n\n")
+    full = sum(bool(part.strip()) for part in parts)
+    if full != num_paragraphs or nth_paragraph > full:
+        return False
+    words = parts[nth_paragraph - 1].split()
+    first = _PUNCTUATION.split(words[0].lstrip("'").lstrip('"'))[0] if words else ""
+    return first.lower() == first_word.lower()
 
 
-class EndChecker(Instruction):
+@KINDS.add("startend:end_checker")
+def end_checker(text: str, end_phrase: Phrase) -> bool:
     """The response ends with exactly this phrase, ignoring case."""
-
-    end_phrase: Phrase
-
-    def _holds(self, text: str) -> bool:
-        return text.strip().strip('"').lower().endswith(self.end_phrase.strip().lower())
+    return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
 
 
-class Quotation(Instruction):
+@KINDS.add("startend:quotation")
+def quotation(text: str) -> bool:
     """The response is enclosed in double quotation marks."""
-
-    def _holds(self, text: str) -> bool:
-        text = text.strip()
-        return len(text) > 1 and text[0] == text[-1] == '"'
+    text = text.strip()
+    return len(text) > 1 and text[0] == text[-1] == '"'
 
 
-class RepeatPrompt(Instruction):
+@KINDS.add("combination:repeat_prompt")
+def repeat_prompt(text: str, prompt_to_repeat: Phrase) -> bool:
     """The response starts with the prompt, repeated word for word. Case is ignored."""
-
-    prompt_to_repeat: Phrase
-
-    def _holds(self, text: str) -> bool:
-        return text.strip().lower().startswith(self.prompt_to_repeat.strip().lower())
+    return text.strip().lower().startswith(prompt_to_repeat.strip().lower())
 
 
-class TwoResponses(Instruction):
+@KINDS.add("combination:two_responses")
+def two_responses(text: str) -> bool:
     """The response consists of exactly two different answers, separated by `******`."""
-
-    def _holds(self, text: str) -> bool:
-        parts = [part.strip() for part in _inner(text.split("******"))]
-        return len(parts) == 2 and all(parts) and parts[0] != parts[1]
+    parts = [part.strip() for part in _inner(text.split("******"))]
+    return len(parts) == 2 and all(parts) and parts[0] != parts[1]
 
 
 def _inner(parts: list[str]) -> list[str]:
     """Drop an empty part before the first separator, and one after the last separator."""
-    first, last = 0, len(parts)
-    if not parts[0].strip():
-        first = 1
-    if last - first > 0 and not parts[-1].strip():
-        last -= 1
-    return parts[first:last]
+    parts = parts if parts[0].strip() else parts[1:]
+    return parts[:-1] if parts and not parts[-1].strip() else parts
 
 
 # Instructions about the markup of a response: lists, sections, highlights, titles, JSON.
@@ -300,80 +251,60 @@ _TITLE = re.compile(r"<<[^\n]+>>")
 _FENCE = re.compile(r"```(?:json|Json|JSON)?")
 
 
-class NumberPlaceholders(Instruction):
+@KINDS.add("detectable_content:number_placeholders")
+def number_placeholders(text: str, num_placeholders: Count) -> bool:
     """The response has at least the given number of placeholders in square brackets."""
-
-    num_placeholders: Count
-
-    def _holds(self, text: str) -> bool:
-        return sum(len(_PLACEHOLDER.findall(line)) for line in _up_to_last("]", text)) >= self.num_placeholders
+    return sum(len(_PLACEHOLDER.findall(line)) for line in _up_to_last("]", text)) >= num_placeholders
 
 
-class Postscript(Instruction):
+@KINDS.add("detectable_content:postscript")
+def postscript(text: str, postscript_marker: Phrase) -> bool:
     """A postscript that starts with the marker, such as `P.S.`. Spaces are allowed between its letters."""
-
-    postscript_marker: Phrase
-
-    def _holds(self, text: str) -> bool:
-        letters = [re.escape(letter) for letter in self.postscript_marker.strip().lower().split(".")]
-        return re.search(r"\.\s?".join(letters), text.lower()) is not None
+    letters = [re.escape(letter) for letter in postscript_marker.strip().lower().split(".")]
+    return re.search(r"\.\s?".join(letters), text.lower()) is not None
 
 
-class NumberBulletLists(Instruction):
+@KINDS.add("detectable_format:number_bullet_lists")
+def number_bullet_lists(text: str, num_bullets: Count) -> bool:
     """The response has exactly the given number of bullet points."""
-
-    num_bullets: Count
-
-    def _holds(self, text: str) -> bool:
-        return len(_STAR_POINT.findall(text)) + len(_DASH_POINT.findall(text)) == self.num_bullets
+    return len(_STAR_POINT.findall(text)) + len(_DASH_POINT.findall(text)) == num_bullets
 
 
-class ConstrainedResponse(Instruction):
-    """The response contains `My answer is yes.`, `My answer is no.` or `My answer is maybe.`"""
-
-    def _holds(self, text: str) -> bool:
-        return any(option in text for option in _OPTIONS)
+@KINDS.add("detectable_format:constrained_response")
+def constrained_response(text: str) -> bool:
+    return any(option in text for option in _OPTIONS)
 
 
-class NumberHighlightedSections(Instruction):
+@KINDS.add("detectable_format:number_highlighted_sections")
+def number_highlighted_sections(text: str, num_highlights: Count) -> bool:
     """The response has at least the given number of highlights, such as `*this*`. Bold text also counts."""
-
-    num_highlights: Count
-
-    def _holds(self, text: str) -> bool:
-        found = _HIGHLIGHT.findall(text) + _BOLD.findall(text)
-        return sum(bool(mark.strip("*").strip()) for mark in found) >= self.num_highlights
+    found = _HIGHLIGHT.findall(text) + _BOLD.findall(text)
+    return sum(bool(mark.strip("*").strip()) for mark in found) >= num_highlights
 
 
-class MultipleSections(Instruction):
+@KINDS.add("detectable_format:multiple_sections")
+def multiple_sections(text: str, section_spliter: Phrase, num_sections: Count) -> bool:
     """The response has at least the given number of sections. Each starts with the given word and a number."""
-
-    section_spliter: Phrase
-    num_sections: Count
-
-    def _holds(self, text: str) -> bool:
-        return len(re.findall(rf"{re.escape(self.section_spliter.strip())}\s?\d+", text)) >= self.num_sections
+    return len(re.findall(rf"{re.escape(section_spliter.strip())}\s?\d+", text)) >= num_sections
 
 
-class Title(Instruction):
+@KINDS.add("detectable_format:title")
+def title(text: str) -> bool:
     """The response has a title in double angle brackets."""
-
-    def _holds(self, text: str) -> bool:
-        titles = [title for line in _up_to_last(">>", text) for title in _TITLE.findall(line)]
-        return any(title.lstrip("<").rstrip(">").strip() for title in titles)
+    titles = [title for line in _up_to_last(">>", text) for title in _TITLE.findall(line)]
+    return any(title.lstrip("<").rstrip(">").strip() for title in titles)
 
 
-class JsonFormat(Instruction):
+@KINDS.add("detectable_format:json_format")
+def json_format(text: str) -> bool:
     """The response is a JSON document. It may be in a code fence, whose opening or closing line may be missing."""
-
-    def _holds(self, text: str) -> bool:
-        text = text.strip()
-        fence = _FENCE.match(text)
-        try:
-            json.loads(text[fence.end() if fence else 0 :].removesuffix("```").strip(), parse_constant=_no_json)
-        except (ValueError, RecursionError):  # RecursionError: nested too deeply
-            return False
-        return True
+    text = text.strip()
+    fence = _FENCE.match(text)
+    try:
+        json.loads(text[fence.end() if fence else 0 :].removesuffix("```").strip(), parse_constant=_no_json)
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
+        return False
+    return True
 
 
 def _no_json(name: str) -> NoReturn:
@@ -383,42 +314,6 @@ def _no_json(name: str) -> NoReturn:
 def _up_to_last(ending: str, text: str) -> list[str]:
     """Truncate each line after its last `ending`, so that an unclosed bracket does not cause a long scan."""
     return [line[: line.rfind(ending) + len(ending)] for line in text.split("\n") if ending in line]
-
-
-KINDS: dict[str, type[Instruction]] = {
-    "change_case:capital_word_frequency": CapitalWordFrequency,
-    "change_case:english_capital": EnglishCapital,
-    "change_case:english_lowercase": EnglishLowercase,
-    "combination:repeat_prompt": RepeatPrompt,
-    "combination:two_responses": TwoResponses,
-    "detectable_content:number_placeholders": NumberPlaceholders,
-    "detectable_content:postscript": Postscript,
-    "detectable_format:constrained_response": ConstrainedResponse,
-    "detectable_format:json_format": JsonFormat,
-    "detectable_format:multiple_sections": MultipleSections,
-    "detectable_format:number_bullet_lists": NumberBulletLists,
-    "detectable_format:number_highlighted_sections": NumberHighlightedSections,
-    "detectable_format:title": Title,
-    "keywords:existence": Existence,
-    "keywords:forbidden_words": ForbiddenWords,
-    "keywords:frequency": Frequency,
-    "keywords:letter_frequency": LetterFrequency,
-    "language:response_language": ResponseLanguage,
-    "length_constraints:nth_paragraph_first_word": NthParagraphFirstWord,
-    "length_constraints:number_paragraphs": NumberParagraphs,
-    "length_constraints:number_sentences": NumberSentences,
-    "length_constraints:number_words": NumberWords,
-    "punctuation:no_comma": NoComma,
-    "startend:end_checker": EndChecker,
-    "startend:quotation": Quotation,
-}
-
-
-def instruction(kind: Any, arguments: Any) -> Instruction:
-    """Build an instruction from an item of `instruction_id_list` and its `kwargs`. Raises ValueError."""
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"instruction {shown(kind)} is unknown; expected one of {', '.join(KINDS)}")
-    return read(kind, KINDS[kind], arguments)
 
 
 _WORD = re.compile(r"\w+")

@@ -1,52 +1,31 @@
-"""Write task rows for IFEval (google/IFEval) or for the training set ifeval_train (allenai/RLVR-IFeval) from a local
+"""Write task rows for IFEval (google/IFEval) or for the training set ifeval_train (allenai/RLVR-IFEval) from a local
 file, S3 or the Hugging Face hub.
 """
 
 import sys
-from collections.abc import Callable
 
 from rollyard.records.script import run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.answers.prompts import chat
-from rollyard.resources_servers.dataset_sources import Hub, prepare, source_options
+from rollyard.resources_servers.dataset_sources import PrepareParser, prepare
 from rollyard.resources_servers.ifeval import rlvr
 from rollyard.resources_servers.ifeval.app import instructions
-from rollyard.services.datasets.splits import SplitSelection
 
 MAX_OUTPUT_TOKENS = 1280
 """The limit that lm-eval uses."""
 TEST, TRAIN = "ifeval", "ifeval_train"
-HUB = {TEST: Hub("google/IFEval"), TRAIN: Hub("allenai/RLVR-IFeval")}
+HUB = {TEST: "google/IFEval", TRAIN: "allenai/RLVR-IFEval"}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = source_options(__doc__)
-    parser.add_argument(
-        "--dataset",
-        choices=tuple(HUB),
-        default=TEST,
-        help="ifeval: the test set (default); ifeval_train: a training set",
-    )
-    parser.add_argument(
-        "--form", choices=("chat", "lm_eval"), default="chat", help="lm_eval: at most 1,280 output tokens"
-    )
-    parser.add_argument("--system-prompt", default="", help="system prompt (default: none)")
+    parser = PrepareParser(__doc__, forms=("chat", "lm_eval"), system="")
+    parser.add_argument("--dataset", choices=tuple(HUB), default=TEST, help="test set (default) or training set")
     parser.add_argument("--split", help="split to read, or all, if the dataset has several")
     options = parser.parse_args(arguments)
-
-    def params(prompt: str) -> Json:
-        limit = {"max_output_tokens": MAX_OUTPUT_TOKENS} if options.form == "lm_eval" else {}
-        return chat(prompt, options.system_prompt) | limit
-
+    limit = {"max_output_tokens": MAX_OUTPUT_TOKENS} if options.form == "lm_eval" else {}
     skipped: list[str] = []
-    make = _training_row(params, skipped) if options.dataset == TRAIN else _test_row(params)
-    prepare(options, HUB[options.dataset], SplitSelection(options.split, options.subset), make)
-    if skipped:
-        print(f"skipped {len(skipped)} rows that cannot be scored; the first: {skipped[0]}", file=sys.stderr)
 
-
-def _test_row(params: Callable[[str], Json]) -> Callable[[int, Json], Json]:
-    def make(number: int, row: Json) -> Json:
+    def test_row(number: int, row: Json) -> Json:
         if "ground_truth" in row:
             raise ValueError(f"this row is from RLVR-IFEval; pass --dataset {TRAIN}")
         instructions(row)
@@ -56,14 +35,10 @@ def _test_row(params: Callable[[str], Json]) -> Callable[[int, Json], Json]:
             "prompt": row["prompt"],
             "instruction_id_list": row["instruction_id_list"],
             "kwargs": kwargs,
-            "responses_create_params": params(row["prompt"]),
+            "responses_create_params": chat(row["prompt"], options.system_prompt) | limit,
         }
 
-    return make
-
-
-def _training_row(params: Callable[[str], Json], skipped: list[str]) -> Callable[[int, Json], Json | None]:
-    def make(number: int, row: Json) -> Json | None:
+    def training_row(number: int, row: Json) -> Json | None:
         prompts = [message["content"] for message in row["messages"] if message["role"] == "user"]
         if not prompts:
             raise ValueError("the row has no user message")
@@ -78,10 +53,12 @@ def _training_row(params: Callable[[str], Json], skipped: list[str]) -> Callable
             "ground_truth": row["ground_truth"],
             "constraint_type": row.get("constraint_type"),
             "constraint": row.get("constraint"),
-            "responses_create_params": params(prompts[0]),
+            "responses_create_params": chat(prompts[0], options.system_prompt) | limit,
         }
 
-    return make
+    prepare(options, HUB[options.dataset], training_row if options.dataset == TRAIN else test_row)
+    if skipped:
+        print(f"skipped {len(skipped)} rows that cannot be scored; the first: {skipped[0]}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -9,20 +9,22 @@ from pathlib import Path
 from random import Random
 
 from rollyard.records.errors import OperatorError
-from rollyard.records.script import not_negative, run_script
+from rollyard.records.script import run_script
 from rollyard.records.types import Json
-from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
+from rollyard.resources_servers.dataset_sources import PrepareParser, prepare, read_rows
 from rollyard.resources_servers.math.app import ANSWER_FORMS, SYSTEM, create_params, gold_answer, worked
 from rollyard.services.datasets.splits import ALL, SplitSelection
+
+SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
+TRAIN = SplitSelection(default_split="train", default_subset=ALL)
+"""Split and subset to read if --shots-from is a folder."""
+Shots = Callable[[str], list[tuple[str, str]]]
+"""Returns the examples for the next row of a subject."""
 
 
 def subject_of(row: Json) -> str:
     """Return the row's subject, such as `Algebra`."""
     return str(row.get("subject") or row.get("type") or "unknown")
-
-
-Shots = Callable[[str], list[tuple[str, str]]]
-"""Returns the examples for the next row of a subject."""
 
 
 def fixed_shots(form: str, rows: Iterable[Json], count: int) -> Shots:
@@ -51,34 +53,14 @@ def sampled_shots(form: str, rows: Iterable[Json], count: int, seed: int) -> Sho
     return sample
 
 
-SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
-TRAIN = SplitSelection(default_split="train", default_subset=ALL)
-"""Split and subset to read if --shots-from is a folder."""
-
-
 def main(arguments: list[str] | None = None) -> None:
-    parser = source_options(__doc__)
-    parser.add_argument("--split", help="split to read, or all (default test)")
-    parser.add_argument("--form", choices=tuple(ANSWER_FORMS), default="chat", help="prompt format (default chat)")
-    parser.add_argument(
-        "--shots", type=not_negative, help="few-shot examples (default: 4 for lm_eval_minerva, otherwise 0)"
-    )
-    parser.add_argument(
-        "--shots-from",
-        type=Path,
-        help="MATH rows to sample each problem's examples from, by subject; lm_eval uses the train split",
-    )
-    parser.add_argument("--seed", type=int, default=42, help="sampling seed, like lm_eval's --seed (default 42)")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt for --form chat; may be empty")
+    parser = PrepareParser(__doc__, forms=tuple(ANSWER_FORMS), system=SYSTEM, split="test")
+    parser.add_shots({"lm_eval_minerva": 4}, sampled=True)
     parser.add_argument(
         "--levels", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="difficulty levels to keep (default all)"
     )
     options = parser.parse_args(arguments)
-    count = options.shots if options.shots is not None else 4 if options.form == "lm_eval_minerva" else 0
-    if options.form == "chat" and count:
-        parser.error("--shots requires --form lm_eval_hendrycks or lm_eval_minerva")
-    if options.form == "lm_eval_hendrycks" and count and not options.shots_from:
-        parser.error("--shots with --form lm_eval_hendrycks requires --shots-from with the rows to sample from")
+    count = parser.shots(options, ("lm_eval_minerva",))
     try:
         if options.shots_from:
             shots_for = sampled_shots(options.form, read_rows(options.shots_from, TRAIN), count, options.seed)
@@ -93,7 +75,8 @@ def main(arguments: list[str] | None = None) -> None:
         number = numbers[subject]
         numbers[subject] += 1
         examples = shots_for(subject)  # also for a skipped row, because lm_eval samples for every row
-        level = _level(row.get("level"))
+        digit = re.search(r"[1-5]", str(row.get("level")))  # as in `3` and `Level 3`; a few rows have no level
+        level = int(digit.group()) if digit else None
         if level is not None and level not in options.levels:
             return None
         gold = gold_answer(row)
@@ -109,14 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
             "responses_create_params": create_params(options.form, row["problem"], examples, options.system_prompt),
         }
 
-    selection = SplitSelection(options.split, options.subset, default_split="test", default_subset=ALL)
-    prepare(options, Hub("EleutherAI/hendrycks_math"), selection, make)
-
-
-def _level(value: object) -> int | None:
-    """Parse a level from 1 to 5, such as `3` or `Level 3`. Return None for the few rows without a level."""
-    found = re.search(r"[1-5]", str(value))
-    return int(found.group()) if found else None
+    prepare(options, "EleutherAI/hendrycks_math", make, split="test", subset=ALL)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from rollyard.records.script import not_negative, run_script
+from rollyard.records.script import run_script
 from rollyard.records.types import Json
-from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
+from rollyard.resources_servers.dataset_sources import PrepareParser, prepare, read_rows
 from rollyard.resources_servers.mbpp.app import FORMS, GOLD_CPU_S, SYSTEM, create_params, names_used
-from rollyard.services.datasets.splits import ALL, SplitSelection
+from rollyard.services.datasets.splits import ALL
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train": (601, 974), "all": (1, 974)}
@@ -14,19 +14,15 @@ SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = source_options(__doc__)
+    parser = PrepareParser(__doc__, forms=FORMS, system=SYSTEM)
     parser.add_argument("--split", choices=tuple(SPLITS), default="test", help="split by task id (default test)")
-    parser.add_argument("--form", choices=FORMS, default="chat", help="prompt format (default chat)")
-    parser.add_argument("--shots", type=not_negative, help="few-shot examples (default: 3 for lm_eval, otherwise 0)")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt for --form chat; may be empty")
+    parser.add_shots({"lm_eval": 3}, sampled=False)
     options = parser.parse_args(arguments)
-    count = options.shots if options.shots is not None else 3 if options.form == "lm_eval" else 0
-    if options.form == "chat" and count:
-        parser.error("--shots requires --form lm_eval")
-    shots = list(read_rows(SHOTS))
+    count, shots = parser.shots(options, FORMS), list(read_rows(SHOTS))
     if count > len(shots):
         parser.error(f"--shots is {count}, but lm-eval has only {len(shots)} examples")
     first, last = SPLITS[options.split]
+    options.split = ALL  # the files' own splits are another matter
 
     def make(number: int, row: Json) -> Json | None:
         if not first <= row["task_id"] <= last:
@@ -47,8 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
             "responses_create_params": create_params(options.form, text, tests, shots[:count], options.system_prompt),
         }
 
-    selection = SplitSelection(ALL, options.subset, default_subset="full")  # --split selects by task id
-    prepare(options, Hub("google-research-datasets/mbpp"), selection, make)
+    prepare(options, "google-research-datasets/mbpp", make, subset="full")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 
 from rollyard.records.script import run_script
 from rollyard.records.search_path import INSTALLED
-from rollyard.resources_servers.grl_sokoban import analyze_rewards, generate_level_examples, generate_test_examples
+from rollyard.resources_servers.grl_sokoban import analyze_rewards, generate_test_examples
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
 from rollyard.resources_servers.humaneval import prepare as humaneval
 from rollyard.resources_servers.ifeval import prepare as ifeval
@@ -82,7 +82,7 @@ def test_a_mistake_in_preparing_rows_is_one_line_and_exit_status_2(
         (generate_test_examples.main, ["--num-examples", "-5"], "-5"),
         (generate_test_examples.main, ["--num-examples", "some"], "some"),
         (generate_test_examples.main, ["--apart-from", "none.jsonl"], "none.jsonl"),
-        (generate_level_examples.main, ["--input", "none.xsb"], "none.xsb"),
+        (generate_test_examples.main, ["--input", "none.xsb"], "none.xsb"),
         (analyze_rewards.main, ["--rollouts-path", "none.jsonl"], "none.jsonl"),
         (analyze_rewards.main, ["--rollouts-path", "bad.jsonl"], "bad.jsonl: line 1"),
     ],

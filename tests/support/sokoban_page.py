@@ -39,7 +39,7 @@ RUN = {
     "jq": "jq -s",
     "resume": "checkpoint_resume_rollouts.py",
     "gpus": "clear_gpu_cache.py",
-    "contribute": "sample_rollouts.py",
+    "contribute": "unique_by(.reward)",
     "generate": "generate_test_examples.py",
 }
 """Blocks that tests/walkthroughs/test_sokoban_evaluation_page.py runs, by a text that only they contain."""

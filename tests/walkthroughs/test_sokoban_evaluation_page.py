@@ -76,7 +76,8 @@ async def _check_results(shell: Shell, rows: list[Json]) -> None:
     (shell.rollouts.parent / "logs" / "nemo_gym_servers.log").write_text("All 3 / 3 servers ready!\n")
     contributed = await shell.run(block("contribute"))
     assert contributed.status == 0, contributed.out + contributed.err
-    assert "5 of 400 rollouts" in contributed.out and "400 data/qwen3_4b_eval/rollouts.jsonl" in contributed.out
+    assert len(read_rows(shell.rollouts.with_name("sample_rollouts.jsonl"))) == 5
+    assert "400 data/qwen3_4b_eval/rollouts.jsonl" in contributed.out
     assert (await shell.run(block("gpus"))).status == 0
     made = await shell.run(block("generate"))
     assert made.status == 0, made.out + made.err

@@ -18,9 +18,9 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import (
     DataLocations,
     Hub,
+    PrepareParser,
     read_rows,
     rows_from,
-    source_options,
     write_rows,
 )
 from rollyard.services.datasets.splits import ALL, SplitSelection
@@ -86,7 +86,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_row(tmp_path: Path, name: st
 @pytest.mark.parametrize("limit", ["0", "-1", "all"])
 def test_an_invalid_limit_is_rejected(limit: str) -> None:
     with pytest.raises(OperatorError, match=f"--limit: {limit} "):
-        source_options("").parse_args(["--output", "out.jsonl", "--limit", limit])
+        PrepareParser("", forms=("chat",), system="").parse_args(["--output", "out.jsonl", "--limit", limit])
 
 
 def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

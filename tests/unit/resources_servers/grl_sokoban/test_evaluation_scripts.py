@@ -12,10 +12,8 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.resources_servers.grl_sokoban.evaluation import sample_rollouts
-from rollyard.resources_servers.grl_sokoban.evaluation.run_evaluation import overrides, settings
+from rollyard.resources_servers.grl_sokoban.run_evaluation import overrides, settings
 from rollyard.services.config.overrides import parse_overrides
-from tests.support.rollout_files import row, write
 
 from .reference import ROOT
 
@@ -79,7 +77,7 @@ def test_each_script_runs_from_any_folder_and_through_links(
         printed = run(program, path, elsewhere, "limit=5")
         assert printed[:6] == [str(elsewhere), *expected]
         folder = script.removeprefix("run_").removesuffix(".sh").removesuffix("_loop")
-        assert printed[6:] == ["-P", str(FOLDER / "evaluation" / "run_evaluation.py"), folder, "limit=5"]
+        assert printed[6:] == ["-P", str(FOLDER / "run_evaluation.py"), folder, "limit=5"]
 
 
 def test_without_rollyard_a_script_says_what_to_do(tmp_path: Path) -> None:
@@ -92,7 +90,7 @@ def test_without_rollyard_a_script_says_what_to_do(tmp_path: Path) -> None:
 
 def test_no_script_ends_processes_by_name() -> None:
     assert len(SCRIPTS) == 4
-    for script in [*SCRIPTS, FOLDER / "evaluation" / "run_evaluation.py", ROOT / "clear_gpu_cache.py"]:
+    for script in [*SCRIPTS, FOLDER / "run_evaluation.py", ROOT / "clear_gpu_cache.py"]:
         text = script.read_text()
         assert not any(word in text for word in ("pkill", "killall", "ray stop", "os.kill")), script
 
@@ -106,24 +104,6 @@ def test_an_endpoint_is_used_instead_of_vllm(tmp_path: Path) -> None:
 def test_a_number_that_is_none_is_named_with_its_variable(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"TENSOR_PARALLEL_SIZE.*'two'"):
         settings({"MODEL_NAME": "m", "TENSOR_PARALLEL_SIZE": "two"}, tmp_path)
-
-
-def test_samples_have_different_outcomes_whatever_the_order_of_the_file(tmp_path: Path) -> None:
-    rows = [
-        row(0, 0, 10.9, calls=1, success=True, finish_reason="done"),
-        row(1, 0, 9.1, calls=9, success=True, finish_reason="done"),
-        row(2, 0, 0.0, calls=0, success=False, finish_reason="answered"),
-        row(3, 0, -2.5, calls=8, success=False, finish_reason="answered"),
-        row(4, 0, -1.0, calls=10, success=False, finish_reason="max_steps"),
-        *(row(5, repeat, 10.8, calls=2, success=True, finish_reason="done") for repeat in range(9)),
-    ]
-    written = []
-    for order in (rows, rows[::-1]):
-        source, output = write(tmp_path / "rollouts.jsonl", order), tmp_path / "samples.jsonl"
-        sample_rollouts.main(["--rollouts", str(source), "--count", "5", "--output", str(output)])
-        written.append(output.read_bytes())
-    assert written[0] == written[1]
-    assert [orjson.loads(line)["_ng_task_index"] for line in written[0].splitlines()] == [0, 1, 2, 3, 4]
 
 
 def lines(name: str) -> list[Json]:
@@ -176,7 +156,7 @@ def test_the_weights_of_a_served_model_are_cached_in_the_working_directory(
 ) -> None:
     program = Path(path.partition(os.pathsep)[0]) / "ng_eval"
     program.write_text('#!/bin/sh\nprintf %s "$HF_HOME"\n')
-    code = "from rollyard.resources_servers.grl_sokoban.evaluation import run_evaluation as r; r._ng_eval = lambda: "
+    code = "from rollyard.resources_servers.grl_sokoban import run_evaluation as r; r._ng_eval = lambda: "
     command = [sys.executable, "-c", f"{code}{str(program)!r}; r.main([])"]
     environ = {"PATH": path, **variables}
     assert subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True).stdout == expected

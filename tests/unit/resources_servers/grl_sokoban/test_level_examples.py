@@ -1,4 +1,4 @@
-"""Rows from level files, and the selection in both scripts: difficulties, splits, images, prompts."""
+"""Rows from level files, and the selection of the script: difficulties, splits, images, prompts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ import yaml
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.resources_servers.grl_sokoban import generate_level_examples, generate_test_examples
+from rollyard.resources_servers.grl_sokoban import generate_test_examples
 from rollyard.resources_servers.grl_sokoban.game import Room, canonical_board
-from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled, tuples
+from rollyard.resources_servers.grl_sokoban.generate_test_examples import labelled, seeded_rooms, tuples
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, generate
-from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
-from rollyard.resources_servers.grl_sokoban.symmetry import distinct
-from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
+from rollyard.resources_servers.grl_sokoban.task import SokobanSettings, distinct, puzzle_of, read_task
 from rollyard.resources_servers.grl_sokoban.task_rows import (
     PromptBuilder,
     RowSelection,
@@ -48,8 +46,12 @@ def write_levels(path: Path, *levels: str) -> Path:
 
 def level_rows(tmp_path: Path, *arguments: str) -> list[Json]:
     out = tmp_path / "rows.jsonl"
-    generate_level_examples.main([*arguments, "--output", str(out)])
+    generate_test_examples.main([*arguments, "--output", str(out)])
     return read_rows(out)
+
+
+def seeded(seed: int, count: int, selection: RowSelection | None = None) -> list[Json]:
+    return list(islice(labelled(seeded_rooms(seed), selection), count))
 
 
 def board_of(row: Json, settings: SokobanSettings | None = None) -> str:
@@ -66,9 +68,8 @@ def test_every_documented_command_works_verbatim(tmp_path: Path, monkeypatch: py
     assert len(commands) == 7
     for python, by_name, module, *arguments in commands:
         assert (python, by_name) == ("python", "-m")
-        main = {generate_level_examples.__name__: generate_level_examples.main}.get(module)
-        assert main or module == generate_test_examples.__name__
-        (main or generate_test_examples.main)(arguments)
+        assert module == generate_test_examples.__name__
+        generate_test_examples.main(arguments)
         rows = read_rows(tmp_path / arguments[arguments.index("--output") + 1])
         settings = SokobanSettings(levels_folder=tmp_path / "levels")
         assert rows and all(board_of(row, settings) for row in rows)
@@ -152,8 +153,8 @@ def test_contradictory_options_are_refused(tmp_path: Path, arguments: list[str])
 
 
 def test_the_images_of_a_puzzle_have_the_same_label_and_different_boards() -> None:
-    plain = list(labelled(3, 4))
-    images = list(labelled(3, 1000, RowSelection(symmetries=True)))
+    plain = seeded(3, 4)
+    images = seeded(3, 1000, RowSelection(symmetries=True))
     for row in plain:
         own_images = [image for image in images if image["seed"] == row["seed"]]
         boards = [board_of(image) for image in own_images]
@@ -171,16 +172,16 @@ def test_irrelevant_walls_and_pockets_do_not_affect_the_split() -> None:
 
 def test_the_split_is_disjoint_and_complete() -> None:
     both: tuple[Split, ...] = ("train", "test")
-    sides = {side: list(labelled(5, 60, RowSelection(split=side, test_share=0.5))) for side in both}
+    sides = {side: seeded(5, 60, RowSelection(split=side, test_share=0.5)) for side in both}
     puzzles = {side: {puzzle_of_board(board_of(row)) for row in rows} for side, rows in sides.items()}
     assert not puzzles["train"] & puzzles["test"]
     seeds = {row["seed"] for rows in sides.values() for row in rows}
-    assert {row["seed"] for row in labelled(5, 60)} <= seeds
+    assert {row["seed"] for row in seeded(5, 60)} <= seeds
 
 
 def test_apart_from_excludes_a_files_puzzles_in_every_orientation(tmp_path: Path) -> None:
     held_out = tmp_path / "test.jsonl"
-    stream = list(labelled(5, 60))
+    stream = seeded(5, 60)
     write([{**row, "symmetry": "mirror_turn90"} for row in stream[::2]], held_out)
     out = tmp_path / "rows.jsonl"
     paths = ["--output", str(out), "--apart-from", str(held_out)]

@@ -15,7 +15,7 @@ from rollyard.resources_servers.grl_sokoban.generate_test_examples import tuples
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
 from rollyard.resources_servers.grl_sokoban.levels import InvalidLevel, levels_of, read_level
 from rollyard.resources_servers.grl_sokoban.solver import solve
-from rollyard.resources_servers.grl_sokoban.symmetry import NAMES, Symmetry, SymmetryName, distinct
+from rollyard.resources_servers.grl_sokoban.task import NAMES, Symmetry, SymmetryName, distinct
 from tests.unit.resources_servers.grl_sokoban.reference import DATA, rows
 
 XSB = "####\n#@ ###\n# $ .#\n######"

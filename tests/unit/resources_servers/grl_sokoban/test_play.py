@@ -14,8 +14,8 @@ from rollyard.records.errors import OperatorError
 from rollyard.resources_servers.grl_sokoban.app import GameEpisode, Shaping
 from rollyard.resources_servers.grl_sokoban.game import Game, Room
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, generate
-from rollyard.resources_servers.grl_sokoban.settings import ShapingSettings, SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked, solve
+from rollyard.resources_servers.grl_sokoban.task import ShapingSettings, SokobanSettings
 from rollyard.services.server.settings import parse_settings
 
 UNDO = 0

@@ -18,7 +18,7 @@ from rollyard.records.script import ScriptParser, run_script
 from rollyard.resources_servers.grl_sokoban.checkpoint_resume_rollouts import write_remaining
 from rollyard.services.config.overrides import format_value, parse_overrides
 
-FOLDER = Path(__file__).resolve().parent.parent
+FOLDER = Path(__file__).resolve().parent
 PUZZLES = FOLDER / "data" / "qwen3_4b_eval" / "test_examples_200.jsonl"
 
 Value = str | int | float | list[str]
