@@ -79,7 +79,7 @@ def announce(given: Mapping[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Replace this process by ng_eval, which passes on its exit status and signals."""
-    parser = ScriptParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False)
+    parser = ScriptParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "folder",
         nargs="?",

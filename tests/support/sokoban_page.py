@@ -36,7 +36,7 @@ RUN = {
     "servers": 'configs/grl_sokoban.yaml]"\n',
     "collect": "+output_jsonl_fpath=resources_servers",
     "analyze": "analyze_rewards.py",
-    "jq": "jq -s",
+    "jq": "jq -s '",
     "resume": "checkpoint_resume_rollouts.py",
     "gpus": "clear_gpu_cache.py",
     "contribute": "unique_by(.reward)",
