@@ -364,6 +364,8 @@ _CAUSES = {
             "vLLM finds no GPU: nvidia-smi shows whether the driver sees one, CUDA_VISIBLE_DEVICES whether it is "
             "hidden; without a GPU, install the CPU build of vLLM"
         ),
+        r"NVIDIA driver on your system is too old \(found version (\d+)\)": "the GPU's driver ({0}) is too old",
+        r"no kernel image is available": "this build of vLLM (or torch) does not support this type of GPU",
         r"World size \((\d+)\) is larger than the number of available GPUs \((\d+)\)": (
             "it needs {0} GPUs but finds {1}: lower tensor_parallel_size, or connect hosts with Ray (ray_address)"
         ),
@@ -403,6 +405,11 @@ _CAUSES = {
         r"Model architectures \[(.+?)\] (?:are not supported|failed to be inspected)|model type `(.+?)` but": (
             "this vLLM does not support the model's architecture: try a newer vLLM"
         ),
+        r"Can't load tokenizer|backend tokenizer|Tokenizer class .+ does not exist": (
+            "the model's folder contains no readable tokenizer: copy its tokenizer files there, or set "
+            "extra_flags={{tokenizer: FOLDER}}"
+        ),
+        r"chat template (?:string|path).*doesn't exist": "the chat template that extra_flags names does not exist",
         r"Failed to import Ray|No module named 'ray'": "ray_address requires the package ray in vLLM's environment",
         r"Cannot provide a placement group|has no GPU available|Current node has no": (
             "the Ray cluster does not have enough free GPUs (`ray status` shows them), or none on this host"
@@ -410,6 +417,14 @@ _CAUSES = {
         r"Could not find any running Ray instance|Failed to connect to (?:the )?(?:Ray|GCS)|ray\.init.*failed": (
             "no Ray cluster responds at ray_address"
         ),
+        r"ncclSystemError|ncclUnhandledCudaError|NCCL error": (
+            "the GPUs cannot communicate with each other: environment={{NCCL_DEBUG: INFO}} shows more"
+        ),
+        r"Timed out waiting for engine core processes to start": (
+            "loading takes longer than VLLM_ENGINE_READY_TIMEOUT_S: unset it, so that start_timeout_s applies"
+        ),
+        r"No space left on device": "a disk (or /dev/shm) is full",
+        r"No module named '(.+?)'|No package metadata was found for (\S+)": "vLLM's environment lacks a package",
     }.items()
 }
 _TRANSIENT = re.compile(
