@@ -75,6 +75,7 @@ class TrainerApi:
         self._jobs = JobQueue()
         self._loader = loader = WeightLoader(self._engines, self.versions, locate)
         self._cpu = CpuLimits(self._engines)
+        self._seeds = (settings.extra_body, settings.sampling_overrides)
         self._weights = WeightUpdates(
             self._engines, loader, self.versions, self._gate, self._cpu, on_invalid, settings.weights_check
         )
@@ -125,6 +126,7 @@ class TrainerApi:
         if self._open:
             await self._joining_engines.learn()
             await self._cpu.learn(self._engines.urls)
+            self._cpu.check_settings(self._name, self._seeds)
             self._watching = asyncio.create_task(self._joining_engines.watch())
 
     async def stop(self) -> None:

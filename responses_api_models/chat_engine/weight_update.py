@@ -24,7 +24,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.json_values import mapping
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import checkpoint
@@ -341,6 +341,15 @@ class CpuLimits:
             await self.learn(urls)
             if self.on_cpu(urls):
                 raise bad_request(TIED)
+
+    def check_settings(self, name: str, settings: Sequence[Mapping[str, Any] | None]) -> None:
+        """Raises OperatorError if the settings add a seed to every request and an engine runs on a CPU."""
+        for given in settings:
+            if given and given.get("seed") is not None and any(self._known.values()):
+                raise OperatorError(
+                    f"{name}: found seed: {given['seed']!r} together with trainer_endpoints: true, but {SEED}; remove "
+                    "one of the two"
+                )
 
     async def check_seed(self, body: Json) -> None:
         """Raises Failure bad_request if the request has a seed and an engine runs on a CPU."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.records.errors import Failure
+from rollyard.records.errors import Failure, OperatorError
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.policy_versions import PolicyVersions
 from rollyard.responses_api_models.vllm_model.app import VllmModel
@@ -447,6 +447,14 @@ async def test_a_seeded_request_is_answered_everywhere_else() -> None:
         async with trainer_server(engine, **more) as policy:
             for path, body in SEEDED[:2]:
                 assert (await policy.post(path, body))[0] == 200
+
+
+async def test_settings_that_seed_every_request_are_refused_at_startup() -> None:
+    seeded: list[Json] = [{"extra_body": {"seed": 1}}, {"sampling_overrides": {"seed": 0}}]
+    for settings in seeded:
+        with pytest.raises(OperatorError, match="found seed"):
+            async with trainer_server(WeightEngine(device="cpu"), **settings):
+                pass
 
 
 async def test_the_device_of_an_engine_that_was_down_at_startup_is_found_out_later(tmp_path: Path) -> None:
