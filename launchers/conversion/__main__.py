@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from threading import Event
 from types import FrameType
 from typing import TextIO
 
@@ -42,10 +43,29 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
         token=options.force_token or (uuid.uuid4().hex[:12] if options.force_conversion else ""),
         verify=options.verify,
     )
+    stopped = Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        stopped.set()
+        raise KeyboardInterrupt
+
+    def make(source: ConversionSource, target: Path, report: Callable[[str], None]) -> Contents:
+        def checked(line: str) -> None:
+            if stopped.is_set():
+                raise KeyboardInterrupt
+            report(line)
+
+        try:
+            return _to_hugging_face(source, target, checked)
+        except Exception:
+            if stopped.is_set():  # torch goes on if an import of its own is interrupted, and may fail later
+                raise KeyboardInterrupt from None
+            raise
+
     with suppress(ValueError):  # not the main thread
-        signal.signal(signal.SIGTERM, _interrupt)  # the end of the job: release the lock, remove what is incomplete
+        signal.signal(signal.SIGTERM, interrupt)  # the end of the job: release the lock, remove what is incomplete
     settings = LockSettings(max_wait_s=options.max_wait)
-    print(convert(request, _to_hugging_face, settings=settings, report=report))
+    print(convert(request, make, settings=settings, report=report))
     return 0
 
 
@@ -87,10 +107,6 @@ def _parser() -> argparse.ArgumentParser:
 def _report(stream: TextIO, line: str) -> None:
     stream.write(f"{line}\n")  # in one piece: the tasks of a job may share their output
     stream.flush()
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
