@@ -12,9 +12,9 @@ from tests.support.fixtures import load_text, make_folder, server_yaml
 from tests.support.stacks import load_config
 
 
-def speed_of(root: Path, paths: list[str], *overrides: str) -> int:
-    config = load(paths, parse_overrides(overrides), [root, INSTALLED], {})
-    return int(config.servers[0].settings.model_dump()["speed"])
+def settings_of(root: Path, paths: list[str], *overrides: str) -> tuple[int, str]:
+    settings = load(paths, parse_overrides(overrides), [root, INSTALLED], {}).servers[0].settings.model_dump()
+    return settings["speed"], settings["title"]
 
 
 def error_message(root: Path, text: str, *overrides: str) -> str:
@@ -23,25 +23,18 @@ def error_message(root: Path, text: str, *overrides: str) -> str:
     return str(raised.value)
 
 
-def test_later_files_override_earlier_ones_then_env_yaml_then_the_command_line(tmp_path: Path) -> None:
+def test_later_files_override_single_settings_of_earlier_ones_then_env_yaml_then_the_command_line(
+    tmp_path: Path,
+) -> None:
     mine = make_folder(tmp_path)
-    for name, speed in (("a.yaml", 1), ("b.yaml", 2), ("env.yaml", 3)):
-        (tmp_path / name).write_text(server_yaml(mine, f"{{speed: {speed}}}"))
+    for name, settings in (("a", "{speed: 1, title: a}"), ("b", "{speed: 2}"), ("env", "{speed: 3}")):
+        (tmp_path / f"{name}.yaml").write_text(server_yaml(mine, settings))
     setting = f"++environment.resources_servers.{mine}.speed=4"
-    assert speed_of(tmp_path, ["a.yaml", "b.yaml"], setting) == 4
-    assert speed_of(tmp_path, ["a.yaml", "b.yaml"]) == 3
+    assert settings_of(tmp_path, ["a.yaml", "b.yaml"], setting) == (4, "a")
+    assert settings_of(tmp_path, ["a.yaml", "b.yaml"]) == (3, "a")
     (tmp_path / "env.yaml").unlink()
-    assert speed_of(tmp_path, ["a.yaml", "b.yaml"]) == 2
-    assert speed_of(tmp_path, ["b.yaml", "a.yaml"]) == 1
-
-
-def test_config_files_are_merged_setting_by_setting(tmp_path: Path) -> None:
-    mine = make_folder(tmp_path)
-    (tmp_path / "a.yaml").write_text(server_yaml(mine, "{speed: 5, title: a}"))
-    (tmp_path / "b.yaml").write_text(server_yaml(mine, "{title: b}"))
-    config = load(["a.yaml", "b.yaml"], [], [tmp_path, INSTALLED], {})
-    settings = config.servers[0].settings.model_dump()
-    assert (settings["speed"], settings["title"]) == (5, "b")
+    assert settings_of(tmp_path, ["a.yaml", "b.yaml"]) == (2, "a")
+    assert settings_of(tmp_path, ["b.yaml", "a.yaml"]) == (1, "a")
 
 
 @pytest.mark.parametrize(
@@ -103,14 +96,12 @@ def test_a_run_without_config_paths_is_rejected(tmp_path: Path) -> None:
         load([], [], [tmp_path], {})
 
 
-@pytest.mark.parametrize("text", ["environment: {a: [1\n", "a: 1\na: 2\n", "- a\n- b\n", "a: \x00\n"])
-def test_a_file_that_is_not_a_yaml_mapping_is_named(tmp_path: Path, text: str) -> None:
-    assert str(tmp_path / "config.yaml") in error_message(tmp_path, text)
-
-
-def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_bytes(b"a: \xff\xfe")
-    with pytest.raises(OperatorError, match=r"config\.yaml"):
+@pytest.mark.parametrize(
+    "content", [b"environment: {a: [1\n", b"a: 1\na: 2\n", b"- a\n- b\n", b"a: \x00\n", b"a: \xff\xfe"]
+)
+def test_a_file_that_is_not_a_yaml_mapping_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.yaml").write_bytes(content)
+    with pytest.raises(OperatorError, match=str(tmp_path / "config.yaml")):
         load(["config.yaml"], [], [tmp_path], {})
 
 
@@ -138,11 +129,6 @@ def test_an_invalid_config_is_rejected_with_its_place_and_the_nearest_name(
 ) -> None:
     message = error_message(tmp_path, text.replace(FOLDER, make_folder(tmp_path)), *overrides)
     assert [name for name in named if name not in message] == []
-
-
-def test_a_secret_in_a_rejected_override_is_not_printed(tmp_path: Path) -> None:
-    message = error_message(tmp_path, server_yaml(make_folder(tmp_path)), "+polcy_api_key=sk-1234")
-    assert "polcy_api_key" in message and "sk-1234" not in message
 
 
 @pytest.mark.parametrize(

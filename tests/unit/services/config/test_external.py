@@ -41,16 +41,7 @@ def test_an_entry_of_any_family_may_name_a_server_by_its_address(
     assert spec.external_url == url and spec.is_foreign
 
 
-@pytest.mark.parametrize(
-    ("family", "name"),
-    [
-        ("resources_servers", "gsm8k"),
-        ("responses_api_models", "builtin_model"),
-        ("responses_api_models", "vllm_model"),
-        ("agents", "simple_agent"),
-        ("responses_api_agents", "simple_agent"),
-    ],
-)
+@pytest.mark.parametrize(("family", "name"), [("resources_servers", "gsm8k"), ("responses_api_models", "vllm_model")])
 def test_host_and_port_without_an_entrypoint_win_over_a_folder_of_rollyard_with_a_note(
     tmp_path: Path, family: str, name: str
 ) -> None:
@@ -79,17 +70,14 @@ def test_a_setting_of_rollyards_server_is_refused_with_how_to_start_it_on_that_a
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"host": "127.0.0.1", "prot": 9}, "mine: .* url.* host"),
         ({"url": "http://127.0.0.1:9", "host": "127.0.0.1"}, "has url and host"),
         ({"port": 9}, "has port.* url.* host"),
         ({"url": "127.0.0.1:9"}, "mine.url is '127.0.0.1:9'.* URL"),
         ({"url": "http://a:b@127.0.0.1:9"}, "contains credentials"),
         ({"url": "http://127.0.0.1:9/?a=b"}, " base URL"),
-        ({"url": "http://127.0.0.1:9/#"}, " base URL"),
         ({"url": "http://127.0.0.1:9/a b"}, " URL"),
-        ({"url": "http://127.0.0.1\n:9"}, " URL"),
         ({"host": "a/b", "port": 9}, "mine.host is 'a/b'"),
-        ({"host": "http://a", "port": 9}, "mine.host is 'http://a'"),
-        ({"host": "a b", "port": 9}, "host is 'a b'"),
         ({"host": "user@a", "port": 9}, "host is 'user@a'"),
         ({"url": "http://127.0.0.1:9", "replicas": 2}, "replicas is 2"),
         ({"url": "http://127.0.0.1:9", "max_step": 2}, "unknown option 'max_step'"),
@@ -103,8 +91,3 @@ def test_an_entry_that_contradicts_itself_is_refused_with_one_line(
     with pytest.raises(OperatorError, match=message) as raised:
         external(tmp_path, settings)
     assert "\n" not in str(raised.value)
-
-
-def test_a_misspelt_key_of_an_address_is_refused_with_the_right_ones(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"mine: .* url.* host"):
-        external(tmp_path, {"host": "127.0.0.1", "prot": 9})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,16 @@ def agent_of(root: Path, implementation: str, **settings: Any) -> RunConfig:
     return load_tree(root, {"counter": program_entry(), "policy_model": MODEL, "agent": agent})
 
 
+def python_of(config: RunConfig) -> Path | None:
+    assert config.servers[0].program is not None
+    return config.servers[0].program.python
+
+
 def test_a_folder_of_nemo_gym_becomes_a_program_with_all_settings_passed_on(tmp_path: Path) -> None:
     folder = make_root(tmp_path)
     config = load_tree(tmp_path, {"counter": program_entry(odd={"x": 1}, nothing=None)})
     (spec,) = config.servers
-    assert spec.program is not None and spec.program.python == Path(sys.executable)
+    assert python_of(config) == Path(sys.executable)
     assert (spec.folder, spec.raw["odd"], spec.raw["nothing"]) == (folder.resolve(), {"x": 1}, None)
 
 
@@ -54,40 +60,27 @@ def test_a_config_may_list_further_configs(tmp_path: Path) -> None:
     assert [spec.name for spec in config.servers] == ["counter"]
 
 
-def test_without_an_interpreter_the_start_is_refused_with_what_to_set(tmp_path: Path) -> None:
-    make_root(tmp_path)
-    with pytest.raises(OperatorError, match=r"counter: .* python: .* venv: .* install: uv"):
-        load_tree(tmp_path, {"counter": entry("resources_servers", "counter", entrypoint="app.py")})
-
-
-def test_the_interpreter_of_the_environment_that_holds_the_folder_is_used(tmp_path: Path) -> None:
+def test_an_installed_server_runs_in_its_environment_which_the_command_line_may_name(tmp_path: Path) -> None:
     site = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
-    make_root(site)
+    config_file = make_root(site) / "configs" / "counter.yaml"
+    config_file.write_text("counter: {resources_servers: {counter: {entrypoint: app.py}}}\n")
     python = tmp_path / "env" / "bin" / "python"
     python.parent.mkdir()
     python.symlink_to(sys.executable)
-    config = load_tree(site, {"counter": entry("resources_servers", "counter", entrypoint="app.py")})
-    assert config.servers[0].program is not None and config.servers[0].program.python == python
-
-
-def test_configs_of_the_environment_on_the_command_line_are_found_by_their_relative_paths(tmp_path: Path) -> None:
-    folder = make_root(tmp_path / "env" / "lib" / "python3.12" / "site-packages")
-    (folder / "configs" / "counter.yaml").write_text("counter: {resources_servers: {counter: {entrypoint: app.py}}}\n")
-    python = tmp_path / "env" / "bin" / "python"
-    python.parent.mkdir()
-    python.symlink_to(sys.executable)
-    config = load(
-        ["resources_servers/counter/configs/counter.yaml"],
-        parse_overrides([f"+venv={tmp_path / 'env'}"]),
-        [tmp_path, INSTALLED],
-        {},
-    )
-    assert config.servers[0].program is not None and config.servers[0].program.python == python
+    tree = {"counter": entry("resources_servers", "counter", entrypoint="app.py")}
+    venv = parse_overrides([f"+venv={tmp_path / 'env'}"])
+    assert python_of(load_tree(site, tree)) == python
+    assert python_of(load([str(config_file.relative_to(site))], venv, [tmp_path, INSTALLED], {})) == python
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"entrypoint": "app.py"}, r"counter: .* python: .* venv: .* install: uv"),
+        (
+            {"python": sys.executable, "name": "???"},
+            r"counter\.resources_servers\.counter\.name: .*\+\+counter\.resources",
+        ),
         ({"python": "/nowhere/python"}, "counter.python is '/nowhere/python'"),
         ({"venv": "/nowhere"}, "counter.venv is '/nowhere'.* bin/python"),
         ({"python": sys.executable, "venv": "/nowhere"}, "python and venv"),
@@ -103,15 +96,11 @@ def test_an_invalid_launch_setting_is_refused_with_its_value(tmp_path: Path, set
         load_tree(tmp_path, {"counter": entry("resources_servers", "counter", **settings)})
 
 
-def test_rollyards_own_server_is_not_hidden_by_one_of_the_same_name(tmp_path: Path) -> None:
-    make_root(tmp_path, name="gsm8k")
+def test_nemo_gyms_server_does_not_hide_rollyards_unless_the_entry_has_an_interpreter(tmp_path: Path) -> None:
+    folder = make_root(tmp_path, name="gsm8k")
     config = load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k", entrypoint="app.py")})
     assert config.servers[0].folder == (INSTALLED / "resources_servers" / "gsm8k").resolve()
     assert any("Rollyard's resources_servers/gsm8k is used" in note for note in config.notes)
-
-
-def test_an_entry_with_an_interpreter_asks_for_nemo_gyms_server_of_that_name(tmp_path: Path) -> None:
-    folder = make_root(tmp_path, name="gsm8k")
     config = load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k", python=sys.executable)})
     assert config.servers[0].program is not None and config.servers[0].folder == folder.resolve()
 
@@ -120,7 +109,6 @@ def test_an_entry_with_an_interpreter_asks_for_nemo_gyms_server_of_that_name(tmp
     ("theirs", "ours", "setting"),
     [
         ("gymnasium_agent", "turn_agent", ("sum_steps", True)),
-        ("tool_simulation_agent", "simple_agent", ("execute_tools", False)),
         ("non_executing_simple_agent", "simple_agent", ("execute_tools", False)),
         ("finance_agent", "simple_agent", ("execute_tools", True)),
     ],
@@ -142,14 +130,11 @@ def test_settings_without_a_counterpart_are_named(tmp_path: Path) -> None:
     assert server(config, "agent").settings.model_dump()["tool_timeout_s"] == 9.0
 
 
-def test_an_agent_that_nothing_replaces_is_refused_with_how_to_run_it(tmp_path: Path) -> None:
+def test_an_agent_that_nothing_replaces_runs_only_in_its_own_interpreter(tmp_path: Path) -> None:
     make_root(tmp_path, family="responses_api_agents", name="langgraph_agent")
     with pytest.raises(OperatorError, match=r"'langgraph_agent'.*venv="):
         agent_of(tmp_path, "langgraph_agent")
-
-
-def test_nemo_gyms_own_agent_runs_in_its_interpreter_on_request(tmp_path: Path) -> None:
-    make_root(tmp_path, family="responses_api_agents", name="langgraph_agent")
+    shutil.rmtree(tmp_path / "resources_servers")
     spec = server(agent_of(tmp_path, "langgraph_agent", python=sys.executable), "agent")
     assert spec.program is not None and spec.family == "agents"
 
@@ -182,12 +167,6 @@ def test_the_key_of_a_judge_may_be_null(tmp_path: Path) -> None:
     settings: Json = {"openai_base_url": "http://127.0.0.1:9/v1", "openai_api_key": None, "openai_model": "m"}
     config = load_tree(tmp_path, {"judge": entry("responses_api_models", "openai_model", **settings)})
     assert config.servers[0].implementation == "openai_model"
-
-
-def test_a_value_that_must_be_set_is_named_with_the_option_that_sets_it(tmp_path: Path) -> None:
-    make_root(tmp_path)
-    with pytest.raises(OperatorError, match=r"counter\.resources_servers\.counter\.name: .*\+\+counter\.resources"):
-        load_tree(tmp_path, {"counter": program_entry(name="???")})
 
 
 def test_an_interpreter_for_a_server_that_nemo_gym_lacks_is_refused(tmp_path: Path) -> None:

@@ -17,37 +17,12 @@ PARSER_MESSAGE = re.compile(
     r"token recognition|mismatched input|extraneous input|no viable|missing EQUAL|<EOF>|<class|Exception|Error\b|antlr"
 )
 UNUSUAL_TEXTS = [
-    *(
-        "=#&;<>^`!()~\"'{}[],:$%*?|\\@ \t\n\x00",
-        "ü",
-        "“o”",
-        "'",
-        '"',
-        "${",
-        "${x y}",
-        "[",
-        "]]",
-        "{a",
-        "a}",
-        "f(",
-        "f(x)",
-    ),
-    *(
-        "x y",
-        "it's",
-        "a=b",
-        "a,b",
-        "a,",
-        ",a",
-        "[a,,b]",
-        "{a=1}",
-        "{'a': 1}",
-        '{"a": [1, {"b": null}]}',
-        "a'b'c",
-        "(a)",
-    ),
-    *("--x", "-", "C:\\a b\\", "2026-11-22T10:00", "12:30", "tag(x)", "int(x)", "choice()", "[" * 40, "\udcff"),
+    *("=#&;<>^`!()~\"'{}[],:$%*?|\\@ \t\n\x00", "ü", "“o”", "'", '"', "${", "${x y}", "[", "]]", "{a", "a}", "f("),
+    *("f(x)", "x y", "it's", "a=b", "a,b", "a,", ",a", "[a,,b]", "{a=1}", "{'a': 1}", '{"a": [1, {"b": null}]}'),
+    *("a'b'c", "(a)", "--x", "-", "C:\\a b\\", "2026-11-22T10:00", "12:30", "tag(x)", "int(x)", "choice()"),
+    *("[" * 40, "\udcff"),
 ]
+UNUSUAL_ARGUMENTS = ("{}", "+a={}", "+a=x{}y", "{}=1", "+a=[{}]", "+a={{k: {}}}", "--{}", "+{}")
 
 
 def error_message(model: type[Options], *arguments: str) -> str:
@@ -58,16 +33,7 @@ def error_message(model: type[Options], *arguments: str) -> str:
 
 def test_errors_never_show_the_parsers_own_message() -> None:
     for unusual in UNUSUAL_TEXTS:
-        for text in (
-            unusual,
-            f"+a={unusual}",
-            f"+a=x{unusual}y",
-            f"{unusual}=1",
-            f"+a=[{unusual}]",
-            f"+a={{k: {unusual}}}",
-            f"--{unusual}",
-            f"+{unusual}",
-        ):
+        for text in (argument.format(unusual) for argument in UNUSUAL_ARGUMENTS):
             try:
                 parse_overrides([text])
             except OperatorError as error:
@@ -84,31 +50,28 @@ def test_errors_contain_no_secret() -> None:
         ["+x={api_key: sk-1234"],
         ["+x={policy_api_key: 'sk-1234', b"],
         ["token:sk-1234"],
+        ["+policy_api_key=sk-1234("],
+        ["+policy_api_key=sk-1234,sk-5"],
     ):
         assert "sk-1234" not in error_message(CollectOptions, *arguments), arguments
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "paths"),
     [
-        ["+config_paths=a.yaml"],
-        ["+config_paths=[a.yaml,]"],
-        ["config_paths=[", "a.yaml", "]"],
+        (["+config_paths=a.yaml"], ("a.yaml",)),
+        (["+config_paths=[a.yaml,]"], ("a.yaml",)),
+        (["config_paths=[", "a.yaml", "]", "+dry_run=false"], ("a.yaml",)),
+        (["+config_paths=[a.yaml,", "b.yaml,", "c", "d.yaml]", "+dry_run=true"], ("a.yaml", "b.yaml", "c d.yaml")),
+        (["+config_paths=[~/a.yaml, '~/b.yaml']"], ("/home/jürgen/a.yaml", "~/b.yaml")),
     ],
+    ids=["single value", "trailing comma", "split at spaces", "split twice", "tilde"],
 )
-def test_a_single_value_becomes_a_list_of_one(arguments: list[str]) -> None:
-    assert read_options(RunOptions, arguments)[0].config_paths == ("a.yaml",)
-
-
-def test_a_list_that_the_shell_split_at_spaces_is_rejoined() -> None:
-    options, _ = read_options(RunOptions, ["+config_paths=[a.yaml,", "b.yaml,", "c", "d.yaml]", "+dry_run=true"])
-    assert options.config_paths == ("a.yaml", "b.yaml", "c d.yaml") and options.dry_run
-
-
-def test_an_unquoted_tilde_expands_to_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_is_read_as_users_write_it(
+    arguments: list[str], paths: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", "/home/jürgen")
-    options, _ = read_options(RunOptions, ["+config_paths=[~/a.yaml, '~/b.yaml']"])
-    assert options.config_paths == ("/home/jürgen/a.yaml", "~/b.yaml")
+    assert read_options(RunOptions, arguments)[0].config_paths == paths
 
 
 @pytest.mark.parametrize("typed", ["007", "1e3", "true", "1_000", "null_"])
@@ -140,12 +103,9 @@ def test_a_key_in_a_command_line_is_refused_without_being_shown(text: str) -> No
     assert "sk-1234" not in str(raised.value) and "sk-1234" not in shown(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["+policy_api_key=dummy", "+policy_api_key=EMPTY", "+policy_api_key='${oc.env:KEY}'", "+max_tokens=3", "~key"],
-)
-def test_a_placeholder_or_reference_in_a_command_line_is_no_key(text: str) -> None:
-    refuse_secrets([text])
+def test_a_placeholder_or_reference_in_a_command_line_is_no_key() -> None:
+    harmless = ("dummy", "EMPTY", "'${oc.env:KEY}'")
+    refuse_secrets([*(f"+policy_api_key={value}" for value in harmless), "+max_tokens=3", "~key"])
 
 
 def test_a_run_token_in_a_command_line_is_noted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,23 +13,15 @@ from rollyard.services.config.run_config import RunConfig
 from tests.support.fixtures import PLAIN_APP, make_folder, server_yaml
 
 
-def test_a_folder_is_searched_here_first_then_in_the_search_path_then_installed(tmp_path: Path) -> None:
-    here, other = tmp_path / "here", tmp_path / "other"
-    search_path = [here, other, INSTALLED]
+def test_the_first_folder_with_code_is_found_here_then_in_the_search_path_then_installed(tmp_path: Path) -> None:
     family, name = "resources_servers", "grl_sokoban"
-    assert find_folder(family, name, search_path) == INSTALLED / family / name
-    (other / family / name).mkdir(parents=True)
-    (other / family / name / "app.py").write_text(PLAIN_APP)
-    assert find_folder(family, name, search_path) == other / family / name
-    (here / family / name).mkdir(parents=True)
-    (here / family / name / "app.py").write_text(PLAIN_APP)
-    assert find_folder(family, name, search_path) == here / family / name
-
-
-def test_a_folder_without_code_does_not_hide_the_installed_server(tmp_path: Path) -> None:
-    (tmp_path / "resources_servers/grl_sokoban/data").mkdir(parents=True)
-    found = find_folder("resources_servers", "grl_sokoban", [tmp_path, INSTALLED])
-    assert found == INSTALLED / "resources_servers/grl_sokoban"
+    search_path = [tmp_path / "here", tmp_path / "other", INSTALLED]
+    (tmp_path / "here" / family / name / "data").mkdir(parents=True)
+    for root in reversed(search_path):
+        if root != INSTALLED:
+            (root / family / name).mkdir(parents=True, exist_ok=True)
+            (root / family / name / "app.py").write_text(PLAIN_APP)
+        assert find_folder(family, name, search_path) == root / family / name
 
 
 def installed_package(site: Path, value: str, *files: str, name: str = "mine") -> Path:
@@ -44,30 +36,21 @@ def installed_package(site: Path, value: str, *files: str, name: str = "mine") -
     return site
 
 
-def test_an_installed_package_is_searched_after_server_roots_and_before_rollyard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("value", "files"),
+    [
+        ("mine", ("mine/__init__.py", "mine/resources_servers/coin/app.py")),
+        ("bare", ("bare/responses_api_agents/coin/app.py",)),
+        ("outer.inner", ("outer/__init__.py", "outer/inner/__init__.py", "outer/inner/agents/mine/app.py")),
+    ],
+    ids=["package", "without __init__.py", "nested"],
+)
+def test_an_installed_package_is_searched_after_server_roots_and_before_rollyard_without_being_imported(
+    value: str, files: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = installed_package(tmp_path / "site", "mine", "mine/__init__.py", "mine/resources_servers/coin/app.py")
+    site, given = installed_package(tmp_path / "site", value, *files), tmp_path / "given"
     monkeypatch.syspath_prepend(site)
-    assert search_roots(tmp_path, [tmp_path / "given"]) == [tmp_path, tmp_path / "given", site / "mine", INSTALLED]
-    assert "mine" not in sys.modules
-
-
-@pytest.mark.parametrize("family", ["resources_servers", "agents", "responses_api_agents", "responses_api_models"])
-def test_an_installed_package_may_have_no_init_file_and_a_folder_of_any_family(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = installed_package(tmp_path, f"bare_{family}", f"bare_{family}/{family}/coin/app.py")
-    monkeypatch.syspath_prepend(site)
-    assert site / f"bare_{family}" in search_roots(tmp_path / "here")
-
-
-def test_a_nested_package_is_found_without_importing_its_parent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = ("outer/__init__.py", "outer/inner/__init__.py", "outer/inner/agents/mine/app.py")
-    monkeypatch.syspath_prepend(installed_package(tmp_path, "outer.inner", *files))
-    assert tmp_path / "outer/inner" in search_roots(tmp_path / "here")
+    assert search_roots(tmp_path, [given]) == [tmp_path, given, site / value.replace(".", "/"), INSTALLED]
 
 
 @pytest.mark.parametrize(
@@ -160,11 +143,6 @@ def test_a_plugin_that_was_fixed_after_a_failed_import_is_fully_reloaded(tmp_pat
     assert load_server("resources_servers", folder, "app.py").__name__ == "Plain"
 
 
-def test_a_folder_without_its_entrypoint_is_rejected_with_the_file_name(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"server\.py.*entrypoint"):
-        load_server("resources_servers", tmp_path, "server.py")
-
-
 @pytest.mark.parametrize(
     ("app", "reason"),
     [
@@ -181,3 +159,5 @@ def test_an_entrypoint_without_a_server_is_rejected_with_file_and_reason(tmp_pat
     with pytest.raises(OperatorError) as raised:
         config_of(tmp_path, mine)
     assert mine in str(raised.value) and "app.py" in str(raised.value) and reason in str(raised.value)
+    with pytest.raises(OperatorError, match=r"server\.py.*entrypoint"):
+        load_server("resources_servers", tmp_path / "resources_servers" / mine, "server.py")

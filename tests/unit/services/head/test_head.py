@@ -6,7 +6,6 @@ from typing import Any
 
 import orjson
 import pytest
-import yaml
 from omegaconf import OmegaConf
 
 from rollyard.records.activity import Collection
@@ -62,28 +61,22 @@ def head(tmp_path: Path) -> HeadHarness:
     return HeadHarness(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("path", "headers"),
-    [
-        ("/register", {}),
-        ("/register", {SECRET_HEADER: "guess"}),
-        ("/heartbeat", {SECRET_HEADER: ""}),
-        ("/heartbeat", {SECRET_HEADER: "guess"}),
-    ],
-)
+@pytest.mark.parametrize("path", ["/register", "/heartbeat"])
+@pytest.mark.parametrize("headers", [{}, {SECRET_HEADER: ""}, {SECRET_HEADER: "guess"}], ids=str)
 async def test_a_server_without_the_secret_is_rejected(head: HeadHarness, path: str, headers: dict[str, str]) -> None:
-    record = Registration(
-        name="environment", instance="environment#1", url="http://stranger", pid=1, ready=True
-    ).model_dump()
-    answer = await send(head.transport, BASE + path, record, headers=headers)
+    record = Registration(name="environment", instance="environment#1", url="http://stranger", pid=1, ready=True)
+    answer = await send(head.transport, BASE + path, record.model_dump(), headers=headers)
     problem = orjson.loads(answer.body)
     assert (answer.status, problem["type"], problem["server"]) == (401, "urn:rollyard:unauthorized", "head")
     assert (await head.read("/directory"))["servers"]["environment"] == []
 
 
-async def test_an_invalid_registration_is_a_400_problem(head: HeadHarness) -> None:
-    answer = await send(head.transport, BASE + "/register", {"name": "environment"}, headers=head.admission)
-    assert answer.status == 400 and orjson.loads(answer.body)["server"] == "head"
+async def test_an_invalid_message_is_a_400_problem(head: HeadHarness) -> None:
+    messages = (("/register", {"name": "environment"}), ("/collection", {"output": "/a.jsonl", "status": {}}))
+    for path, message in messages:
+        answer = await send(head.transport, BASE + path, message, headers=head.admission)
+        assert answer.status == 400 and orjson.loads(answer.body)["server"] == "head"
+    assert await head.read("/collections") == []
 
 
 async def test_a_heartbeat_is_answered_with_the_directory(head: HeadHarness) -> None:
@@ -97,41 +90,26 @@ async def test_server_instances_have_nemo_gyms_keys(head: HeadHarness) -> None:
     await head.register()
     instance = next(entry for entry in await head.read("/server_instances") if entry["pid"])
     assert set(instance) >= NEMO_KEYS
-    assert (instance["host"], instance["port"], instance["pid"], instance["status"]) == (
-        "127.0.0.1",
-        7001,
-        42,
-        "success",
-    )
+    address = [instance[key] for key in ("host", "port", "pid", "status")]
+    assert address == ["127.0.0.1", 7001, 42, "success"]
     assert (instance["server_type"], instance["name"]) == ("resources_servers", head.environment_folder)
 
 
-async def test_the_config_is_a_json_string_of_yaml_with_the_address_in_each_servers_block(head: HeadHarness) -> None:
+@pytest.mark.parametrize("family", ["agents", "responses_api_agents"])
+async def test_nemo_gyms_client_reads_each_servers_address_and_settings_in_the_config(
+    tmp_path: Path, family: str
+) -> None:
+    head = HeadHarness(tmp_path, family=family, title="costs \\${x}")
     await head.register()
     await head.register("agent", 7002)
     text = await head.read("/global_config_dict_yaml")
     assert isinstance(text, str)
-    tree = yaml.safe_load(text)
+    tree: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=True)
     environment_block = tree["environment"]["resources_servers"][head.environment_folder]
     agent_block = tree["agent"]["responses_api_agents"][head.agent_folder]
     assert (environment_block["host"], environment_block["port"], environment_block["speed"]) == ("127.0.0.1", 7001, 3)
-    assert (agent_block["host"], agent_block["port"]) == ("127.0.0.1", 7002)
+    assert (agent_block["host"], agent_block["port"], agent_block["title"]) == ("127.0.0.1", 7002, "costs ${x}")
     assert tree["head_server"] == {"host": "127.0.0.1", "port": 11000}
-
-
-async def test_agents_are_served_under_the_family_name_that_nemo_gym_reads(tmp_path: Path) -> None:
-    head = HeadHarness(tmp_path, family="agents")
-    await head.register("agent", 7002)
-    tree = yaml.safe_load(await head.read("/global_config_dict_yaml"))
-    assert list(tree["agent"]) == ["responses_api_agents"]
-    assert tree["agent"]["responses_api_agents"][head.agent_folder]["port"] == 7002
-
-
-async def test_text_that_looks_like_a_reference_survives_omegaconf_in_the_client(tmp_path: Path) -> None:
-    head = HeadHarness(tmp_path, title="costs \\${x}")
-    tree = OmegaConf.to_container(OmegaConf.create(await head.read("/global_config_dict_yaml")), resolve=True)
-    assert isinstance(tree, dict)
-    assert tree["agent"]["responses_api_agents"][head.agent_folder]["title"] == "costs ${x}"
 
 
 PATHS = ["/global_config_dict_yaml", "/server_instances", "/directory", "/health", "/ready", "/metrics", "/docs"]
@@ -144,16 +122,14 @@ async def test_no_endpoint_serves_a_secret(head: HeadHarness) -> None:
         assert b"sk-1234" not in body and KEYS.secret.encode() not in body, path
 
 
-async def test_every_endpoint_requires_the_run_token_when_set(tmp_path: Path) -> None:
+async def test_every_endpoint_requires_the_run_token_when_set_and_the_secret_does_not_replace_it(
+    tmp_path: Path,
+) -> None:
     head = HeadHarness(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
     for path in (*PATHS, "/openapi.json", "/nowhere"):
         assert (await head.get(path)).status == 401, path
         assert (await head.get(path, {"authorization": "Bearer wrong"})).status == 401, path
         assert (await head.get(path, {"authorization": "Bearer t0ken"})).status != 401, path
-
-
-async def test_the_secret_does_not_replace_the_run_token(tmp_path: Path) -> None:
-    head = HeadHarness(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
     head.admission.pop("authorization")
     assert (await head.register()).status == 401
 
@@ -163,23 +139,11 @@ def collection(output: str, measured: int = 1) -> Json:
     return Collection(output=output, status=status, failures=[]).model_dump(by_alias=True)
 
 
-async def test_collections_are_listed_once_with_the_most_recent_first(head: HeadHarness) -> None:
-    for output, measured in (("/a.jsonl", 1), ("/b.jsonl", 1), ("/a.jsonl", 2)):
-        await send(head.transport, BASE + "/collection", collection(output, measured))
+async def test_the_sixteen_most_recent_collections_are_listed_once(head: HeadHarness) -> None:
+    for number, measured in (*((number, 1) for number in range(40)), (30, 2)):
+        await send(head.transport, BASE + "/collection", collection(f"/{number}.jsonl", measured))
     listed = [(entry["output"], entry["status"]["measured"]) for entry in await head.read("/collections")]
-    assert listed == [("/a.jsonl", 2), ("/b.jsonl", 1)]
-
-
-async def test_at_most_sixteen_collections_are_remembered(head: HeadHarness) -> None:
-    for number in range(40):
-        await send(head.transport, BASE + "/collection", collection(f"/{number}.jsonl"))
-    listed = [entry["output"] for entry in await head.read("/collections")]
-    assert listed == [f"/{number}.jsonl" for number in range(39, 23, -1)]
-
-
-async def test_an_invalid_collection_is_rejected(head: HeadHarness) -> None:
-    answer = await send(head.transport, BASE + "/collection", {"output": "/a.jsonl", "status": {}})
-    assert answer.status == 400 and await head.read("/collections") == []
+    assert listed == [("/30.jsonl", 2), *((f"/{number}.jsonl", 1) for number in range(39, 23, -1) if number != 30)]
 
 
 async def test_prometheus_targets_list_every_server_and_the_head_under_the_requested_host(head: HeadHarness) -> None:

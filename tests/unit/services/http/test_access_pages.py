@@ -11,20 +11,9 @@ from tests.support.asgi_requests import echo
 from tests.support.fixtures import listening, make_server
 from tests.unit.services.http.raw_requests import JSON, post, request
 
-OTHER_TYPES = [
-    "text/plain",
-    "text/plain;charset=UTF-8",
-    "application/x-www-form-urlencoded",
-    "multipart/form-data; boundary=x",
-]
-OTHER_TYPES += [
-    "",
-    "text/plain; application/json",
-    "text/plain, application/json",
-    "application/json, text/plain",
-    "json",
-]
-OTHER_TYPES += ["application/octet-stream", "text/json", "application/jsonx", "Application/JSON/x"]
+OTHER_TYPES = ["", "text/plain", "text/plain;charset=UTF-8", "application/x-www-form-urlencoded", "json", "text/json"]
+OTHER_TYPES += ["multipart/form-data; boundary=x", "text/plain; application/json", "text/plain, application/json"]
+OTHER_TYPES += ["application/json, text/plain", "application/octet-stream", "application/jsonx", "Application/JSON/x"]
 JSON_TYPES = ["application/json", "application/json; charset=utf-8", "APPLICATION/JSON", "application/json ;x=1"]
 JSON_TYPES += ["application/x-ndjson", "application/merge-patch+json"]
 
@@ -52,34 +41,18 @@ async def test_json_types_of_any_spelling_are_accepted() -> None:
         assert {(await post(hosted.url, f"Content-Type: {content_type}"))[0] for content_type in JSON_TYPES} == {200}
 
 
-ORIGINS = [
-    "http://evil.example",
-    "null",
-    "http://127.0.0.1",
-    "https://localhost",
-    "http://127.0.0.1:1",
-    "file://",
-    "x",
-    "",
-]
+ORIGINS = ["http://evil.example", "null", "http://127.0.0.1", "https://localhost", "http://127.0.0.1:1", "file://", ""]
 
 
-async def test_a_request_with_another_origin_is_rejected() -> None:
+async def test_only_the_servers_own_page_may_call_it() -> None:
     async with listening(make_server(routes={"/echo": echo})) as hosted:
+        own = f"Origin: {hosted.url}"
         for origin in ORIGINS:
             assert (await post(hosted.url, JSON, f"Origin: {origin}"))[0] == 403
             assert (await request(hosted.url, f"Origin: {origin}"))[0] == 403
             assert (await request(hosted.url, f"Origin: {origin}", line="POST /echo HTTP/1.1"))[0] == 403
-
-
-async def test_two_origins_are_rejected_even_if_one_is_right() -> None:
-    async with listening(make_server(routes={"/echo": echo})) as hosted:
-        assert (await post(hosted.url, JSON, f"Origin: {hosted.url}", "Origin: http://evil.example"))[0] == 403
-
-
-async def test_the_servers_own_page_may_call_it() -> None:
-    async with listening(make_server(routes={"/echo": echo})) as hosted:
-        assert (await post(hosted.url, JSON, f"Origin: {hosted.url}", "Sec-Fetch-Site: same-origin"))[0] == 200
+        assert (await post(hosted.url, JSON, own, "Origin: http://evil.example"))[0] == 403
+        assert (await post(hosted.url, JSON, own, "Sec-Fetch-Site: same-origin"))[0] == 200
 
 
 async def test_a_request_that_the_browser_marks_as_cross_site_is_rejected() -> None:

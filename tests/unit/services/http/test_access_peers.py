@@ -70,25 +70,22 @@ async def response_to(found: Socket | None, keys: Keys = KEYS, *headers: str, **
         await hosted.stop()
 
 
-async def test_a_connection_of_this_user_or_of_root_is_accepted() -> None:
-    for uid in (os.geteuid(), 0):
-        assert (await response_to(Socket(ESTABLISHED, uid, 7)))[0] == 200
+@pytest.mark.parametrize("uid", [os.geteuid(), 0])
+async def test_a_connection_of_this_user_or_of_root_is_accepted(uid: int) -> None:
+    assert (await response_to(Socket(ESTABLISHED, uid, 7)))[0] == 200
 
 
-async def test_a_connection_of_another_user_is_rejected_with_the_setting_that_allows_it() -> None:
-    status, problem = await response_to(Socket(ESTABLISHED, OTHER, 7))
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [(Socket(ESTABLISHED, OTHER, 7), f"user id {OTHER}"), (None, "cannot be determined")]
+    + [(Socket(state, 0, 0), "") for state in (TIME_WAIT, FIN_WAIT1, LISTEN)],
+)
+async def test_a_connection_of_another_user_or_without_an_owner_is_rejected_with_the_setting_that_allows_it(
+    found: Socket | None, reason: str
+) -> None:
+    status, problem = await response_to(found)
     assert (status, problem["type"]) == (403, "urn:rollyard:forbidden")
-    assert f"user id {OTHER}" in problem["detail"] and "ng_run --allow-other-users" in problem["detail"]
-
-
-async def test_a_connection_with_an_unknown_owner_is_rejected_with_the_reason() -> None:
-    status, problem = await response_to(None)
-    assert status == 403 and "cannot be determined" in problem["detail"] and "--allow-other-users" in problem["detail"]
-
-
-@pytest.mark.parametrize("found", [Socket(TIME_WAIT, 0, 0), Socket(FIN_WAIT1, 0, 0), Socket(LISTEN, 0, 9)])
-async def test_a_socket_without_an_owner_does_not_count_as_roots(found: Socket) -> None:
-    assert (await response_to(found))[0] == 403
+    assert reason in problem["detail"] and "ng_run --allow-other-users" in problem["detail"]
 
 
 async def test_the_overflow_user_id_of_a_user_namespace_is_rejected() -> None:
@@ -100,11 +97,6 @@ async def test_a_connection_that_was_reset_before_the_lookup_is_rejected() -> No
     scope = {"method": "POST", "headers": [(b"host", b"localhost")], "client": None, "state": {PEER: None}}
     assert access.refusal(scope) is not None
     assert access.refusal({**scope, "state": {}}) is None  # a call within this process has no peer
-
-
-async def test_a_run_may_allow_other_users() -> None:
-    keys = Keys(run_id="r1", secret="s", access=AccessRules(other_users=True))
-    assert (await response_to(Socket(ESTABLISHED, OTHER, 7), keys))[0] == 200
 
 
 async def test_a_run_that_allows_other_users_shows_its_folder_only_to_its_own_user(tmp_path: Path) -> None:

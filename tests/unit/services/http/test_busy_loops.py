@@ -111,10 +111,3 @@ async def test_a_session_whose_first_response_is_lost_may_be_open_and_keeps_its_
         assert session.may_be_open and not session.opened
         assert (await session.send("/close", b"{}", deadline_s())).status == 200
         assert (first.requests, second.requests) == (2, 0)
-
-
-async def test_a_session_that_reached_no_instance_cannot_be_open() -> None:
-    async with http_transport() as transport:
-        session = Session(make_client({"s": ["http://127.0.0.1:1"]}, transport, RetryPolicy(0.05, 0.01)), "s")
-        assert await failure_kind_of(session.send("/seed_session", b"{}", deadline_s())) is FailureKind.UNREACHABLE
-        assert not session.may_be_open

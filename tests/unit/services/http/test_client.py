@@ -13,7 +13,6 @@ from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpTransport, LocalTransport
 from tests.support.fixtures import (
     KEYS,
-    failure_kind_of,
     failure_of,
     http,
     http_transport,
@@ -28,6 +27,19 @@ from tests.support.waiting import deadline_s, until
 PROBLEM = "content-type: application/problem+json"
 
 
+Response = bytes | None
+"""What a peer sends; None: it closes the connection."""
+
+
+async def failure_after(*responses: Response, timeout_s: float | None = None) -> Failure:
+    """Return the failure of a POST that a peer receives once, and answers with the first of these responses."""
+    async with peer(*responses) as other, http_transport() as transport:
+        client = make_client({"s": [other.url]}, transport, RetryPolicy(deadline_s(), 0.01))
+        failure = await failure_of(client.post("s", "/x", b"{}", timeout_s or deadline_s()))
+        assert other.requests == 1 and failure.problem.server == "s"
+        return failure
+
+
 async def test_only_a_failed_connection_attempt_is_retried_at_another_address() -> None:
     async with peer(http(b"ok")) as other, http_transport() as transport:
         urls = iter([unused_url(), unused_url()])
@@ -36,41 +48,26 @@ async def test_only_a_failed_connection_attempt_is_retried_at_another_address() 
         assert other.requests == 1
 
 
-async def test_retries_end_after_the_wait_time_of_the_policy() -> None:
-    async with http_transport() as transport:
+async def test_retries_end_after_the_wait_time_of_the_policy_or_at_a_nearer_deadline() -> None:
+    async with http_transport() as transport, asyncio.timeout(deadline_s()):
         client = make_client({"s": [unused_url()]}, transport, RetryPolicy(0.1, 0.01))
-        async with asyncio.timeout(deadline_s()):
-            failure = await failure_of(client.post("s", "/x", b"{}", 10 * deadline_s()))
+        failure = await failure_of(client.post("s", "/x", b"{}", 10 * deadline_s()))
         assert failure.kind is FailureKind.UNREACHABLE and failure.problem.server == "s"
-
-
-async def test_retries_end_with_a_nearer_deadline_which_the_message_names() -> None:
-    async with http_transport() as transport:
         client = make_client({"s": []}, transport, RetryPolicy(deadline_s(), 0.01))
         failure = await failure_of(client.post("s", "/x", b"{}", 0.05))
         assert failure.kind is FailureKind.UNREACHABLE and "within 0.0" in failure.problem.detail
 
 
-@pytest.mark.parametrize("response", [None, http(b"no", "503 Busy"), http(b"no", "500 Oh")])
-async def test_a_post_that_the_server_may_have_handled_is_never_replayed(response: bytes | None) -> None:
-    async with peer(response, http(b"again")) as other, http_transport() as transport:
-        client = make_client({"s": [other.url]}, transport, RetryPolicy(deadline_s(), 0.01))
-        assert (await failure_of(client.post("s", "/x", b"{}", deadline_s()))).problem.server == "s"
-        assert other.requests == 1
-
-
-async def test_a_post_whose_deadline_passed_is_never_replayed() -> None:
-    async with peer(b"", http(b"again")) as other, http_transport() as transport:
-        client = make_client({"s": [other.url]}, transport, RetryPolicy(deadline_s(), 0.01))
-        assert await failure_kind_of(client.post("s", "/x", b"{}", 1.0)) is FailureKind.TIMEOUT
-        assert other.requests == 1
+@pytest.mark.parametrize("response", [None, http(b"no", "503 Busy"), http(b"no", "500 Oh"), b""])
+async def test_a_post_that_the_server_may_have_handled_is_never_replayed(response: Response) -> None:
+    failure = await failure_after(response, http(b"again"), timeout_s=1.0)
+    assert (failure.kind is FailureKind.TIMEOUT) == (response == b"")
 
 
 @pytest.mark.parametrize("run", [None, "r2", ""])
 async def test_a_response_of_another_run_is_the_failure_wrong_run(run: str | None) -> None:
-    async with peer(http(b"hello", "200 OK", run)) as other, http_transport() as transport:
-        failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", deadline_s()))
-        assert failure.kind is FailureKind.WRONG_RUN and other.url in str(failure)
+    failure = await failure_after(http(b"hello", "200 OK", run))
+    assert failure.kind is FailureKind.WRONG_RUN and "http://127.0.0.1:" in str(failure)
 
 
 async def test_a_response_of_another_run_refreshes_the_directory() -> None:
@@ -92,12 +89,7 @@ async def test_every_call_carries_the_run_and_the_token() -> None:
 
 async def test_a_problem_is_forwarded_unchanged() -> None:
     origin = Failure(
-        FailureKind.RATE_LIMITED,
-        "slow down",
-        server="policy",
-        status=429,
-        upstream_status=429,
-        instance="/v1/responses",
+        *(FailureKind.RATE_LIMITED, "slow down"), server="policy", status=429, upstream_status=429, instance="/v1/x"
     )
     async with http_transport() as transport:
 
@@ -118,23 +110,19 @@ async def test_a_problem_is_forwarded_unchanged() -> None:
 
 
 async def test_unknown_members_of_a_problem_are_forwarded() -> None:
-    body = orjson.dumps({"type": "urn:x:y", "status": 409, "detail": "d", "server": "far", "balance": 30})
-    async with peer(http(body, "409 Conflict", "r1", PROBLEM)) as other, http_transport() as transport:
-        failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", deadline_s()))
-    assert failure.problem.model_dump()["balance"] == 30
+    body = orjson.dumps({"type": "urn:x:y", "status": 409, "detail": "d", "server": "s", "balance": 30})
+    assert (await failure_after(http(body, "409 Conflict", "r1", PROBLEM))).problem.model_dump()["balance"] == 30
 
 
-@pytest.mark.parametrize("body", [b"{}", b'{"detail": "no status"}', b"not JSON", b"[]", b'{"status": "x"}'])
-async def test_an_invalid_problem_becomes_a_failure_with_the_status_of_the_response(body: bytes) -> None:
-    async with peer(http(body, "418 Teapot", "r1", PROBLEM)) as other, http_transport() as transport:
-        failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", deadline_s()))
-    assert failure.problem.server == "s" and "418" in str(failure.problem)
-
-
-async def test_an_error_without_a_problem_names_server_status_and_body() -> None:
-    async with peer(http(b"out of order", "500 Oh")) as other, http_transport() as transport:
-        failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", deadline_s()))
-    assert failure.problem.server == "s" and "500" in str(failure) and "out of order" in str(failure)
+@pytest.mark.parametrize(
+    "body", [b"{}", b'{"detail": "no status"}', b"out of order", b"[]", b'{"status": "x"}'], ids=str
+)
+@pytest.mark.parametrize("headers", [[], [PROBLEM]], ids=str)
+async def test_an_error_without_a_valid_problem_becomes_a_failure_with_status_and_body(
+    body: bytes, headers: list[str]
+) -> None:
+    failure = await failure_after(http(body, "418 Teapot", "r1", *headers))
+    assert "418" in str(failure.problem) and (headers or body.decode() in str(failure))
 
 
 async def test_an_unknown_server_is_rejected_with_the_nearest_name() -> None:
