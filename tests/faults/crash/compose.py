@@ -33,7 +33,6 @@ HANG_S = 300.0
 
 
 def interpolated(text: str, environ: Mapping[str, str]) -> str:
-    """Substitute variables like compose. Raises KeyError for a required variable that is not set."""
 
     def value(found: re.Match[str]) -> str:
         name, kind, word = found.groups()

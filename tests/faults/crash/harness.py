@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -31,7 +30,7 @@ from rollyard.services.runtime.process_setup import die_with_parent, raise_file_
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.serve import serve_until_signalled
 from rollyard.services.runtime.stack import Stack, new_keys
-from tests.support.stacks import keys_of, read_rows, reproducible_part
+from tests.support.stacks import AGENT, keys_of, read_rows, reproducible_part
 from tests.support.waiting import deadline_s
 
 ENVIRONMENT = "grl_sokoban_resources_server"
@@ -63,13 +62,11 @@ class Forked:
         asyncio.get_running_loop().add_reader(self._process.sentinel, self._end)
 
     async def wait(self) -> int:
-        """Exit status; negative for a signal."""
         await asyncio.shield(self._ended)
         assert self._process.exitcode is not None
         return self._process.exitcode
 
     async def ended_within(self, seconds: float) -> bool:
-        """True if the process ended within that time."""
         done, _ = await asyncio.wait([self._ended], timeout=seconds)
         return bool(done)
 
@@ -106,13 +103,24 @@ def _serve(text: str, log: str) -> None:
     uvloop.run(serve_until_signalled(Launch.model_validate_json(text), {}))
 
 
+def collect_arguments(stack: Stack, rows: Path, output: Path, **options: object) -> list[str]:
+    """Arguments of `ng_collect_rollouts` for seeded rollouts of the Sokoban agent."""
+    given = {
+        "head": stack.head_url.removeprefix("http://"),
+        "agent_name": AGENT,
+        "input_jsonl_fpath": rows,
+        "output_jsonl_fpath": output,
+        "num_repeats_add_seed": "true",
+        **options,
+    }
+    return [f"+{name}={value}" for name, value in given.items()]
+
+
 def forked_collect(arguments: Sequence[str], log: Path, here: Path | None = None) -> Forked:
-    """`ng_collect_rollouts arguments`, forked."""
     return Forked(_command, collect_rollouts.main, list(arguments), str(log), str(here or log.parent))
 
 
 def forked_status(arguments: Sequence[str], log: Path, here: Path) -> Forked:
-    """`ng_status arguments`, forked."""
     return Forked(_command, show_status.main, list(arguments), str(log), str(here))
 
 
@@ -167,7 +175,6 @@ def ready_pid(stack: Stack, server: str) -> int | None:
 
 
 async def gauge(stack: Stack, server: str, name: str) -> float:
-    """A gauge of a server's /metrics."""
     url = stack.registry.directory().servers[server][0]
     answer = await stack.client.transport.send("GET", f"{url}/metrics", b"", {}, deadline_s())
     found = re.search(rf"^{name} (\S+)$", answer.body.decode(), re.MULTILINE)
@@ -176,7 +183,6 @@ async def gauge(stack: Stack, server: str, name: str) -> float:
 
 
 async def falls_to_zero(stack: Stack, server: str, name: str) -> None:
-    """Wait until a gauge is 0."""
     deadline = time.monotonic() + deadline_s()
     while (value := await gauge(stack, server, name)) > (1 if name == "rollyard_in_flight" else 0):
         # The request for /metrics is itself in flight.
@@ -191,21 +197,12 @@ def environment() -> dict[str, str]:
 
 async def command(*arguments: str, here: Path) -> tuple[int, str]:
     """Run a command to its end; return its exit status and its output."""
-    return await asyncio.to_thread(_run, arguments, here)
-
-
-def _run(arguments: tuple[str, ...], here: Path) -> tuple[int, str]:
-    done = subprocess.run(
-        arguments,
-        cwd=here,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=3 * deadline_s(),
-        check=False,
-    )
-    return done.returncode, done.stdout
+    pipe, same = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
+    process = await asyncio.create_subprocess_exec(*arguments, cwd=here, env=environment(), stdout=pipe, stderr=same)
+    async with asyncio.timeout(3 * deadline_s()):
+        printed, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, printed.decode()
 
 
 def essences(output: Path) -> dict[tuple[int, int], Json]:
@@ -225,6 +222,5 @@ def failures(output: Path) -> list[Json]:
 
 
 def status(output: Path) -> Json:
-    """`X_status.json`."""
     read: Json = orjson.loads(output.with_name(f"{output.stem}_status.json").read_bytes())
     return read

@@ -36,7 +36,6 @@ class Running:
         return self._process.pid
 
     async def prints(self, text: str) -> None:
-        """Wait until it has printed `text`."""
         await until(lambda: text in self.output or self._reading.done(), f"ng_run prints {text!r}")
         assert text in self.output, self.output
 
@@ -57,7 +56,6 @@ class Running:
         self._process.send_signal(number)
 
     def left_behind(self) -> list[int]:
-        """Live processes of this run, including itself."""
         return list(processes_with(MARK, self._mark))
 
     async def leaves_nothing(self) -> None:
@@ -71,7 +69,6 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def ng_run(here: Path, *arguments: str) -> AsyncIterator[Running]:
-    """`ng_run arguments`, started in `here` and always ended afterwards."""
     mark = secrets.token_hex(8)
     process = await asyncio.create_subprocess_exec(
         *RUN,

@@ -89,7 +89,6 @@ async def collected(
 
 
 def announced(answer: HttpResponse, response: bytes) -> HttpResponse:
-    """An agent's response whose header states the length of the model response at its end."""
     return HttpResponse(answer.status, {**answer.headers, RESPONSE_BYTES_HEADER: str(len(response))}, answer.body)
 
 
@@ -137,7 +136,6 @@ async def test_an_agent_writes_one_line_with_the_keys_of_its_own_rollout(
     "metadata", [{"extra_body": "not json"}, {"extra_body": "[1]"}, {"extra_body": {"seed": 1}}, ["a list"]], ids=str
 )
 async def test_a_row_that_cannot_be_seeded_does_not_abort_a_collection(metadata: object, tmp_path: Path) -> None:
-    """The row is refused by its number before anything starts, or it is one failed rollout."""
     output = tmp_path / "rollouts.jsonl"
     input_file = rows(tmp_path, {"input": "play", "metadata": metadata})
     try:

@@ -26,17 +26,9 @@ GSM8K = {"AGENT": "gsm8k_agent", "INPUT": "resources_servers/gsm8k/data/example.
 def compose_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder of a host on which the compose file ran, and the observations."""
     folder = tmp_path_factory.mktemp("host")
-    command = [
-        sys.executable,
-        "-m",
-        "tests.faults.crash.compose",
-        str(FILE),
-        str(folder),
-        str(Path(sys.executable).parent),
-    ]
-    done = subprocess.run(
-        [*command, json.dumps(ENVIRON), json.dumps([GSM8K])], cwd=INSTALLED, capture_output=True, text=True
-    )
+    given = [str(FILE), str(folder), str(Path(sys.executable).parent), json.dumps(ENVIRON), json.dumps([GSM8K])]
+    command = [sys.executable, "-m", "tests.faults.crash.compose", *given]
+    done = subprocess.run(command, cwd=INSTALLED, capture_output=True, text=True)
     if "unshare: " in done.stderr:
         pytest.skip(f"no namespaces here, which stand for the containers' network: {done.stderr.splitlines()[-1]}")
     logs = "\n".join(f"{path.name}:\n{path.read_text()[-2000:]}" for path in sorted(folder.glob("*.log")))
@@ -44,19 +36,15 @@ def compose_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
     return folder, json.loads(done.stdout.splitlines()[-1])
 
 
-def test_two_environments_are_collected_across_the_parts(compose_run: tuple[Path, dict[str, Any]]) -> None:
+def test_two_environments_are_collected_across_the_parts_into_the_hosts_folder(
+    compose_run: tuple[Path, dict[str, Any]],
+) -> None:
     folder, observed = compose_run
     assert observed["collected"] == [0, 0], (folder / "collector.log").read_text()
-
-
-def test_the_head_is_healthy_when_all_servers_are_ready(compose_run: tuple[Path, dict[str, Any]]) -> None:
-    assert compose_run[1]["health"] == ["CMD", 0]
-
-
-@pytest.mark.parametrize("name", ["rollouts", "gsm8k"])
-def test_every_rollout_is_in_the_hosts_folder(compose_run: tuple[Path, dict[str, Any]], name: str) -> None:
-    rows = read_rows(compose_run[0] / f"results/{name}.jsonl")
-    assert keys_of(rows) == [(task, repeat) for task in range(5) for repeat in range(2)]
+    assert observed["health"] == ["CMD", 0]
+    for name in ("rollouts", "gsm8k"):
+        rows = read_rows(folder / f"results/{name}.jsonl")
+        assert keys_of(rows) == [(task, repeat) for task in range(5) for repeat in range(2)]
 
 
 def test_the_page_shows_them_through_the_published_port(compose_run: tuple[Path, dict[str, Any]]) -> None:
@@ -100,14 +88,10 @@ def test_the_documented_commands_name_what_is_in_the_file() -> None:
         assert f"${{{variable}:" in FILE.read_text(), variable
 
 
-def test_the_image_has_what_every_environment_needs() -> None:
+def test_the_image_has_what_every_environment_needs_and_ignores_nothing_that_it_copies() -> None:
     dockerfile = (INSTALLED / "Dockerfile").read_text()
     assert re.search(r"requirements/subset\.py aws hub ifeval math zstd ", dockerfile)
     assert "--require-hashes" in dockerfile
-
-
-def test_what_the_image_copies_is_not_ignored() -> None:
     allowed = set(re.findall(r"^!(\S+)$", (INSTALLED / ".dockerignore").read_text(), re.MULTILINE))
-    copied = re.findall(r"^COPY (.+) \S+$", (INSTALLED / "Dockerfile").read_text(), re.MULTILINE)
-    for name in " ".join(copied).split():
+    for name in " ".join(re.findall(r"^COPY (.+) \S+$", dockerfile, re.MULTILINE)).split():
         assert name in allowed and (INSTALLED / name).exists(), name

@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from rollyard.records.errors import RunError
 from rollyard.records.rollout_paths import RolloutPaths
-from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.types import FailureRow, Json
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.store import RolloutStore
@@ -28,21 +28,10 @@ def row(task: int, repeat: int, text: str = "") -> bytes:
     return orjson.dumps({"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": 1.0, "text": text})
 
 
-def failed(task: int, *, terminal: bool) -> FailureRow:
-    return FailureRow(
-        task_index=task,
-        rollout_index=0,
-        attempt_index=0,
-        agent_ref={"name": "agent"},
-        failure_kind="bad_task",
-        server="environment",
-        status=422,
-        upstream_status=None,
-        detail="",
-        terminal=terminal,
-        time=0.0,
-        duration_s=0.0,
-    )
+def failed(task: int) -> FailureRow:
+    where = {"task_index": task, "rollout_index": 0, "attempt_index": 0, "agent_ref": {"name": "agent"}}
+    what = {"failure_kind": "bad_task", "server": "environment", "status": 422, "upstream_status": None, "detail": ""}
+    return FailureRow.model_validate({**where, **what, "terminal": True, "time": 0.0, "duration_s": 0.0})
 
 
 def store(output: Path, identity: Json | None = None, *, resume: bool = True, overwrite: bool = False) -> RolloutStore:
@@ -52,6 +41,21 @@ def store(output: Path, identity: Json | None = None, *, resume: bool = True, ov
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     return tmp_path / "rollouts.jsonl"
+
+
+def stored(output: Path, *rows: bytes) -> None:
+    """Store these rows as the repeats of one task."""
+    first = store(output)
+    for repeat, line in enumerate(rows):
+        first.append((0, repeat), line)
+    first.close()
+
+
+def read_again(output: Path) -> list[dict[str, Any]]:
+    again, seen = store(output), list[dict[str, Any]]()
+    again.load(lambda row: seen.append(dict(row)))
+    again.close()
+    return seen
 
 
 def test_a_last_line_cut_at_any_byte_is_moved_and_never_appended_to(output: Path) -> None:
@@ -86,10 +90,7 @@ def test_incomplete_lines_of_two_crashes_are_both_kept(output: Path) -> None:
 
 
 def test_an_incomplete_rollout_is_collected_again_and_the_loss_is_reported(output: Path) -> None:
-    first = store(output)
-    first.append((0, 0), row(0, 0))
-    first.append((0, 1), row(0, 1))
-    first.close()
+    stored(output, row(0, 0), row(0, 1))
     os.truncate(output, output.stat().st_size - 5)
     again = store(output)
     again.load()
@@ -101,48 +102,23 @@ def test_an_incomplete_rollout_is_collected_again_and_the_loss_is_reported(outpu
     assert keys_of(read_rows(output)) == [(0, 0), (0, 1)]
 
 
-def test_unusual_characters_in_a_rollout_are_text(output: Path) -> None:
-    first = store(output)
-    first.append((0, 0), row(0, 0, ODD))
-    first.append((0, 1), row(0, 1, ODD))
-    first.close()
-    again, texts = store(output), list[object]()
-    again.load(lambda seen: texts.append(dict(seen)["text"]))
-    again.close()
-    assert texts == [ODD, ODD]
-
-
-def test_escapes_of_lone_surrogates_in_a_rollout_are_text(output: Path) -> None:
-    first = store(output)
-    first.append((0, 0), row(0, 0)[:-1] + b',"cut":' + LONE + b"}")
-    first.append((0, 1), row(0, 1))
-    first.close()
-    again, seen = store(output), list[RolloutRow]()
-    try:
-        again.load(seen.append)
-    finally:
-        again.close()
-    assert len(again.done) == 2
-    assert dict(seen[0])["cut"] == json.loads(LONE)
+def test_unusual_characters_and_escapes_of_lone_surrogates_in_a_rollout_are_text(output: Path) -> None:
+    stored(output, row(0, 0, ODD), row(0, 1)[:-1] + b',"cut":' + LONE + b"}")
+    first, second = read_again(output)
+    assert (first["text"], second["cut"]) == (ODD, json.loads(LONE))
 
 
 def test_blank_lines_of_an_editor_are_not_rollouts(output: Path) -> None:
-    first = store(output)
-    first.append((0, 0), row(0, 0))
-    first.close()
+    stored(output, row(0, 0))
     with output.open("ab") as file:
         file.write(b"\n \n")
-    again = store(output)
-    try:
-        again.load()
-    finally:
-        again.close()
-    assert len(again.done) == 1
+    assert len(read_again(output)) == 1
 
 
 HOLD_FILE = """
 import sys
 from pathlib import Path
+from typing import Any
 from rollyard.services.rollouts.appender import JsonLines
 lines = JsonLines(Path(sys.argv[1]))
 print('held', flush=True)
@@ -152,9 +128,7 @@ input()
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_second_writer_is_refused_and_changes_nothing(output: Path, overwrite: bool) -> None:
-    first = store(output)
-    first.append((0, 0), row(0, 0))
-    first.close()
+    stored(output, row(0, 0))
     holder = [sys.executable, "-c", HOLD_FILE, str(output)]
     before = {path: path.read_bytes() for path in output.parent.iterdir()}
     with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -192,7 +166,7 @@ def test_a_writer_that_waited_through_an_overwrite_does_not_write_to_the_old_fil
 def test_overwrite_renames_every_file_and_loses_nothing(output: Path) -> None:
     first = store(output, {"agent": "old"})
     first.append((0, 0), row(0, 0))
-    first.append_failure(failed(1, terminal=True))
+    first.append_failure(failed(1))
     first.close()
     contents_before = {path.read_bytes() for path in output.parent.iterdir()}
     for number in range(3):
@@ -202,9 +176,5 @@ def test_overwrite_renames_every_file_and_loses_nothing(output: Path) -> None:
         again.append((number, 0), row(number, 0))
         again.close()
     assert contents_before <= {path.read_bytes() for path in output.parent.iterdir()}
-    assert keys_of([line for path in output.parent.glob("rollouts.jsonl*") for line in read_rows(path)]) == [
-        (0, 0),
-        (0, 0),
-        (1, 0),
-        (2, 0),
-    ]
+    lines = [line for path in output.parent.glob("rollouts.jsonl*") for line in read_rows(path)]
+    assert keys_of(lines) == [(0, 0), (0, 0), (1, 0), (2, 0)]

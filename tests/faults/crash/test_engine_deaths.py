@@ -23,6 +23,13 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def crash(folder: Path, text: str) -> str:
+    """A file with the last lines of a vLLM that ends with them."""
+    path = folder / "crash.txt"
+    path.write_text(text)
+    return str(path)
+
+
 async def test_a_running_engine_answers_every_caller_with_its_key(tmp_path: Path) -> None:
     async with engine_harness(tmp_path) as engine_bench:
         await engine_bench.engine.start()
@@ -38,9 +45,8 @@ async def test_a_running_engine_answers_every_caller_with_its_key(tmp_path: Path
 async def test_stopping_ends_processes_that_ignore_sigterm(tmp_path: Path) -> None:
     async with engine_harness(tmp_path) as engine_bench:
         await engine_bench.engine.start()
-        assert (
-            len(list(marked_processes(engine_bench.mark))) == 5
-        )  # reaper, API server, EngineCore, Worker, resource tracker
+        # reaper, API server, EngineCore, Worker, resource tracker
+        assert len(list(marked_processes(engine_bench.mark))) == 5
         await engine_bench.engine.stop()
         assert list(marked_processes(engine_bench.mark)) == []
         assert engine_bench.down == engine_bench.up
@@ -142,36 +148,27 @@ async def test_only_the_folders_of_dead_engines_are_removed_and_not_of_starting_
         assert (old.exists(), young.exists(), engine_bench.folder().exists()) == (False, True, True)
 
 
-CRASH = """\
+OUT_OF_MEMORY = """\
 (EngineCore pid=2) ERROR 11-21 19:26:09 [core.py:1201] EngineCore failed to start.
 (EngineCore pid=2) ERROR 11-21 19:26:09 [core.py:1201] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate ...
 (APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above.
 """
 
 
-@pytest.fixture
-def crash(tmp_path: Path) -> str:
-    """A file with the last lines of a vLLM that ran out of memory."""
-    path = tmp_path / "crash.txt"
-    path.write_text(CRASH)
-    return str(path)
-
-
-async def test_a_first_start_that_fails_names_phase_cause_and_log(crash: str, tmp_path: Path) -> None:
-    async with engine_harness(tmp_path, environment={"FAKE_FAILS": crash}) as engine_bench:
+async def test_a_first_start_that_fails_names_phase_cause_and_log(tmp_path: Path) -> None:
+    fails = {"FAKE_FAILS": crash(tmp_path, OUT_OF_MEMORY)}
+    async with engine_harness(tmp_path, environment=fails) as engine_bench:
         with pytest.raises(RunError) as raised:
             await engine_bench.engine.start()
         assert list(marked_processes(engine_bench.mark)) == []
         assert engine_bench.up == []
-    message = str(raised.value)
-    assert "engine 0" in message
-    assert "max_model_len" in message
-    assert "  | (APIServer pid=1) RuntimeError" in message
-    assert str(engine_bench.plan.log_file) in message
+    for named in ("engine 0", "max_model_len", "  | (APIServer pid=1) RuntimeError", str(engine_bench.plan.log_file)):
+        assert named in str(raised.value)
 
 
-async def test_a_failed_restart_is_retried(crash: str, tmp_path: Path) -> None:
-    async with engine_harness(tmp_path, environment={"FAKE_FAILS": crash, "FAKE_FAILS_AT": "2,3"}) as engine_bench:
+async def test_a_failed_restart_is_retried(tmp_path: Path) -> None:
+    fails = {"FAKE_FAILS": crash(tmp_path, OUT_OF_MEMORY), "FAKE_FAILS_AT": "2,3"}
+    async with engine_harness(tmp_path, environment=fails) as engine_bench:
         await engine_bench.engine.start()
         kill(engine_bench.started(1)["api"])
         await engine_bench.wait_until_up(2)
@@ -189,9 +186,8 @@ async def test_an_engine_that_rejects_the_weights_is_ended_and_restarted(tmp_pat
 
 
 async def test_a_port_that_was_taken_meanwhile_is_not_a_failure(tmp_path: Path) -> None:
-    taken = tmp_path / "taken.txt"
-    taken.write_text("OSError: [Errno 98] Address already in use")
-    async with engine_harness(tmp_path, environment={"FAKE_FAILS": str(taken), "FAKE_FAILS_AT": "1"}) as engine_bench:
+    fails = {"FAKE_FAILS": crash(tmp_path, "OSError: [Errno 98] Address already in use"), "FAKE_FAILS_AT": "1"}
+    async with engine_harness(tmp_path, environment=fails) as engine_bench:
         await engine_bench.engine.start()
         assert engine_bench.started(2)["api"]
 

@@ -72,13 +72,7 @@ def test_a_second_evaluation_in_the_same_folder_is_refused(tmp_path: Path) -> No
 
 def control(*arguments: str, cwd: Path) -> dict[str, object]:
     """Run `ng_eval status|pause|resume|stop` and return its JSON."""
-    done = subprocess.run(
-        [str(BIN / "ng_eval"), *arguments, "+json=true"],
-        cwd=cwd,
-        env=command_environ(),
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=deadline_s(),
-    )
-    shown: dict[str, object] = json.loads(done.stdout)
+    command = [str(BIN / "ng_eval"), *arguments, "+json=true"]
+    printed = subprocess.check_output(command, cwd=cwd, env=command_environ(), timeout=deadline_s())
+    shown: dict[str, object] = json.loads(printed)
     return shown

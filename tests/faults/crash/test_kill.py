@@ -19,7 +19,18 @@ from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, PUZZLES, collect, colocated, load_config
 from tests.support.waiting import until
 
-from .harness import COLLECT, ENVIRONMENT, POLICY, command, essences, failures, forked, forked_collect, ready_pid
+from .harness import (
+    COLLECT,
+    ENVIRONMENT,
+    POLICY,
+    collect_arguments,
+    command,
+    essences,
+    failures,
+    forked,
+    forked_collect,
+    ready_pid,
+)
 
 KILLS = 50
 TASKS, REPEATS = 30, 3
@@ -83,9 +94,14 @@ async def test_a_collector_killed_often_and_resumed_loses_nothing_and_repeats_no
 ) -> None:
     rng = random.Random("kill the collector")
     kills, numbers = 0, itertools.count()
+    parameters = {"responses_create_params.temperature": 0.8, "num_samples_in_parallel": 8}
+
+    def arguments(output: Path) -> list[str]:
+        return collect_arguments(stack, PUZZLES, output, limit=TASKS, num_repeats=REPEATS, **parameters)
+
     output = tmp_path / f"rollouts{next(numbers)}.jsonl"
     while kills < wanted:
-        collector = forked_collect(_arguments(stack, output), tmp_path / "collector.log")
+        collector = forked_collect(arguments(output), tmp_path / "collector.log")
         await collector.ended_within(rng.uniform(0.0, 0.4))
         collector.kill()
         if (exit_status := await collector.wait()) == -signal.SIGKILL:
@@ -94,21 +110,7 @@ async def test_a_collector_killed_often_and_resumed_loses_nothing_and_repeats_no
         assert exit_status == 0, (tmp_path / "collector.log").read_text()
         assert essences(output) == uninterrupted
         output = tmp_path / f"rollouts{next(numbers)}.jsonl"
-    exit_status, output_text = await command(*COLLECT, *_arguments(stack, output), here=tmp_path)
+    exit_status, output_text = await command(*COLLECT, *arguments(output), here=tmp_path)
     assert exit_status == 0, output_text
     assert essences(output) == uninterrupted
     assert failures(output) == []
-
-
-def _arguments(stack: Stack, output: Path) -> list[str]:
-    return [
-        f"+head={stack.head_url.removeprefix('http://')}",
-        f"+agent_name={AGENT}",
-        f"+input_jsonl_fpath={PUZZLES}",
-        f"+output_jsonl_fpath={output}",
-        f"+limit={TASKS}",
-        f"+num_repeats={REPEATS}",
-        "+num_repeats_add_seed=true",
-        "+num_samples_in_parallel=8",
-        "+responses_create_params.temperature=0.8",
-    ]

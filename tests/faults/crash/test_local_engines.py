@@ -74,17 +74,11 @@ async def test_a_start_that_fails_shows_cause_and_log_to_the_user_who_started_th
     await wait_until_gone(tmp_path.name)
 
 
-async def test_a_missing_ray_cluster_is_named_before_vllm_is_started(tmp_path: Path) -> None:
-    address = unused_url().removeprefix("http://")
-    with pytest.raises(RunError, match=f"ray_address={address}"):
-        async with processes(run_config(tmp_path, ray_address=address), tmp_path):
+@pytest.mark.parametrize("setting", ["ray_address", "model"])
+async def test_what_vllm_would_not_find_is_named_before_it_is_started(setting: str, tmp_path: Path) -> None:
+    value = unused_url().removeprefix("http://") if setting == "ray_address" else "/nowhere/tiny"
+    more: dict[str, Any] = {setting: value}
+    with pytest.raises((RunError, OperatorError), match=value):
+        async with processes(run_config(tmp_path, **more), tmp_path):
             pass
-    assert list((tmp_path / "notes").iterdir()) == []
-
-
-async def test_a_model_that_is_not_a_folder_is_named_before_vllm_is_started(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError) as raised:
-        async with processes(run_config(tmp_path, model="/nowhere/tiny"), tmp_path):
-            pass
-    assert "/nowhere/tiny" in str(raised.value)
     assert list((tmp_path / "notes").iterdir()) == []

@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
-import pytest_asyncio
 
 from rollyard.records.types import Json
 from rollyard.services.runtime.stack import Stack
-from tests.support.stacks import AGENT, PUZZLES, SOKOBAN, keys_of, load_config, read_rows
+from tests.support.stacks import AGENT, PUZZLES, keys_of, load_config, read_rows
 from tests.support.waiting import until
 
-from .harness import Forked, ForkLauncher, forked, forked_collect, ready_pid
+from .harness import Forked, ForkLauncher, collect_arguments, forked, forked_collect, ready_pid
 
 REPEATS = 4
 
 
-@pytest_asyncio.fixture(scope="module")
-async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    async with forked(load_config(config=SOKOBAN), tmp_path_factory.mktemp("stack")) as running:
-        yield running
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "results" / "run.jsonl"
-
-
-def start(stack: Stack, output: Path, rows: Path = PUZZLES, log: str = "log", *more: str) -> Forked:
-    options = {
-        "head": stack.head_url.removeprefix("http://"),
-        "agent_name": AGENT,
-        "input_jsonl_fpath": rows,
-        "output_jsonl_fpath": output,
-        "num_repeats": REPEATS,
-        "num_repeats_add_seed": "true",
-        "num_samples_in_parallel": 4,
-    }
-    arguments = [f"+{name}={value}" for name, value in options.items()]
-    return forked_collect([*arguments, *more], output.parent.parent / log)
+def start(stack: Stack, output: Path, rows: Path = PUZZLES, log: str = "log") -> Forked:
+    arguments = collect_arguments(stack, rows, output, num_repeats=REPEATS, num_samples_in_parallel=4)
+    return forked_collect(arguments, output.parent.parent / log)
 
 
 def lines(path: Path) -> int:

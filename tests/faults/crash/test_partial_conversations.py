@@ -11,9 +11,7 @@ import orjson
 
 from rollyard.analysis.viewer.live import EpisodeTails, TailView
 from rollyard.cli.viewer import FoundRun
-from rollyard.records.replay import Replay
 from rollyard.records.run_types import HeadFile
-from rollyard.records.types import Json
 from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, PUZZLES, collect, load_config, processes
@@ -36,15 +34,11 @@ def longest_puzzle(folder: Path) -> Path:
     return path
 
 
-def no_boards(row: Json) -> Replay | None:
-    return None
-
-
 def tails_of(stack: Stack) -> EpisodeTails:
     async def find() -> HeadFile:
         return HeadFile(run_id=stack.keys.run_id, url=stack.head_url, pid=0)
 
-    return EpisodeTails(FoundRun(stack.client.transport, find), no_boards)
+    return EpisodeTails(FoundRun(stack.client.transport, find), lambda row: None)
 
 
 async def in_flight(stack: Stack) -> str | None:

@@ -21,7 +21,18 @@ from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, PUZZLES, collect, load_config, read_rows
 
-from .harness import ENVIRONMENT, POLICY, essences, failures, falls_to_zero, forked, forked_collect, gauge, status
+from .harness import (
+    ENVIRONMENT,
+    POLICY,
+    collect_arguments,
+    essences,
+    failures,
+    falls_to_zero,
+    forked,
+    forked_collect,
+    gauge,
+    status,
+)
 
 ENGINE = "engine"
 FAULTS = {"error_rate": 0.1, "hang_rate": 0.1, "garbage_rate": 0.1, "rate_limit_rate": 0.1, "retry_after_s": 0}
@@ -72,12 +83,6 @@ def behind_vllm(faults: Mapping[str, float], timeout_s: float = TIMEOUT_S) -> Js
     }
 
 
-def arguments(stack: Stack, rows: Path, output: Path, **options: object) -> list[str]:
-    head = stack.head_url.removeprefix("http://")
-    paths = [f"+input_jsonl_fpath={rows}", f"+output_jsonl_fpath={output}", f"+head={head}", f"+agent_name={AGENT}"]
-    return [*paths, "+num_repeats_add_seed=true", *(f"+{name}={value}" for name, value in options.items())]
-
-
 async def test_with_retries_behind_vllm_model_faults_change_no_rollout(tmp_path: Path) -> None:
     outputs = []
     for name, faults in (("calm", {}), ("faulty", FAULTS)):
@@ -100,7 +105,7 @@ async def faulty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tupl
     async with forked(load_config(config=direct(FAULTS), tmp_path=folder), folder) as stack:
         output, log = folder / "rollouts.jsonl", folder / "collect.log"
         options = {"limit": TASKS, "num_repeats": REPEATS, "max_failure_rate": 1.0}
-        exit_status = await forked_collect(arguments(stack, PUZZLES, output, **options), log).wait()
+        exit_status = await forked_collect(collect_arguments(stack, PUZZLES, output, **options), log).wait()
         yield stack, output, exit_status, log.read_text()
 
 
@@ -134,15 +139,13 @@ async def test_every_failure_has_the_right_kind(faulty: Faulty) -> None:
     assert {row["server"] for row in failures(output)} == {POLICY}
 
 
-async def test_no_stored_rollout_contains_a_failure(faulty: Faulty) -> None:
-    _, output, _, _ = faulty
+async def test_after_the_failures_no_stored_rollout_is_affected_and_no_session_and_no_request_is_left(
+    faulty: Faulty,
+) -> None:
+    stack, output, _, _ = faulty
     for row in read_rows(output):
         assert row["finish_reason"] in ("done", "answered", "max_steps")
         assert row["response"]["status"] == "completed"
-
-
-async def test_after_the_failures_no_session_and_no_request_is_left(faulty: Faulty) -> None:
-    stack, _, _, _ = faulty
     await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
     await falls_to_zero(stack, POLICY, "rollyard_in_flight")
 
@@ -189,7 +192,7 @@ async def test_a_policy_that_always_fails_stops_the_run_with_the_reason(tmp_path
     config = direct({"error_rate": 1.0})
     output, log = tmp_path / "rollouts.jsonl", tmp_path / "collect.log"
     async with forked(load_config(config=config, tmp_path=tmp_path), tmp_path) as stack:
-        exit_status = await forked_collect(arguments(stack, PUZZLES, output, max_attempts=2), log).wait()
+        exit_status = await forked_collect(collect_arguments(stack, PUZZLES, output, max_attempts=2), log).wait()
     output_text = log.read_text()
     assert exit_status == 1
     assert "more than max_failure_rate=0.5" in output_text

@@ -133,18 +133,10 @@ async def test_concurrent_runs_on_a_port_in_use_do_not_conflict_and_commands_fin
         assert await second_run.ends() == 0
         await second_run.leaves_nothing()
         log = first / "collect.log"
-        assert await forked_collect(_collection(), log).wait() == 0, log.read_text()
+        collection = [f"+agent_name={AGENT}", f"+input_jsonl_fpath={EXAMPLES}", "+output_jsonl_fpath=rollouts.jsonl"]
+        assert await forked_collect([*collection, "+num_repeats=1"], log).wait() == 0, log.read_text()
         assert {parent_of(pid) for pid in await first_run.pids()} == {first_run.pid}
     assert len(essences(first / "rollouts.jsonl")) == 5
-
-
-def _collection() -> list[str]:
-    return [
-        f"+agent_name={AGENT}",
-        f"+input_jsonl_fpath={EXAMPLES}",
-        "+output_jsonl_fpath=rollouts.jsonl",
-        "+num_repeats=1",
-    ]
 
 
 async def test_a_server_that_dies_while_its_run_stops_is_not_restarted(tmp_path: Path) -> None:

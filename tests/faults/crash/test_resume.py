@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -13,7 +14,7 @@ import pytest_asyncio
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN, keys_of, load_config, read_rows
 
-from .harness import COLLECT, command, essences, failures, forked, forked_collect, status
+from .harness import COLLECT, collect_arguments, command, essences, failures, forked, forked_collect, status
 
 OTHER_AGENT = "other_agent"
 CONFIG_WITH_TWO_AGENTS = [
@@ -53,21 +54,12 @@ def collection(finished: Path, output: Path) -> Path:
     return output
 
 
-def arguments(stack: Stack, output: Path, **changed: object) -> list[str]:
-    options: dict[str, object] = {
-        "head": stack.head_url.removeprefix("http://"),
-        "agent_name": AGENT,
-        "input_jsonl_fpath": EXAMPLES,
-        "output_jsonl_fpath": output,
-        "num_repeats": 2,
-        "num_repeats_add_seed": "true",
-        "responses_create_params.temperature": 0.8,
-        **changed,
-    }
-    return [f"+{name}={value}" for name, value in options.items()]
+def arguments(stack: Stack, output: Path, input_jsonl_fpath: Path = EXAMPLES, **changed: object) -> list[str]:
+    options = {"num_repeats": 2, "responses_create_params.temperature": 0.8, **changed}
+    return collect_arguments(stack, input_jsonl_fpath, output, **options)
 
 
-async def run_collect(stack: Stack, output: Path, **changed: object) -> tuple[int, str]:
+async def run_collect(stack: Stack, output: Path, **changed: Any) -> tuple[int, str]:
     log = output.with_name("collect.log")
     log.unlink(missing_ok=True)
     exit_status = await forked_collect(arguments(stack, output, **changed), log).wait()
@@ -83,31 +75,22 @@ async def test_the_shortest_command_collects_and_resumes(stack: Stack, output: P
         assert len(essences(output)) == ROLLOUTS
 
 
-async def test_repeating_a_finished_command_collects_nothing(stack: Stack, collection: Path) -> None:
-    before = collection.read_bytes()
-    exit_status, output_text = await run_collect(stack, collection)
-    assert exit_status == 0
-    assert "resuming: 10 of 10" in output_text
-    assert collection.read_bytes() == before
+CHANGES: dict[str, dict[str, object]] = {
+    "num_repeats: 2 in the file, 3 now": {"num_repeats": 3},
+    f"agent_name: '{AGENT}' in the file, '{OTHER_AGENT}' now": {"agent_name": OTHER_AGENT},
+    "temperature: 0.8 in the file, 0.5 now": {"responses_create_params.temperature": 0.5},
+    "top_p: not set in the file, 0.9 now": {"responses_create_params.top_p": 0.9},
+    "num_repeats_add_seed: True in the file, False now": {"num_repeats_add_seed": "false"},
+    "rows: 5 in the file, 4 now": {"limit": 4},
+}
 
 
-@pytest.mark.parametrize(
-    ("changed", "difference"),
-    [
-        ({"num_repeats": 3}, "num_repeats: 2 in the file, 3 now"),
-        ({"agent_name": OTHER_AGENT}, f"agent_name: '{AGENT}' in the file, '{OTHER_AGENT}' now"),
-        ({"responses_create_params.temperature": 0.5}, "temperature: 0.8 in the file, 0.5 now"),
-        ({"responses_create_params.top_p": 0.9}, "top_p: not set in the file, 0.9 now"),
-        ({"num_repeats_add_seed": "false"}, "num_repeats_add_seed: True in the file, False now"),
-        ({"limit": 4}, "rows: 5 in the file, 4 now"),
-    ],
-    ids=["repeats", "agent", "parameter", "new parameter", "seeds", "limit"],
-)
+@pytest.mark.parametrize("difference", CHANGES)
 async def test_a_changed_command_is_refused_with_the_difference(
-    stack: Stack, collection: Path, changed: dict[str, object], difference: str
+    stack: Stack, collection: Path, difference: str
 ) -> None:
     before = collection.read_bytes()
-    exit_status, output_text = await run_collect(stack, collection, **changed)
+    exit_status, output_text = await run_collect(stack, collection, **CHANGES[difference])
     assert exit_status == 2
     assert difference in output_text
     assert "--overwrite" in output_text

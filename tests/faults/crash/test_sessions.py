@@ -35,8 +35,6 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
 
 
 class EpisodePlayer:
-    """Play one episode with moves determined by its number."""
-
     def __init__(self, stack: Stack, number: int) -> None:
         self.session = Session(stack.client, ENVIRONMENT)
         self._row = orjson.dumps(read_rows(PUZZLES)[number])
@@ -129,14 +127,6 @@ async def test_a_session_without_activity_is_closed(tmp_path: Path) -> None:
         assert await gauge(stack, ENVIRONMENT, "rollyard_sessions") == 1
         await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
         assert await _failure_kind(stack, cookie, "/step") is FailureKind.SESSION_LOST
-
-
-async def test_closing_twice_is_fine(stack: Stack) -> None:
-    episode = EpisodePlayer(stack, 0)
-    await episode.seed()
-    await episode.close()
-    await episode.close()
-    assert episode.answers[-2:] == [{"closed": True}] * 2
 
 
 async def test_an_invalid_row_leaves_no_session(stack: Stack) -> None:

@@ -20,10 +20,10 @@ from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.shards import merge, shard_files
 from rollyard.services.runtime.stack import Stack
 from tests.support.rollout_files import write
-from tests.support.stacks import AGENT, PUZZLES, collect, colocated, keys_of, load_config, read_rows
+from tests.support.stacks import PUZZLES, collect, colocated, keys_of, load_config, read_rows
 from tests.support.waiting import until
 
-from .harness import Forked, command, essences, failures, forked, forked_collect, status
+from .harness import Forked, collect_arguments, command, essences, failures, forked, forked_collect, status
 
 MERGE = (sys.executable, "-c", "from rollyard.cli.merge import main; main()")
 TASKS, REPEATS = 60, 4
@@ -45,20 +45,10 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
         yield running
 
 
-def start(stack: Stack, folder: Path, shard: str, *more: str) -> Forked:
-    arguments = [
-        f"+agent_name={AGENT}",
-        f"+input_jsonl_fpath={PUZZLES}",
-        f"+output_jsonl_fpath={folder / 'rollouts.jsonl'}",
-        f"+limit={TASKS}",
-        f"+num_repeats={REPEATS}",
-        "+num_repeats_add_seed=true",
-        "+responses_create_params.temperature=0.8",
-        "+num_samples_in_parallel=2",
-        f"+head={stack.head_url.removeprefix('http://')}",
-        f"+shard={shard}",
-        *more,
-    ]
+def start(stack: Stack, folder: Path, shard: str, parallel: int = 2) -> Forked:
+    options: dict[str, object] = {"limit": TASKS, "num_repeats": REPEATS, "responses_create_params.temperature": 0.8}
+    options |= {"num_samples_in_parallel": parallel, "shard": shard}
+    arguments = collect_arguments(stack, PUZZLES, folder / "rollouts.jsonl", **options)
     return forked_collect(arguments, folder / f"{shard.replace('/', '-of-')}.log")
 
 
@@ -97,13 +87,13 @@ async def test_jobs_killed_at_random_instants_lose_and_repeat_nothing(
     output, rng = tmp_path / "rollouts.jsonl", random.Random("shards")
     for _ in range(12):
         count = rng.randint(1, 4)
-        jobs = [start(stack, tmp_path, f"{n}/{count}", "+num_samples_in_parallel=8") for n in range(1, count + 1)]
+        jobs = [start(stack, tmp_path, f"{n}/{count}", 8) for n in range(1, count + 1)]
         for job in jobs:
             await job.ended_within(rng.uniform(0.0, 0.8))
             job.kill()
         for job in jobs:
             await job.wait()
-    last = [start(stack, tmp_path, f"{number}/2", "+num_samples_in_parallel=16") for number in (1, 2)]
+    last = [start(stack, tmp_path, f"{number}/2", 16) for number in (1, 2)]
     assert [await job.wait() for job in last] == [0, 0], [log.read_text() for log in tmp_path.glob("*-2.log")]
     assert essences(output) == uninterrupted
     assert shard_files(output) == []

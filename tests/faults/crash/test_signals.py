@@ -8,10 +8,21 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.runtime.stack import Stack
-from tests.support.stacks import AGENT, PUZZLES, load_config
+from tests.support.stacks import PUZZLES, load_config
 from tests.support.waiting import until
 
-from .harness import ENVIRONMENT, POLICY, Forked, essences, falls_to_zero, forked, forked_collect, gauge, status
+from .harness import (
+    ENVIRONMENT,
+    POLICY,
+    Forked,
+    collect_arguments,
+    essences,
+    falls_to_zero,
+    forked,
+    forked_collect,
+    gauge,
+    status,
+)
 
 BUILTIN = "policy_model.responses_api_models.builtin_model"
 SLOW = f"{BUILTIN}.latency_s=0.05"
@@ -20,16 +31,8 @@ ROLLOUTS = 120
 
 
 def start(stack: Stack, folder: Path) -> Forked:
-    arguments = [
-        f"+head={stack.head_url.removeprefix('http://')}",
-        f"+agent_name={AGENT}",
-        f"+input_jsonl_fpath={PUZZLES}",
-        f"+output_jsonl_fpath={folder / 'rollouts.jsonl'}",
-        f"+limit={ROLLOUTS}",
-        "+num_repeats=1",
-        "+num_repeats_add_seed=true",
-        "+num_samples_in_parallel=8",
-    ]
+    options = {"limit": ROLLOUTS, "num_repeats": 1, "num_samples_in_parallel": 8}
+    arguments = collect_arguments(stack, PUZZLES, folder / "rollouts.jsonl", **options)
     return forked_collect(arguments, folder / "collect.log")
 
 
