@@ -22,11 +22,11 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.chaos import catalogue, page
-from tests.faults.chaos.fault import Fault
+from tests.faults.chaos import page
+from tests.faults.chaos.fault import Fault, Result
 from tests.faults.chaos.fault_context import FaultContext
+from tests.faults.chaos.faults import FAULTS
 from tests.faults.chaos.invariants import Broken, NotInjected
-from tests.faults.chaos.result import Result
 from tests.faults.chaos.workspace import HERE
 
 LIMIT_S = 900.0
@@ -34,7 +34,6 @@ LIMIT_S = 900.0
 
 
 async def play(fault: Fault, context: FaultContext, seed: int) -> Result:
-    """Run one fault with one seed."""
     rng = random.Random(f"{fault.name} {seed}")
     started = time.monotonic()
     verdict, why = "held", ""
@@ -87,11 +86,10 @@ def read_options() -> argparse.Namespace:
 
 
 async def main() -> int:
-    """Return 0 if every fault was injected and held, else 1."""
     options = read_options()
     faults = [
         fault
-        for fault in catalogue.FAULTS
+        for fault in FAULTS
         if (not options.fault or any(part in fault.name for part in options.fault))
         and options.section in (None, fault.section)
         and not (options.short and fault.slow)

@@ -25,8 +25,6 @@ ENTRIES = {
 
 
 class Process(Protocol):
-    """The interface of a command's process."""
-
     @property
     def pid(self) -> int: ...
 
@@ -37,8 +35,6 @@ class Process(Protocol):
 
 
 class Command:
-    """A running or finished command."""
-
     def __init__(self, process: Process, log: Path) -> None:
         self.process = process
         self.log = log
@@ -53,7 +49,6 @@ class Command:
         return self.process.returncode is not None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal unless the command has ended."""
         if not self.ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
@@ -68,8 +63,6 @@ class Command:
 
 
 class Forked:
-    """A process started by `Forks`."""
-
     def __init__(self) -> None:
         self.pid = 0
         self.started = asyncio.Event()
@@ -109,7 +102,6 @@ class Forks:
         return cls(process)
 
     async def fork(self, name: str, arguments: Sequence[str], here: Path, log: Path) -> Forked:
-        """Start a command."""
         forked = Forked()
         self._forked.append(forked)
         order = {
@@ -126,7 +118,6 @@ class Forks:
         return forked
 
     async def close(self) -> None:
-        """End the process."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         await self._process.wait()

@@ -17,8 +17,6 @@ TOOL_OUTPUTS = b'"tool_call_id"'
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A complete HTTP request."""
-
     number: int
     head: bytes
     body: bytes
@@ -38,8 +36,6 @@ Behaviour = Callable[[Request, asyncio.Transport], None]
 
 
 class Endpoint:
-    """Listens on its own port and counts requests."""
-
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
         self.requests = 0
@@ -51,7 +47,6 @@ class Endpoint:
 
     @contextlib.asynccontextmanager
     async def up(self, port: int = 0) -> AsyncIterator[Endpoint]:
-        """Listen until the end of the block, then close all connections."""
         await self.listen(port)
         try:
             yield self
@@ -103,7 +98,6 @@ class _Connection(asyncio.Protocol):
 
 
 def content_length(head: bytes) -> int:
-    """Length of the body that follows `head`."""
     at = head.lower().find(b"\r\ncontent-length:")
     return 0 if at < 0 else int(head[at + 17 :].split(b"\r\n", 1)[0])
 
@@ -116,7 +110,6 @@ def http(body: Any, status: int = 200, headers: str = "", kind: str = "applicati
 
 
 def completion(message: dict[str, Any], finish_reason: Any = None) -> dict[str, Any]:
-    """A chat completion with `message`."""
     reason = finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
     return {
         "id": "chatcmpl-1",
@@ -129,7 +122,6 @@ def completion(message: dict[str, Any], finish_reason: Any = None) -> dict[str, 
 
 
 def tool_call(name: str, arguments: Any, number: int = 0) -> dict[str, Any]:
-    """A message with one tool call."""
     text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
     call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": text}}
     return {"content": None, "tool_calls": [call]}
@@ -152,7 +144,6 @@ class Script:
         self._models = http({"object": "list", "data": [{"id": "script", "object": "model"}]})
 
     def answer(self, request: Request) -> bytes:
-        """The scripted response to a request."""
         if not request.head.startswith(b"POST"):
             return self._models
         return self._answers[min(request.turn, len(self._answers) - 1)]

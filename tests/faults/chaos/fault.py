@@ -19,8 +19,6 @@ class Fault:
     name: str
     section: int
     """2: files, 3: faults and overload, 4: HTTP."""
-    before: str
-    """Behaviour at commit de07a2d."""
     now: str
     """Behaviour now."""
     play: Play
@@ -30,3 +28,18 @@ class Fault:
     """Must not run concurrently with other faults, because it loads the host or stops its processes."""
     root: bool = False
     """Needs root."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """`verdict` is held, broken or not injected; unless held, `why` gives the reason."""
+
+    fault: Fault
+    seed: int
+    verdict: str
+    why: str
+    seconds: float
+
+    def summary(self) -> str:
+        line = f"{self.verdict:<12} {self.seconds:5.1f} s  {self.fault.section}  {self.fault.name} (seed {self.seed})"
+        return line if self.verdict == "held" else f"{line}\n      {self.why.strip()}"

@@ -23,7 +23,6 @@ QUICK = 0.02
 
 
 def refs(environment: str = ENVIRONMENT, model: str = MODEL) -> dict[str, Any]:
-    """The server references of an agent."""
     return {
         "max_steps": 10,
         "resources_server": {"type": "resources_servers", "name": environment},
@@ -32,7 +31,6 @@ def refs(environment: str = ENVIRONMENT, model: str = MODEL) -> dict[str, Any]:
 
 
 def model_server(url: str | list[str], **settings: Any) -> dict[str, Any]:
-    """A vllm_model for one or several endpoints."""
     urls = f"{url}/v1" if isinstance(url, str) else [f"{endpoint}/v1" for endpoint in url]
     options = {"base_url": urls, "api_key": "unused-key", "model": "script", **settings}
     return {"responses_api_models": {"vllm_model": options}}
@@ -50,8 +48,6 @@ def stack(
 
 
 class FaultContext(Workspace):
-    """A workspace that contains the plug-ins."""
-
     def __init__(self, folder: Path, code: Path, *, short: bool) -> None:
         super().__init__(folder, code)
         self.short = short
@@ -62,7 +58,6 @@ class FaultContext(Workspace):
         self._closing = contextlib.AsyncExitStack()
 
     def lock(self, name: str) -> asyncio.Lock:
-        """Return the lock with this name."""
         return self._locks.setdefault(name, asyncio.Lock())
 
     @contextlib.asynccontextmanager
@@ -88,7 +83,6 @@ class FaultContext(Workspace):
         return await self.shared("plain", self.playing)
 
     async def close(self) -> None:
-        """Stop the shared runs."""
         await asyncio.gather(*self._shared.values(), return_exceptions=True)
         await self._closing.aclose()
         await self.stop_forking()
@@ -114,7 +108,6 @@ class FaultContext(Workspace):
         return command.output
 
     def output(self) -> Path:
-        """Return a new output path in its own folder."""
         folder = self.path("collection")
         folder.mkdir()
         return folder / "rollouts.jsonl"

@@ -52,7 +52,6 @@ def _reap(numbers: dict[int, int]) -> None:
 
 
 def _become(order: dict[str, Any], module: Any) -> None:
-    """Run the command in this process, as if it had been started."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)

@@ -24,13 +24,11 @@ class NotInjected(Exception):
 
 
 def hold(condition: object, message: str) -> None:
-    """Raise Broken with `message` unless `condition`."""
     if not condition:
         raise Broken(message)
 
 
 def injected(condition: object, message: str) -> None:
-    """Raise NotInjected with `message` unless `condition`."""
     if not condition:
         raise NotInjected(message)
 

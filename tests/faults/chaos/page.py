@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.chaos.result import Result
+from tests.faults.chaos.fault import Result
 
 HEADER = """\
 # Robustness
@@ -57,7 +57,6 @@ def write(path: Path, results: Sequence[Result]) -> None:
 
 
 def text(results: Sequence[Result]) -> str:
-    """The page as Markdown."""
     by_fault: dict[str, list[Result]] = {}
     for result in results:
         by_fault.setdefault(result.fault.name, []).append(result)
@@ -97,7 +96,6 @@ def _together(names: Sequence[str]) -> str:
 
 
 def _shared(words: Sequence[Sequence[str]]) -> int:
-    """Number of words with which all begin."""
     return next((n for n, column in enumerate(zip(*words, strict=False)) if len({*column}) > 1), min(map(len, words)))
 
 

@@ -175,7 +175,6 @@ STEP = {
 
 
 def write_plugins(folder: Path) -> None:
-    """Write these servers into `folder`."""
     for place, code in (
         ("resources_servers/witness", WITNESS),
         ("agents/odd_agent", ODD_AGENT),

@@ -80,7 +80,6 @@ class Lateness:
 
 
 async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
-    """Run the soak test; return the checks that failed."""
     rows = workspace.folder / "rows.jsonl"
     rows.write_bytes(ROWS.read_bytes() * COPIES)
     async with policy(workspace, options) as url, workspace.run(config(url)) as run:
@@ -132,7 +131,6 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
 
 
 def config(url: str) -> dict[str, Any]:
-    """vllm_model for the endpoint, Sokoban, the game agent."""
     refs = {"resources_server": {"type": "resources_servers", "name": "environment"}}
     refs |= {"model_server": {"type": "responses_api_models", "name": POLICY}}
     return {
@@ -148,7 +146,6 @@ def config(url: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Keep the CPU busy with processes that only loop."""
     burning = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(processes)]
     try:
         yield
@@ -193,7 +190,6 @@ async def poll_metrics(url: str, answers: Answers, lateness: Lateness) -> None:
 
 
 async def watch(collecting: Any, output: Path, options: argparse.Namespace, servers: dict[str, str]) -> None:
-    """Wait until the time is over or the collection has ended, and print the progress."""
     ends = time.monotonic() + options.minutes * 60
     status = output.with_name("rollouts_status.json")
     while time.monotonic() < ends and not collecting.ended:
@@ -209,7 +205,6 @@ async def watch(collecting: Any, output: Path, options: argparse.Namespace, serv
 
 
 async def lags(servers: dict[str, str]) -> str:
-    """The worst lag of each server's event loop."""
     parts = []
     for name, url in servers.items():
         with contextlib.suppress(Broken):
@@ -220,7 +215,6 @@ async def lags(servers: dict[str, str]) -> str:
 
 
 def check_files(output: Path) -> list[str]:
-    """Problems in the files of the collection."""
     keys: set[tuple[int, int]] = set()
     rewards: dict[int, set[tuple[Any, ...]]] = {}
     twice = 0
@@ -268,7 +262,6 @@ async def open_sessions(run: Run, servers: list[str]) -> list[str]:
 
 
 def restarted_servers(before: dict[str, int], now: list[dict[str, Any]]) -> list[str]:
-    """Servers whose process was replaced."""
     return [
         f"{instance['server_name']} was restarted"
         for instance in now
@@ -294,7 +287,6 @@ def read_options() -> argparse.Namespace:
 
 
 async def main() -> int:
-    """Return 0 if everything held, else 1."""
     options = read_options()
     with tempfile.TemporaryDirectory(prefix="rollyard-soak-") as temporary:
         folder = options.keep or Path(temporary)

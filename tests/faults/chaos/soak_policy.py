@@ -57,7 +57,6 @@ class Faulty:
 
 
 async def serve(latency_s: float, rate: float, seed: int) -> None:
-    """Print the address, then serve until the process ends."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     async with Endpoint(Faulty(latency_s, rate, seed)).up() as endpoint:

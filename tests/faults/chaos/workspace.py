@@ -30,8 +30,6 @@ READY_S = 240.0
 
 
 class Run:
-    """An `ng_run` whose servers are ready."""
-
     def __init__(self, command: Command, folder: Path, head_url: str) -> None:
         self.command = command
         self.folder = folder
@@ -39,7 +37,6 @@ class Run:
 
     @property
     def head(self) -> str:
-        """HOST:PORT."""
         return self.head_url.removeprefix("http://")
 
     async def servers(self) -> list[dict[str, Any]]:
@@ -48,21 +45,18 @@ class Run:
         return instances
 
     async def url(self, server: str) -> str:
-        """Base URL of the ready instance of `server`."""
         for instance in await self.servers():
             if instance["server_name"] == server and instance["ready"]:
                 return str(instance["url"])
         raise Broken(f"no ready instance of {server}")
 
     async def pid(self, server: str) -> int | None:
-        """Process id of the ready instance of `server`."""
         for instance in await self.servers():
             if instance["server_name"] == server and instance["ready"]:
                 return int(instance["pid"])
         return None
 
     async def gauge(self, server: str, name: str) -> float:
-        """A gauge of a server's /metrics."""
         _, body = await get(f"{await self.url(server)}/metrics")
         found = re.search(rf"^{name} (\S+)$", body.decode(), re.MULTILINE)
         return float(found.group(1)) if found else 0.0
@@ -80,7 +74,6 @@ class Workspace:
         folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
-        """Return a new path in the folder."""
         self._serial += 1
         stem, dot, suffix = name.partition(".")
         return self.folder / f"{stem}{self._serial}{dot}{suffix}"
@@ -111,7 +104,6 @@ class Workspace:
         return Command(process, log)
 
     async def stop_forking(self) -> None:
-        """End the warm process."""
         if self._forks is not None:
             await (await self._forks).close()
 
@@ -151,7 +143,6 @@ class Workspace:
         return found.group()
 
     def processes(self) -> list[int]:
-        """Ids of all live processes of this workspace, including descendants."""
         return list(processes_with(MARK, self.mark))
 
     async def left_behind(self) -> int:
@@ -180,7 +171,6 @@ async def _ready(command: Command) -> str:
 
 
 async def get(url: str, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
-    """GET over a new connection."""
     return await send("GET", url, b"", headers)
 
 

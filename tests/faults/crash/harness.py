@@ -142,10 +142,7 @@ def _become(log: str) -> None:
 
 @contextlib.asynccontextmanager
 async def forked(
-    config: RunConfig,
-    folder: Path,
-    launcher: ForkLauncher | None = None,
-    restart_pause_s: float = 0.02,
+    config: RunConfig, folder: Path, launcher: ForkLauncher | None = None, restart_pause_s: float = 0.02
 ) -> AsyncIterator[Stack]:
     """A stack with forked servers; dead ones are restarted almost immediately."""
     keys = new_keys()

@@ -27,13 +27,10 @@ EPISODE = "a" * 32
 
 
 class Gated(Environment[EnvironmentSettings]):
-    """Its tool waits until the test lets it return."""
-
     gate = asyncio.Event()
 
     @tool
     async def step(self) -> str:
-        """Returns when the test wants it."""
         await Gated.gate.wait()
         return "moved"
 
@@ -103,7 +100,6 @@ def tails_of(head: Head) -> EpisodeTails:
 
 
 async def playing(stack: InProcessServers) -> asyncio.Task[HttpResponse]:
-    """Start an episode and wait until its tool runs."""
     task = asyncio.create_task(stack.post("agent", "/run", ROW, {EPISODE_ID_HEADER: EPISODE}))
     await until(lambda: stages(stack) == ["tool"])
     return task

@@ -111,7 +111,6 @@ def one_server_stack(
     ready_s: float = 60.0,
     **settings: Any,
 ) -> Stack:
-    """A stack of one server."""
     tree = {"environment": {"resources_servers": {make_folder(folder, app=app): {"entrypoint": "app.py", **settings}}}}
     config = load_config(config=tree, roots=[folder], tmp_path=folder)
     logs = RunFolder.create(folder, KEYS.run_id)

@@ -32,7 +32,6 @@ ROWS = [{"seed": seed, **PUZZLE} for seed in range(3)]
 
 
 def children() -> set[int]:
-    """Running child processes of this process."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -57,7 +57,6 @@ class Stopped(Exception):
 
 
 async def begun(stack: RunningStack, out: Path, shard: str | None = None, rows: int = 2) -> None:
-    """Collect some rollouts."""
     left = rows
 
     def stop(_: object) -> None:

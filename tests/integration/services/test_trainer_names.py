@@ -144,7 +144,6 @@ class Trainer:
         return ""
 
     async def wait_for_poll(self, *, error: bool) -> str:
-        """Poll until there is an error, or none; the error."""
         async with asyncio.timeout(deadline_s()):
             while bool(found := await self.polls()) is not error:
                 await asyncio.sleep(0.05)

@@ -26,7 +26,6 @@ def wait_for_end(pid: int) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

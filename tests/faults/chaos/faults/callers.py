@@ -41,7 +41,6 @@ async def slow_clients(context: FaultContext, rng: random.Random) -> None:
 
 
 async def _drip_until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send one header byte per second until the other side closes the connection."""
     closed = asyncio.create_task(reader.read())
     with contextlib.suppress(OSError):
         while not closed.done():
@@ -120,37 +119,15 @@ FAULTS = [
     Fault(
         "200 connections that send one header byte per second",
         4,
-        "200 of 200 alive after 90 s",
         "all closed; a concurrent collection is complete",
         slow_clients,
     ),
-    Fault(
-        "100 connections whose bodies never come",
-        4,
-        "a concurrent collection is complete",
-        "a concurrent collection is complete",
-        slow_bodies,
-        slow=True,
-    ),
-    Fault(
-        "a request with one endless header",
-        4,
-        "unbounded memory",
-        "closed",
-        partial(flood, b"x-more: ", one_endless_header, 2**26),
-    ),
-    Fault(
-        "a request with endless headers",
-        4,
-        "unbounded memory",
-        "closed",
-        partial(flood, b"", many_headers, 2**26),
-        slow=True,
-    ),
+    Fault("100 connections whose bodies never come", 4, "a concurrent collection is complete", slow_bodies, slow=True),
+    Fault("a request with one endless header", 4, "closed", partial(flood, b"x-more: ", one_endless_header, 2**26)),
+    Fault("a request with endless headers", 4, "closed", partial(flood, b"", many_headers, 2**26), slow=True),
     Fault(
         "a request with an endless body",
         4,
-        "closed after 256 MB",
         "closed after 256 MB",
         partial(flood, CHUNKED, endless_chunks, 2**29),
         slow=True,

@@ -34,19 +34,19 @@ def empty(finish_reason: Any, **message: Any) -> dict[str, Any]:
 
 
 SCORED, FAILED = "`answered`, with a reward", "a failed attempt"
-EMPTY: list[tuple[str, Any, str]] = [
-    ("an empty message", {"choices": [{"message": {}}]}, SCORED),
-    ("finish_reason null and no text", empty(None), SCORED),
-    ("finish_reason null and empty text", empty(None, content=""), SCORED),
-    ("finish_reason engine_error", empty("engine_error"), SCORED),
-    ("an unknown finish_reason", empty("melted"), SCORED),
-    ("finish_reason abort", empty("abort", content=""), FAILED),
-    ("finish_reason tool_calls without a call", empty("tool_calls", tool_calls=[]), SCORED),
-    ("a finish_reason that is a number", empty(7), SCORED),
-    ("no choices", {**completion({}), "choices": []}, FAILED),
-    ("a null message", {"choices": [{"message": None, "finish_reason": "stop"}]}, FAILED),
-    ("choices that are a string", {"choices": "none"}, FAILED),
-    ("an error with status 200", {"error": {"message": "engine died", "code": 500}}, FAILED),
+EMPTY: list[tuple[str, Any]] = [
+    ("an empty message", {"choices": [{"message": {}}]}),
+    ("finish_reason null and no text", empty(None)),
+    ("finish_reason null and empty text", empty(None, content="")),
+    ("finish_reason engine_error", empty("engine_error")),
+    ("an unknown finish_reason", empty("melted")),
+    ("finish_reason abort", empty("abort", content="")),
+    ("finish_reason tool_calls without a call", empty("tool_calls", tool_calls=[])),
+    ("a finish_reason that is a number", empty(7)),
+    ("no choices", {**completion({}), "choices": []}),
+    ("a null message", {"choices": [{"message": None, "finish_reason": "stop"}]}),
+    ("choices that are a string", {"choices": "none"}),
+    ("an error with status 200", {"error": {"message": "engine died", "code": 500}}),
 ]
 
 
@@ -132,22 +132,20 @@ FAULTS = [
         Fault(
             f"an engine that returns {kind}, occasionally",
             3,
-            before,
             "a failed attempt, retried",
             partial(sometimes, responds(body), MANY),
             slow=number > 3,
         )
-        for number, (kind, body, before) in enumerate(EMPTY)
+        for number, (kind, body) in enumerate(EMPTY)
     ),
     *(
         Fault(
             f"an engine that only returns {kind}",
             3,
-            before,
             "no reward, exit 1",
             partial(always, responds(body)),
             slow=number > 3,
         )
-        for number, (kind, body, before) in enumerate(EMPTY)
+        for number, (kind, body) in enumerate(EMPTY)
     ),
 ]

@@ -43,7 +43,6 @@ CALLS: list[tuple[str, str, str, object]] = [
 
 
 async def addresses(run: Run) -> dict[str, str]:
-    """Server name -> base URL."""
     return {"head": run.head_url, **{shown["server_name"]: shown["url"] for shown in await run.servers()}}
 
 
@@ -168,10 +167,7 @@ async def foreign_head(context: FaultContext, rng: random.Random) -> None:
     context.folder.chmod(0o755)  # the foreign head logs its requests
     (folder / "stranger.py").write_text(STRANGER % (NOBODY, NOBODY, str(log)))
     (folder / "alone.py").write_text(ALONE)
-    for name, arguments in (
-        ("ng_collect_rollouts", _collection(context)),
-        ("ng_status", []),
-    ):
+    for name, arguments in (("ng_collect_rollouts", _collection(context)), ("ng_status", [])):
         log.write_text("")
         command = await context.start(name, *arguments, here=folder, before=[sys.executable, "alone.py"])
         status = await command.exit_status()
@@ -180,10 +176,7 @@ async def foreign_head(context: FaultContext, rng: random.Random) -> None:
         injected("/control" in paths, f"the foreign head does not answer: {command.output[-500:]}")
         hold(status in (1, 2), f"{name} ended with {status}: {command.output[-300:]}")
         hold("--head" in command.output, f"{name} does not ask for --head: {command.output[-400:]}")
-        hold(
-            not {"/directory", "/run", "/server_instances"} & set(paths),
-            f"{name} called the foreign head: {paths}",
-        )
+        hold(not {"/directory", "/run", "/server_instances"} & set(paths), f"{name} called the foreign head: {paths}")
 
 
 def _collection(context: FaultContext) -> list[str]:
@@ -244,22 +237,11 @@ REFUSED = "refused with 4xx, nothing processed"
 
 FAULTS = [
     *(
-        Fault(
-            f"a foreign web page's request: {name}",
-            4,
-            "processed; the model server makes a call, the head returns its configuration",
-            REFUSED,
-            partial(foreign_page, headers, only),
-        )
+        Fault(f"a foreign web page's request: {name}", 4, REFUSED, partial(foreign_page, headers, only))
         for name, headers, only in PAGES
     ),
-    Fault("a connection of another user", 4, "answered", "refused", another_user, root=True),
+    Fault("a connection of another user", 4, "refused", another_user, root=True),
     Fault(
-        "another user's head on the default port",
-        4,
-        "that user's run is used",
-        "the command stops and requires --head",
-        foreign_head,
-        root=True,
+        "another user's head on the default port", 4, "the command stops and requires --head", foreign_head, root=True
     ),
 ]

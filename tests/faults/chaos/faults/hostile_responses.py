@@ -74,8 +74,6 @@ def bomb() -> bytes:
 
 
 class Packed:
-    """Sends a gzip bomb, built once."""
-
     def __init__(self, encoding: bytes = b"gzip") -> None:
         self._encoding = encoding
         self._data = b""
@@ -125,40 +123,27 @@ def twice(request: Request, transport: asyncio.Transport) -> None:
     transport.write(http(scripted(request.turn)) + http(completion({"content": "A response to another request."})))
 
 
-POURS: list[tuple[str, Pour, str]] = [
-    ("an endless body", Pour(b"connection: close\r\n\r\n", b" " * 2**20, 2**25), "802 MB in 5 s"),
-    (
-        "endless chunks",
-        Pour(b"transfer-encoding: chunked\r\n\r\n", b"100000\r\n" + b" " * 2**20 + b"\r\n", 2**25),
-        "802 MB in 5 s",
-    ),
-    ("endless headers", Pour(b"", b"x-more: " + b"y" * 2**16 + b"\r\n", 2**16), "unbounded memory"),
-    ("endless small headers", Pour(b"", b"x-m: y\r\n" * 10_000, 2**16), "unbounded memory"),
+POURS: list[tuple[str, Pour]] = [
+    ("an endless body", Pour(b"connection: close\r\n\r\n", b" " * 2**20, 2**25)),
+    ("endless chunks", Pour(b"transfer-encoding: chunked\r\n\r\n", b"100000\r\n" + b" " * 2**20 + b"\r\n", 2**25)),
+    ("endless headers", Pour(b"", b"x-more: " + b"y" * 2**16 + b"\r\n", 2**16)),
+    ("endless small headers", Pour(b"", b"x-m: y\r\n" * 10_000, 2**16)),
 ]
 GZIPPED = gzip.compress(b'{"choices": ')
-HOSTILE: list[tuple[str, Behaviour, str]] = [
-    ("a gzip bomb", Packed(), "5.5 GB of memory"),
-    ("a deflate bomb", Packed(b"deflate"), "5.5 GB of memory"),
-    ("a content length of a terabyte", announced, "a failed call at its deadline"),
-    ("a byte every tenth of a second", dripping, "a failed call at its deadline"),
+HOSTILE: list[tuple[str, Behaviour]] = [
+    ("a gzip bomb", Packed()),
+    ("a deflate bomb", Packed(b"deflate")),
+    ("a content length of a terabyte", announced),
+    ("a byte every tenth of a second", dripping),
     (
         "truncated gzip",
         raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n" + GZIPPED[:12], close=True),
-        "a failed call",
     ),
-    (
-        "an unknown encoding",
-        raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: zz\r\nconnection: close\r\n\r\n{}", close=True),
-        "a failed call",
-    ),
-    ("bytes that are not HTTP", raw(b"SSH-2.0-OpenSSH_9.2\r\n", close=True), "retried"),
-    ("a second response after the first", twice, "dropped"),
-    ("the connection reset", reset, "retried"),
-    (
-        "a header that is not Latin-1",
-        raw(b"HTTP/1.1 200 OK\r\nx-a: \xe2\x82\xac\r\ncontent-length: 2\r\n\r\n{}"),
-        "a failed call",
-    ),
+    ("an unknown encoding", raw(b"HTTP/1.1 200 OK\r\ncontent-encoding: zz\r\nconnection: close\r\n\r\n{}", close=True)),
+    ("bytes that are not HTTP", raw(b"SSH-2.0-OpenSSH_9.2\r\n", close=True)),
+    ("a second response after the first", twice),
+    ("the connection reset", reset),
+    ("a header that is not Latin-1", raw(b"HTTP/1.1 200 OK\r\nx-a: \xe2\x82\xac\r\ncontent-length: 2\r\n\r\n{}")),
 ]
 
 
@@ -170,22 +155,20 @@ FAULTS = [
         Fault(
             f"an endpoint that sends {kind}",
             4,
-            before,
             "a failed call at a byte limit; all measured",
             partial(check_pour, pour),
             slow=kind not in SHORT_FORM,
         )
-        for kind, pour, before in POURS
+        for kind, pour in POURS
     ),
     *(
         Fault(
             f"an endpoint that sends {kind}",
             4,
-            before,
             "a failed call within its limits; all measured",
             partial(sometimes, behaviour, FEW if number < 3 else MANY),
             slow=kind not in SHORT_FORM,
         )
-        for number, (kind, behaviour, before) in enumerate(HOSTILE)
+        for number, (kind, behaviour) in enumerate(HOSTILE)
     ),
 ]

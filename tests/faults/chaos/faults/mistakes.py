@@ -26,60 +26,28 @@ SURROGATE = WHOLE.replace(b"MOVE", rb"\ud83d")
 SURROGATE_NAME = WHOLE.replace(b'"name":"step"', rb'"name":"st\udc00ep"')
 SURROGATE_TEXT = WHOLE.replace(b'"content":null', rb'"content":"\ud83d"')
 SURROGATE_ID = WHOLE.replace(b'"id":"call_0"', rb'"id":"call_\udfff"')
-MISTAKES: list[tuple[str, Any, str]] = [
-    ("an empty tool name", odd_call("", {"actions": []}), "the rollout is lost at the next call"),
-    ("a lone surrogate in the arguments", SURROGATE, "the rollout is lost at the next call"),
-    ("a lone surrogate in the tool's name", SURROGATE_NAME, "the rollout is lost"),
-    ("a lone surrogate in its text", SURROGATE_TEXT, "the rollout is lost"),
-    ("a lone surrogate in the call's id", SURROGATE_ID, "the rollout is lost"),
-    ("an escaped surrogate in the arguments", odd_call("step", r'{"actions": ["\ud83d"]}'), "error message"),
-    ("arguments that are not JSON", odd_call("step", '{"actions": ["Up"'), "error message"),
-    ("arguments that are a list", odd_call("step", [1]), "error message"),
-    ("arguments that are null", odd_call("step", "null"), "error message"),
-    ("empty arguments", odd_call("step", ""), "error message"),
-    ("NaN as an argument", odd_call("step", '{"actions": NaN}'), "error message"),
-    ("arguments nested 2,000 deep", odd_call("step", '{"actions": ' + "[" * 2000 + "]" * 2000 + "}"), "error message"),
-    (
-        'step({"response": {}})',
-        odd_call("step", {"response": {}}),
-        "a terminal bad_task: the model discards its rollout",
-    ),
-    (
-        "step with a response that is not JSON",
-        odd_call("step", '{"response": '),
-        "bad_request: the rollout is discarded",
-    ),
-    (
-        "step with a complete response",
-        odd_call("step", {"response": {"output": []}, "actions": []}),
-        "a terminal bad_task or session_lost: a free second attempt",
-    ),
-    *(
-        (f"the tool name {name[:40]!r}", odd_call(name, {}), before)
-        for name, before in (
-            ("verify", "error message"),
-            ("close", "error message"),
-            ("reset", "error message"),
-            ("seed_session", "error message"),
-            ("aggregate_metrics", "error message"),
-            ("run", "error message"),
-            ("v1/responses", "error message"),
-            ("../verify", "error message"),
-            ("step/../close", "error message"),
-            ("step?x=1", "error message"),
-            ("step#", "error message"),
-            ("st ep", "error message"),
-            ("openapi.json", "error message"),
-            ("_close", "error message"),
-            ("turn", "error message"),
-            ("agent/close", "error message"),
-            ("agent", "error message"),
-            ("x" * 5000, "error message"),
-            ("step\r\nx: y", "error message"),
-            ("\x1b[31mstep", "error message"),
-            ("schritt\u00e9", "error message"),
-        )
-    ),
+TOOL_NAMES = [
+    *("verify", "close", "reset", "seed_session", "aggregate_metrics", "run", "v1/responses", "../verify"),
+    *("step/../close", "step?x=1", "step#", "st ep", "openapi.json", "_close", "turn", "agent/close", "agent"),
+    *("x" * 5000, "step\r\nx: y", "\x1b[31mstep", "schritt\u00e9"),
+]
+MISTAKES: list[tuple[str, Any]] = [
+    ("an empty tool name", odd_call("", {"actions": []})),
+    ("a lone surrogate in the arguments", SURROGATE),
+    ("a lone surrogate in the tool's name", SURROGATE_NAME),
+    ("a lone surrogate in its text", SURROGATE_TEXT),
+    ("a lone surrogate in the call's id", SURROGATE_ID),
+    ("an escaped surrogate in the arguments", odd_call("step", r'{"actions": ["\ud83d"]}')),
+    ("arguments that are not JSON", odd_call("step", '{"actions": ["Up"')),
+    ("arguments that are a list", odd_call("step", [1])),
+    ("arguments that are null", odd_call("step", "null")),
+    ("empty arguments", odd_call("step", "")),
+    ("NaN as an argument", odd_call("step", '{"actions": NaN}')),
+    ("arguments nested 2,000 deep", odd_call("step", '{"actions": ' + "[" * 2000 + "]" * 2000 + "}")),
+    ('step({"response": {}})', odd_call("step", {"response": {}})),
+    ("step with a response that is not JSON", odd_call("step", '{"response": ')),
+    ("step with a complete response", odd_call("step", {"response": {"output": []}, "actions": []})),
+    *((f"the tool name {name[:40]!r}", odd_call(name, {})) for name in TOOL_NAMES),
 ]
 
 
@@ -133,10 +101,9 @@ FAULTS = [
     Fault(
         f"invalid model output: {mistake_name}",
         3,
-        before,
         "error message to the model; the rollout is measured",
         partial(mistaken, mistake),
         slow=number > 14,
     )
-    for number, (mistake_name, mistake, before) in enumerate(MISTAKES)
+    for number, (mistake_name, mistake) in enumerate(MISTAKES)
 ]

@@ -188,37 +188,24 @@ SAME, CALM = "equal to an uninterrupted run", "no attempt fails"
 
 FAULTS = [
     *(
-        Fault(f"the {victim} killed with SIGKILL", 3, SAME, SAME, partial(killed, victim), slow=victim == MODEL)
+        Fault(f"the {victim} killed with SIGKILL", 3, SAME, partial(killed, victim), slow=victim == MODEL)
         for victim in (AGENT, ENVIRONMENT, MODEL)
     ),
-    Fault("the collector killed with SIGKILL", 3, SAME, SAME, killed_collector),
-    Fault("ng_run killed with SIGKILL", 3, SAME, SAME, killed_run, slow=True),
+    Fault("the collector killed with SIGKILL", 3, SAME, killed_collector),
+    Fault("ng_run killed with SIGKILL", 3, SAME, killed_run, slow=True),
     *(
-        Fault(
-            f"the {victim} stopped for 8 s",
-            3,
-            CALM,
-            CALM,
-            partial(stopped, victim),
-            slow=victim not in (ENVIRONMENT,),
-        )
+        Fault(f"the {victim} stopped for 8 s", 3, CALM, partial(stopped, victim), slow=victim not in (ENVIRONMENT,))
         for victim in (AGENT, ENVIRONMENT, MODEL, "head")
     ),
     *(
         Fault(
-            f"the event loop of the {victim} blocked for 8 s",
-            3,
-            CALM,
-            CALM,
-            partial(blocked, victim),
-            slow=victim == AGENT,
+            f"the event loop of the {victim} blocked for 8 s", 3, CALM, partial(blocked, victim), slow=victim == AGENT
         )
         for victim in (ENVIRONMENT, AGENT)
     ),
     Fault(
         "every response of the environment sent twice on a kept-alive connection",
         3,
-        "26 of 160 rollouts wrong, exit 0",
         "no rollout receives another's response",
         doubled,
     ),

@@ -174,14 +174,12 @@ FAULTS = [
     Fault(
         "agent responses with unexpected optional values",
         2,
-        "internal error after the line is stored, and at every resume",
         "stored and shown, or one failed attempt each",
         partial(through_everything, "answers"),
     ),
     Fault(
         "rows with unexpected optional values",
         2,
-        "internal error",
         "stored and shown, or one failed attempt each",
         partial(through_everything, "keys"),
     ),

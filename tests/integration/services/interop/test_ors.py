@@ -24,7 +24,6 @@ async def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serve
 
 
 async def events(found: Served, path: str, body: Any, session_id: str = "s") -> list[tuple[str, str]]:
-    """The events of a stream, as (name, data)."""
     headers = {"x-session-id": session_id}
     async with found.http.post(found.url + path, json=body, headers=headers) as response:
         assert response.status == 200, await response.text()

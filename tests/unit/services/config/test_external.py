@@ -51,8 +51,7 @@ def test_host_and_port_without_an_entrypoint_win_over_a_folder_of_rollyard_with_
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"host": "127.0.0.1", "port": 9, "entrypoint": "app.py"}, {"port": 9}, {"host": "0.0.0.0", "port": 9}],
+    "settings", [{"host": "127.0.0.1", "port": 9, "entrypoint": "app.py"}, {"port": 9}, {"host": "0.0.0.0", "port": 9}]
 )
 def test_with_an_entrypoint_or_without_a_host_to_call_rollyards_own_server_listens_there(
     tmp_path: Path, settings: Json

@@ -13,7 +13,6 @@ from tests.support.fixtures import make_folder
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An environment in the folder of its family."""
     return tmp_path / "resources_servers" / make_folder(tmp_path)
 
 

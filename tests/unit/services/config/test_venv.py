@@ -60,7 +60,6 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 @pytest.fixture
 def isolated(tmp_path: Path) -> Path:
-    """A server folder that needs an environment of its own."""
     folder = tmp_path / "resources_servers" / make_folder(tmp_path)
     (folder / REQUIREMENTS).write_text("own_package==1.0\n")
     return folder

@@ -16,7 +16,6 @@ from rollyard.services.server.settings import parse_settings
 
 
 def row(text: str, **more: Any) -> Json:
-    """A playable row."""
     return {"responses_create_params": {"input": [{"role": "user", "content": text}]}, **more}
 
 
@@ -26,7 +25,6 @@ def rows(prefix: str, count: int, **more: Any) -> list[Json]:
 
 
 def write_rows(path: Path, lines: Sequence[Json | bytes]) -> Path:
-    """Write a dataset file."""
     path.write_bytes(b"".join((line if isinstance(line, bytes) else orjson.dumps(line)) + b"\n" for line in lines))
     return path
 
@@ -34,6 +32,5 @@ def write_rows(path: Path, lines: Sequence[Json | bytes]) -> Path:
 def mixture(
     root: Path, *datasets: dict[str, Any], agent: str | None = "agent", limit: int | None = None, **more: Any
 ) -> Mixture:
-    """A mixture of datasets below `root`."""
     settings = parse_settings(MixtureSettings, {"datasets": list(datasets), **more}, "data")
     return Mixture(settings, DataFiles([root]), agent=agent, limit=limit)

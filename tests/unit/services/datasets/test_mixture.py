@@ -180,10 +180,7 @@ def test_rows_without_an_agent_are_rejected(root: Path) -> None:
         ({"datasets": [{**A, "where": {"level": {"mni": 3}}}]}, r"{'mni': 3}.*{min: 3, max: 8}"),
         ({"datasets": [{**A, "where": {"level": [{"min": 3}]}}]}, "list of values"),
         ({"datasets": [{**A, "where": {"level": {"min": 3, "max": 2}}}]}, "min .*max"),
-        (
-            {"datasets": [{**A, "where": {"m": {"min": 3}}}]},
-            r" m: {min: 3} \(.*prompt_id",
-        ),
+        ({"datasets": [{**A, "where": {"m": {"min": 3}}}]}, r" m: {min: 3} \(.*prompt_id"),
         ({"datasets": [{**A, "path": "."}]}, "is a folder"),
         ({"datasets": [{**A, "order": "nowhere.txt"}]}, r"nowhere\.txt "),
     ],

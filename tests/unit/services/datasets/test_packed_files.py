@@ -42,7 +42,6 @@ def table(content: list[dict[str, Any]]) -> Any:
 
 
 def write_packed(path: Path, file_format: str) -> Path:
-    """Write ROWS in this format."""
     if file_format in PACK:
         path.write_bytes(PACK[file_format](PLAIN))
     elif file_format == "parquet":

@@ -117,23 +117,11 @@ def test_the_hub_yields_the_same_rows_as_a_clone(tmp_path: Path) -> None:
     ("files", "selection", "message"),
     [
         (list(clone()), SplitSelection(), r"main \(test, train\), socratic.*--subset"),
-        (
-            list(clone()),
-            SplitSelection(subset="main"),
-            r"main \(test, train\).*--split",
-        ),
+        (list(clone()), SplitSelection(subset="main"), r"main \(test, train\).*--split"),
         (list(clone()), SplitSelection(subset="mian"), r"'mian'.* main .*--subset"),
-        (
-            list(clone()),
-            SplitSelection(split="dev", subset="main"),
-            r"'dev'.* main \(test, train\)",
-        ),
+        (list(clone()), SplitSelection(split="dev", subset="main"), r"'dev'.* main \(test, train\)"),
         (["train.jsonl", "train_socratic.jsonl"], SplitSelection("train"), r"default \(train\), socratic \(train\)"),
-        (
-            ["train.jsonl", "train.parquet"],
-            SplitSelection(),
-            r"train\.jsonl and train\.parquet",
-        ),
+        (["train.jsonl", "train.parquet"], SplitSelection(), r"train\.jsonl and train\.parquet"),
         (["train_test.jsonl"], SplitSelection("test"), r"train and test"),
         (["mbpp.jsonl", "sanitized-mbpp.json"], SplitSelection(), "--subset"),
     ],

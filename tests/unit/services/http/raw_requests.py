@@ -15,7 +15,6 @@ JSON = "content-type: application/json"
 
 
 async def exchange(url: str, data: bytes) -> tuple[int, Json]:
-    """Send `data`; return the status and the body of the response."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
@@ -31,11 +30,7 @@ async def exchange(url: str, data: bytes) -> tuple[int, Json]:
 
 
 async def request(
-    url: str,
-    *headers: str,
-    line: str = "GET /health HTTP/1.1",
-    hosts: Sequence[str] | None = None,
-    body: bytes = b"",
+    url: str, *headers: str, line: str = "GET /health HTTP/1.1", hosts: Sequence[str] | None = None, body: bytes = b""
 ) -> tuple[int, Json]:
     """Send one request with these header lines and `hosts` as its Host headers, by default the right one."""
     host_names = [urlsplit(url).netloc] if hosts is None else hosts
@@ -46,5 +41,4 @@ async def request(
 
 
 async def post(url: str, *headers: str, body: bytes = b"{}") -> tuple[int, Json]:
-    """POST to /echo."""
     return await request(url, *headers, line="POST /echo HTTP/1.1", body=body)

@@ -47,8 +47,6 @@ OTHER = os.geteuid() + 4321
 
 @dataclass
 class FakeSocketTable(ProcNet):
-    """A socket table that returns the same answer for every socket."""
-
     answer: Socket | None
     lookups: int = 0
 
@@ -135,7 +133,6 @@ async def test_the_owner_is_looked_up_once_per_connection() -> None:
 
 @contextmanager
 def connected(bound: str, reached: str) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection over loopback."""
     family = socket.AF_INET6 if ":" in bound else socket.AF_INET
     try:
         listener = socket.create_server((bound, 0), family=family, dualstack_ipv6=bound == "::")
@@ -148,13 +145,11 @@ def connected(bound: str, reached: str) -> Iterator[tuple[socket.socket, socket.
 
 
 def tables() -> list[SocketTable]:
-    """The socket tables that this machine supports."""
     return [kernel_sockets(), ProcNet()]
 
 
 @pytest.mark.parametrize(
-    ("bound", "reached"),
-    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.3"), ("::1", "::1"), ("::", "127.0.0.1")],
+    ("bound", "reached"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.3"), ("::1", "::1"), ("::", "127.0.0.1")]
 )
 def test_the_owner_of_the_other_end_of_a_connection_is_found(bound: str, reached: str) -> None:
     for table in tables():

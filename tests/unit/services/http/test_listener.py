@@ -27,8 +27,6 @@ FILL = b"x" * 100_000
 
 @contextlib.asynccontextmanager
 async def length_server(bounds: ListenerLimits) -> AsyncIterator[HostedServer]:
-    """A server that responds with the length of the request body."""
-
     async def body_length(call: RawRequest) -> bytes:
         return b"%d" % len(call.body)
 
@@ -41,7 +39,6 @@ async def length_server(bounds: ListenerLimits) -> AsyncIterator[HostedServer]:
 
 
 def port_of(hosted: HostedServer) -> int:
-    """The port on which it listens."""
     return int(hosted.url.rpartition(":")[2])
 
 

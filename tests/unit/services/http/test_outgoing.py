@@ -102,8 +102,6 @@ async def test_servers_of_the_run_are_never_reached_through_a_proxy(monkeypatch:
 
 
 def two_addresses(first: tuple[str, int], second: tuple[str, int]) -> Any:
-    """A resolver of a name with two addresses."""
-
     async def look_up(*_: Any, **__: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (first, second)]
 

@@ -67,7 +67,7 @@ def test_rows_without_keys_get_the_free_repeats_in_file_order_and_the_original_f
     resume(source, output, 2)
     found = [orjson.loads(line) for line in output.read_bytes().splitlines()]
     assert [(row["_ng_task_index"], row["_ng_rollout_index"], row["reward"]) for row in found] == [
-        *[(1, 0, 0.25), (1, 1, 0.5), (0, 1, 1.0), (0, 0, 1.0)],
+        *[(1, 0, 0.25), (1, 1, 0.5), (0, 1, 1.0), (0, 0, 1.0)]
     ]
     adopted = manifest_of(output)["adopted"]
     assert adopted["new_keys"] == 2

@@ -20,7 +20,6 @@ REPEATS = 3
 
 
 def checkpoint(folder: Path, name: str = "rollouts.jsonl") -> Path:
-    """Run the script and return the file with the remaining rows."""
     output = folder / "remaining_prompts.jsonl"
     files = ["--input", str(folder / "input.jsonl"), "--rollouts", str(folder / name), "--output", str(output)]
     main([*files, "--target-repeats", str(REPEATS)])

@@ -40,7 +40,6 @@ def failure(key: Key, kind: str = "timeout") -> Json:
 
 
 def write(path: Path, rows: Iterable[Json], tail: bytes = b"", **identity: object) -> Path:
-    """Write an output or a shard with its manifest."""
     path.write_bytes(b"".join(orjson.dumps(found) + b"\n" for found in rows) + tail)
     manifest = Manifest(identity={**IDENTITY, **identity}, versions={}, created=0.0, output=path.name)
     RolloutPaths(path).manifest.write_bytes(orjson.dumps(manifest.model_dump()))

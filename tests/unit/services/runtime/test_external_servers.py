@@ -18,8 +18,6 @@ DOWN = Failure(FailureKind.UNREACHABLE, "connection refused")
 
 
 class Watched:
-    """One external server, whose responses the test sets."""
-
     def __init__(self, folder: Path, registry: type[ServerRegistry] = ServerRegistry) -> None:
         tree = {"counter": entry("resources_servers", "counter", url="http://x")}
         self.config = load([tree], [], [folder, INSTALLED], {})
@@ -40,7 +38,6 @@ class Watched:
         return self.registry.instances()[0].status
 
     async def probed(self, times: int) -> None:
-        """Wait for that many further probes."""
         before = len(self.server.paths)
         await until(lambda: len(self.server.paths) >= before + times)
 

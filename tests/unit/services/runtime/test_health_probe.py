@@ -11,8 +11,6 @@ from rollyard.services.runtime.foreign_launcher import HealthProbe
 
 
 class Server(HttpTransport):
-    """Responds with the status of each path; an exception is raised."""
-
     def __init__(self, statuses: Mapping[str, int | Failure]) -> None:
         super().__init__()
         self.statuses = dict(statuses)

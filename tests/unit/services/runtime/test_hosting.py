@@ -21,21 +21,11 @@ from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
-from tests.support.fixtures import (
-    KEYS,
-    failure_of,
-    http_transport,
-    listening,
-    make_client,
-    make_server,
-    send,
-)
+from tests.support.fixtures import KEYS, failure_of, http_transport, listening, make_client, make_server, send
 from tests.support.waiting import until
 
 
 class BlockingHandler:
-    """A handler that runs until it is cancelled or released."""
-
     def __init__(self) -> None:
         self.started, self.cancelled, self.done = 0, 0, 0
         self.release = asyncio.Event()
@@ -153,7 +143,6 @@ async def test_a_server_bound_to_ipv6_answers_at_its_url() -> None:
 
 @contextlib.asynccontextmanager
 async def listening_head(keys: Keys = KEYS) -> AsyncIterator[tuple[HostedServer, ServerRegistry]]:
-    """A listening head without servers."""
     async with http_transport() as transport:
         registry = ServerRegistry(keys.run_id, (), {})
         context = Context("head", keys, make_client({}, transport))

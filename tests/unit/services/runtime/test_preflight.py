@@ -108,8 +108,6 @@ def test_an_unwritable_run_folder_stops_a_dry_run(tmp_path: Path, monkeypatch: p
 
 
 class Endpoint:
-    """A scripted endpoint that maps paths to a status and a body."""
-
     def __init__(self, **responses: tuple[int, str]) -> None:
         self.responses = responses
         self.keys: list[str] = []

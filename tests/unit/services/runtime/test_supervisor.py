@@ -28,8 +28,6 @@ KEYS = new_keys()
 
 
 class ScriptedProcess:
-    """A process whose end the test controls."""
-
     def __init__(self) -> None:
         self.pid = 1
         self.ended = asyncio.get_running_loop().create_future()

@@ -15,7 +15,6 @@ LIMITS = SandboxLimits(cpu_s=1, wall_s=3, memory_mb=256, processes=8)
 
 @pytest.fixture(scope="session", params=["bubblewrap", "landlock"])
 async def any_sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
-    """A sandbox of each isolation mode that this machine supports."""
     sandbox = await start_in_mode_or_skip(request.param, LIMITS)
     yield sandbox
     await sandbox.stop()

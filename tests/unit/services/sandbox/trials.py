@@ -41,7 +41,6 @@ async def start_in_mode_or_skip(mode: str, limits: SandboxLimits) -> Sandbox:
 
 
 def descendants(pid: int) -> list[int]:
-    """All descendants of the process."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
