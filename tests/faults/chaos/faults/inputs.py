@@ -227,7 +227,6 @@ def _own_folder(context: FaultContext) -> Path:
     return here
 
 
-MIXED = "rewards 1 and 100 in one file, exit 0"
 REFUSED = "refused with the changed files; `+accept_changed_code=true` continues and marks the rows"
 
 FAULTS = [
