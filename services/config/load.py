@@ -1,8 +1,4 @@
-"""Merges YAML files and overrides into typed settings and checks them before anything starts.
-
-Later sources take precedence: the files of `config_paths` from left to right, then `env.yaml` in the working directory,
-then the command line.
-"""
+"""Merges YAML files, then `env.yaml`, then overrides into typed settings; checks them before anything starts."""
 
 from __future__ import annotations
 
@@ -66,16 +62,11 @@ def find_config(path: str, roots: Sequence[Path]) -> Path:
         return found
     if any((root / path).is_dir() for root in roots):
         raise OperatorError(f"{path!r} is a folder; expected a config file in it, such as configs/sokoban_builtin.yaml")
-    known = [str(found.relative_to(root)) for root in roots for found in _known_configs(root)]
+    names = ("configs/*.yaml", *(f"{family}/*/configs/*.yaml" for family in (*FAMILIES, *FAMILY_ALIASES)))
+    known = [str(found.relative_to(root)) for root in roots for name in names for found in root.glob(name)]
     same = [one for one in known if Path(one).name == Path(path).name]  # in another family
     searched = ", ".join(str(root) for root in roots)
     raise OperatorError(f"config file {path!r} not found{did_you_mean(path, same or known)} (looked in {searched})")
-
-
-def _known_configs(root: Path) -> Iterator[Path]:
-    yield from (root / "configs").glob("*.yaml")
-    for family in (*FAMILIES, *FAMILY_ALIASES):
-        yield from (root / family).glob("*/configs/*.yaml")
 
 
 def read_yaml(path: Path) -> DictConfig:
@@ -140,14 +131,12 @@ def load(
     """
     if not config_paths:
         raise OperatorError("no config given; expected, for example, ng_run a.yaml b.yaml")
-    tree = OmegaConf.create({})
     env_path = None if env_file is None else roots[0] / env_file
     roots = with_chosen_environment(roots, overrides)
     given = config_files(config_paths, roots)
-    for path in given:
-        tree = _merge(tree, read_yaml(path) if isinstance(path, Path) else OmegaConf.create(dict(path)))
-    if env_path is not None and env_path.is_file():
-        tree = _merge(tree, read_yaml(env_path))
+    sources = [*given, *([env_path] if env_path is not None and env_path.is_file() else [])]
+    tree = OmegaConf.merge({}, *(read_yaml(one) if isinstance(one, Path) else dict(one) for one in sources))
+    assert isinstance(tree, DictConfig)
     _check_top_level_keys(tree, overrides, options)
     apply(tree, overrides)
     tree = expand(tree)
@@ -163,12 +152,6 @@ def load(
         )
     check_references(servers)
     return RunConfig(servers, resolved_tree, tuple(entries.notes))
-
-
-def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:
-    merged = OmegaConf.merge(tree, other)
-    assert isinstance(merged, DictConfig)
-    return merged
 
 
 def _check_top_level_keys(tree: DictConfig, overrides: Sequence[ConfigOverride], options: Iterable[str]) -> None:

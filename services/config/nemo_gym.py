@@ -43,7 +43,7 @@ _SINGLE_CALL = Replacement(
 _TOOLS = Replacement(
     "simple_agent", "tool calls until the model answers", renamed={"tool_call_timeout": "tool_timeout_s"}
 )
-_REPLACEMENTS = {
+REPLACEMENTS = {
     "gymnasium_agent": Replacement(
         "turn_agent",
         "/reset, then one /step per model message; the reward is the sum of the steps",
@@ -54,30 +54,18 @@ _REPLACEMENTS = {
     "finance_agent": _TOOLS,
     "browsecomp_agent": _TOOLS,
 }
-_KEPT = frozenset({"entrypoint", "host", "port", "resources_server", "model_server", "datasets", "max_steps"})
-_KEPT_ALWAYS = frozenset({"model_timeout_s", "tool_timeout_s", "start_timeout_s", "replicas", "domain", "verified"})
-
-
-def replacement(implementation: str) -> Replacement | None:
-    """Return the agent that plays instead of NeMo Gym's `implementation`; None if none does the same."""
-    return _REPLACEMENTS.get(implementation)
+_KEPT = frozenset(
+    {"entrypoint", "host", "port", "resources_server", "model_server", "datasets", "max_steps", "model_timeout_s"}
+    | {"tool_timeout_s", "start_timeout_s", "replicas", "domain", "verified"}
+)
 
 
 def replaced_settings(raw: Json, chosen: Replacement) -> tuple[Json, list[str]]:
     """Return the settings of the agent that plays instead, and the names of those that have no counterpart."""
     renamed = {chosen.renamed.get(key, key): value for key, value in raw.items()}
-    kept = {key: value for key, value in renamed.items() if key in _KEPT | _KEPT_ALWAYS}
+    kept = {key: value for key, value in renamed.items() if key in _KEPT}
     dropped = [key for key in raw if chosen.renamed.get(key, key) not in kept]
     return {**kept, **chosen.settings}, dropped
-
-
-def refusal(name: str, implementation: str) -> str:
-    """Return the message for an agent that nothing of ours replaces."""
-    return (
-        f"{name}: Rollyard has no agent {implementation!r}, and none that makes the same calls. To run NeMo Gym's own, "
-        f"set python: or venv: in its entry (++{name}.responses_api_agents.{implementation}.venv=/path/to/venv); "
-        f"or leave the agent out with '~{name}'"
-    )
 
 
 # Recognizes server folders of NeMo Gym, and finds the folder in which its other files are.
@@ -222,7 +210,9 @@ def foreign_server(name: str, family: str, implementation: str, raw: Json, folde
     """
     owner = f"{name} (NeMo Gym's {family}/{implementation})"
     _check_spelling(owner, raw)
-    settings = parse_settings(ForeignSettings, {"host": tree.get("default_host") or "127.0.0.1", **_given(raw)}, owner)
+    # NeMo Gym treats `port: null` as unset.
+    given = {key: value for key, value in raw.items() if value is not None or key not in ForeignSettings.model_fields}
+    settings = parse_settings(ForeignSettings, {"host": tree.get("default_host") or "127.0.0.1", **given}, owner)
     if not is_loopback(settings.host):
         raise OperatorError(
             f"{name}.host is {settings.host!r}, but NeMo Gym's servers check no token, so that other hosts could use "
@@ -249,17 +239,6 @@ def with_chosen_environment(roots: Sequence[Path], overrides: Sequence[ConfigOve
     interpreter = chosen(parse_settings(LaunchSettings, given, "the command line"), "the command line")
     root = root_of_environment(interpreter) if interpreter is not None else None
     return [*roots, *([root] if root is not None and root not in roots else [])]
-
-
-def asks_for_foreign(raw: Json) -> bool:
-    """Return whether an entry asks for NeMo Gym's program, even if Rollyard has a server of the same name."""
-    return any(raw.get(key) is not None for key in LAUNCH_KEYS)
-
-
-def _given(raw: Json) -> dict[str, Any]:
-    """Return the settings without nulls in place of defaults: NeMo Gym treats `port: null` as unset."""
-    known = ForeignSettings.model_fields
-    return {key: value for key, value in raw.items() if value is not None or key not in known}
 
 
 def _check_spelling(owner: str, raw: Json) -> None:
@@ -438,7 +417,6 @@ def _with_serve_arguments(raw: Json) -> Json:
 
 
 def _mapping(raw: Json, key: str) -> Json:
-    value = raw.get(key) or {}
-    if not isinstance(value, dict):
-        raise OperatorError(f"{key} is {value!r}; expected a mapping, {{key: value}}")
-    return value
+    if isinstance(value := raw.get(key) or {}, dict):
+        return value
+    raise OperatorError(f"{key} is {value!r}; expected a mapping, {{key: value}}")

@@ -75,9 +75,7 @@ def parse_overrides(
     *,
     around: tuple[Sequence[str], Sequence[str]] = ((), ()),
 ) -> list[ConfigOverride]:
-    """Parse command-line arguments.
-
-    Raises OperatorError, which says what is wrong with the first invalid argument.
+    """Parse command-line arguments. Raises OperatorError, which says what is wrong with the first invalid one.
 
     `known`: the command's options, of which the nearest is named.
     `around`: the arguments before and after these, of which a mistake may be a part.
@@ -180,18 +178,14 @@ def refuse_secrets(overrides: Iterable[str | ConfigOverride]) -> None:
     """Raise OperatorError for a secret in a command line, where all users of the host can read it."""
     parsed = [one for given in overrides for one in (parse_overrides([given]) if isinstance(given, str) else [given])]
     for override in parsed:
-        if not override.delete and _is_exposed(override):
+        value = _without_references(override.value)
+        if not override.delete and redacted_at(override.key, value) != value:
             name = override.key.rpartition(".")[2]
             variable = name if override.key == name and is_secret(name) else "NAME"
             raise OperatorError(
                 f"{override.shown!r} would be visible to all users in the list of processes: put the secret into an "
                 f"environment variable, export {variable}=..., and write {override.key}='${{oc.env:{variable}}}'"
             )
-
-
-def _is_exposed(override: ConfigOverride) -> bool:
-    value = _without_references(override.value)
-    return bool(redacted_at(override.key, value) != value)
 
 
 def _without_references(value: Any) -> Any:

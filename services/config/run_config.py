@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollyard.records.types import Json
-from rollyard.services.server.settings import (
-    ServerSettings,
-    is_secret,
-    redacted,
-    without_credentials,
-    without_secrets,
-)
+from rollyard.services.server.settings import ServerSettings, is_secret, redacted, without_credentials, without_secrets
 
 
 @dataclass(frozen=True)

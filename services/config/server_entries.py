@@ -17,10 +17,7 @@ from rollyard.services.config import nemo_gym
 from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES, find_folder, find_folders, load_server
 from rollyard.services.config.run_config import ServerSpec, servers_named
 from rollyard.services.config.venv import needs_isolation
-from rollyard.services.server.settings import (
-    ServerSettings,
-    parse_settings,
-)
+from rollyard.services.server.settings import ServerSettings, parse_settings
 
 _NO_FOLDER = Path()
 _ALL_ADDRESSES = ("0.0.0.0", "::")
@@ -138,7 +135,7 @@ class ServerEntries:
 
     def _server(self, name: str, family: str, implementation: str, raw: Json) -> ServerSpec:
         entrypoint = str(raw.get("entrypoint") or "app.py")
-        if nemo_gym.asks_for_foreign(raw):
+        if any(raw.get(key) is not None for key in nemo_gym.LAUNCH_KEYS):
             return self._foreign(name, family, implementation, raw, entrypoint)
         folders = find_folders(family, implementation, self._roots)
         foreign = [folder for folder in folders if nemo_gym.is_nemo_gym_server(folder, entrypoint)]
@@ -148,7 +145,7 @@ class ServerEntries:
         if own is not None:
             self._note_choice(name, family, implementation, own, foreign)
             return self._own(name, family, implementation, own, raw, also_theirs=bool(foreign))
-        if family == "agents" and (chosen := nemo_gym.replacement(implementation)) is not None:
+        if family == "agents" and (chosen := nemo_gym.REPLACEMENTS.get(implementation)) is not None:
             settings, dropped = nemo_gym.replaced_settings(raw, chosen)
             without = f"; not used: {', '.join(dropped)}" if dropped else ""
             self.notes.append(
@@ -158,7 +155,11 @@ class ServerEntries:
             folder = next(folder for folder in found if not nemo_gym.is_nemo_gym_server(folder, "app.py"))
             return self._own(name, family, chosen.implementation, folder, settings)
         if foreign and family == "agents":
-            raise OperatorError(nemo_gym.refusal(name, implementation))
+            raise OperatorError(
+                f"{name}: Rollyard has no agent {implementation!r}, and none that makes the same calls. To run NeMo "
+                f"Gym's own, set python: or venv: in its entry (++{name}.responses_api_agents.{implementation}"
+                f".venv=/path/to/venv); or leave the agent out with '~{name}'"
+            )
         if foreign:
             return nemo_gym.foreign_server(name, family, implementation, raw, foreign[0], self._tree)
         try:

@@ -28,10 +28,7 @@ class Mixture:
     def __init__(
         self, settings: MixtureSettings, files: DataFiles, *, agent: str | None = None, limit: int | None = None
     ) -> None:
-        """Read every file once. `agent`: the default agent; `limit`: the maximum number of tasks.
-
-        Raises OperatorError if a dataset is invalid or a row has no agent.
-        """
+        """Read every file once. Raises OperatorError if a dataset is invalid or a row has no agent."""
         self._settings = settings
         self._agent = agent
         self._limit = limit
@@ -51,11 +48,7 @@ class Mixture:
 
     @property
     def identity(self) -> Json:
-        """The identity of the tasks, which the collection's manifest records.
-
-        It includes how the datasets are shuffled, so that resuming a collection that was shuffled differently fails
-        with a clear message.
-        """
+        """What the manifest records, with how datasets are shuffled: a collection shuffled otherwise cannot resume."""
         draw_rule = {"draws": DRAWS} if any(map(_is_shuffled, self._settings.datasets)) else {}
         return {"input_sha256": self.digest, "rows": self.count, **draw_rule}
 
@@ -102,10 +95,7 @@ class Mixture:
         return selected
 
     def _shufflers(self, epoch: int) -> list[random.Random]:
-        """Return one random generator per dataset, seeded with its name.
-
-        Changing one dataset therefore does not reorder the others. A counter distinguishes datasets with the same name.
-        """
+        """Return a generator per dataset, seeded with its name (and a counter), so that others do not reorder it."""
         same_name = Counter[str]()
         shufflers: list[random.Random] = []
         for settings in self._settings.datasets:

@@ -1,8 +1,4 @@
-"""Overlap: finds rows of a dataset that are also in a test set.
-
-Three kinds of overlap are counted separately: the same row, the same id, and the same question, whatever
-surrounds it in the prompt (see `prompt_text`). Everything is compared by hash.
-"""
+"""Overlap: finds rows of a dataset that are also in a test set: the same row, id, or question. All hashes."""
 
 from __future__ import annotations
 
@@ -42,10 +38,7 @@ _QUESTION_END = re.compile(
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in lower case, without punctuation and LaTeX markup.
-
-    Numbers and operators count as words.
-    """
+    """Return the words of a text, numbers and operators in lower case, without punctuation and LaTeX markup."""
     text = unicodedata.normalize("NFKC", text).casefold()
     text = re.sub(r"\\[dt]frac(?![a-z])", r"\\frac", text)
     text = _LATEX.sub(" ", text).replace("−", "-").replace("–", "-")
@@ -62,10 +55,7 @@ def prompts_of(row: Json) -> list[str]:
 
 
 def questions_of(text: str) -> Iterator[str]:
-    """Yield the text, followed by the part of it that is probably the question, if that is shorter.
-
-    This part starts after the last `Question:` and ends before an `Answer:` or an instruction to reason.
-    """
+    """Yield the text, then its part after the last `Question:` and before an `Answer:` or an instruction to reason."""
     yield text
     starts = [found.end() for found in _QUESTION_PREFIX.finditer(text)]
     rest = text[starts[-1] :] if starts else text
@@ -117,10 +107,7 @@ class TestSets:
     __test__ = False  # not pytest's
 
     def __init__(self, files: Iterable[DataFile]) -> None:
-        """Read each file once. Its rows do not have to be valid tasks.
-
-        Raises OperatorError if a file cannot be read or a row is not a JSON object.
-        """
+        """Read each file once; its rows need not be valid tasks. Raises OperatorError for one that is no object."""
         self._files: list[DataFile] = []
         self._origins = array("q")
         """Where each row comes from: the line number, and in the low 16 bits the index of the file."""

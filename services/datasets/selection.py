@@ -51,10 +51,7 @@ def read_tasks(
     *,
     key: str = "input_jsonl_fpath",
 ) -> DatasetTasks:
-    """Read and validate the rows as `ng_collect_rollouts` does. Raises OperatorError if one is invalid.
-
-    `key`: name of the setting `input_jsonl_fpath`, for messages.
-    """
+    """Read the rows as `ng_collect_rollouts` does. Raises OperatorError. `key`: the setting's name, for messages."""
     files = DataFiles(search_roots(here))
     if input_jsonl_fpath is not None:
         file = files.find(input_jsonl_fpath) or Path(input_jsonl_fpath)

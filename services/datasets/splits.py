@@ -1,8 +1,4 @@
-"""Selects the files of a split and subset in a local folder, an S3 prefix or a hub dataset.
-
-If the dataset card lists `configs`, they define the splits (`services/datasets/splits.py`); otherwise the file
-names do (`services/datasets/splits.py`). Ambiguous selections are rejected.
-"""
+"""Selects the files of a split and subset: by the dataset card's `configs`, or by file names. Ambiguity is an error."""
 
 from __future__ import annotations
 
@@ -53,11 +49,6 @@ def by_names(names: Iterable[str]) -> Layout:
     return {subset: splits for subset, splits in layout.items() if splits}
 
 
-def splits_of(name: str) -> Sequence[str]:
-    """Return the split that a path contains, if any, or several splits if the parts of the path disagree."""
-    return _read(name)[1]
-
-
 def canonical_split(split: str) -> str:
     """Return the split that a keyword stands for, such as `validation` for `dev`. Other names are not changed."""
     return _SPLIT_OF.get(split, split)
@@ -106,10 +97,7 @@ CARD = "README.md"
 
 
 def declared(location: str, names: Sequence[str], card: str) -> tuple[Layout, str | None]:
-    """Return the existing files by subset and split, as listed in `configs`, and the default subset.
-
-    Raises OperatorError if the front matter is invalid or none of the listed files exists.
-    """
+    """Return the existing files by subset and split as `configs` lists them, and the default subset; may raise."""
     configs = _configs(location, card)
     listed = [str(config.get("config_name") or DEFAULT) for config in configs]
     if duplicate := next((name for name in listed if listed.count(name) > 1), None):
@@ -216,10 +204,7 @@ class SplitSelection:
 
 
 def select_files(location: str, names: Iterable[str], card: str, selection: SplitSelection) -> list[str]:
-    """Return the files in `names` (paths under `location`) that are selected.
-
-    Raises AmbiguousFiles if no file is selected or the selection is ambiguous.
-    """
+    """Return the selected files of `names` (paths under `location`). Raises AmbiguousFiles without one choice."""
     names = sorted(names)
     layout, card_default = declared(location, names, card)
     layout = layout or by_names(names)
@@ -236,7 +221,7 @@ def select_files(location: str, names: Iterable[str], card: str, selection: Spli
 
 def check_file(name: str, selection: SplitSelection) -> None:
     """Raise AmbiguousFiles if the name of the requested file contradicts the requested split."""
-    splits = splits_of(name.rpartition("/")[2])
+    splits = _read(name.rpartition("/")[2])[1]
     if splits and selection.split not in (None, ALL) and canonical_split(selection.split) not in splits:
         raise AmbiguousFiles(f"{name} belongs to the split {' and '.join(splits)}, but --split is {selection.split}")
 

@@ -78,10 +78,7 @@ class TaskFile:
     """
 
     def __init__(self, file: DataFile, *, agent: str | None, limit: int | None) -> None:
-        """Read and validate the file.
-
-        Raises OperatorError if a row is invalid or has no agent, if there are no rows, or if the file is a pipe.
-        """
+        """Raises OperatorError if a row is invalid or has no agent, if there is none, or if the file is a pipe."""
         if isinstance(file, Path) and file.is_fifo():
             raise OperatorError(f"{file} is a pipe; rows are read twice, so the input must be a regular file")
         self.file = file

@@ -59,10 +59,7 @@ class FileReport(Record):
 
 
 def validate(files: Iterable[DataFile], against: Iterable[DataFile] = ()) -> list[FileReport]:
-    """Read each of `files` once and report on it. Raises OperatorError if a file cannot be read.
-
-    `against`: files that must contain different tasks, such as a test set.
-    """
+    """Report on each of `files`. `against`: files that must contain different tasks. Raises OperatorError."""
     test_sets = TestSets(against)
     seen = _Seen()
     return [_file(file, seen, test_sets) for file in files]
