@@ -1,7 +1,6 @@
-"""Builds a separate virtual environment for a server whose folder contains `requirements-isolated.txt`.
-
-Environments are cached per user under a hash of that file. Each is built once, under a lock, and becomes visible
-atomically. Rollyard's own packages are importable in it, but the folder's requirements take precedence.
+"""Builds a separate virtual environment for a server whose folder contains `requirements-isolated.txt`. Environments
+are cached per user under a hash of that file. Each is built once, under a lock, and becomes visible atomically.
+Rollyard's own packages are importable in it, but the folder's requirements take precedence.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rollyard.records.errors import OperatorError
@@ -37,36 +36,45 @@ def interpreter_for(folder: Path, cache: Path) -> Path:
     # The key includes Rollyard's path, which the environment refers to: an editable install may change its checkout.
     parts = (sys.version, sys.prefix, str(IMPORT_ROOT))
     key = hashlib.sha256(requirements + "\0".join(parts).encode()).hexdigest()[:16]
-    home = cache / "environments" / f"{folder.name}-{key}"
-    python = home / "bin" / "python"
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with (home.parent / f"{home.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not python.exists():
-            _build(home, folder)
-    return python
+    problem = f"the virtual environment of {folder.name} ({folder / REQUIREMENTS}) cannot be built"
 
-
-def _build(home: Path, folder: Path) -> None:
-    # This process holds the lock, so an existing build folder is left over from a build that was killed.
-    for leftover in home.parent.glob(f"{home.name}.building*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    building = home.with_name(f"{home.name}.building")
-    try:
-        _run([sys.executable, "-m", "venv", str(building)], folder)
+    def build(building: Path) -> None:
+        run_or_refuse([sys.executable, "-m", "venv", str(building)], folder, problem)
         site = next(building.glob("lib/python*/site-packages"))
         # This path comes after the environment's own packages, which therefore take precedence.
         (site / "rollyard-shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n{IMPORT_ROOT}\n")
         pip = [str(building / "bin" / "python"), "-m", "pip", "--no-input", "--disable-pip-version-check"]
-        _run([*pip, "install", "--quiet", "-r", str(folder / REQUIREMENTS)], folder)
-        building.rename(home)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+        run_or_refuse([*pip, "install", "--quiet", "-r", str(folder / REQUIREMENTS)], folder, problem)
+
+    return built_once(cache / "environments" / f"{folder.name}-{key}", build)
 
 
-def _run(command: list[str], folder: Path) -> None:
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def built_once(home: Path, build: Callable[[Path], None]) -> Path:
+    """Return the interpreter of the environment `home`. If it does not exist, `build` makes it in the given folder."""
+    python, building = home / "bin" / "python", home.with_name(f"{home.name}.building")
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with (home.parent / f"{home.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if python.exists():
+            return python
+        # This process holds the lock, so what exists is left over from builds that were killed.
+        for leftover in (home, *home.parent.glob(f"{building.name}*")):
+            shutil.rmtree(leftover, ignore_errors=True)
+        try:
+            build(building)
+            building.rename(home)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+    return python
+
+
+def run_or_refuse(
+    command: list[str], folder: Path, problem: str, text: str = "", environ: Mapping[str, str] | None = None
+) -> None:
+    """Run a command in `folder` with `text` as its input. Raises OperatorError with the end of its output."""
+    result = subprocess.run(
+        command, cwd=folder, input=text, capture_output=True, text=True, check=False, env=environ and dict(environ)
+    )
     if result.returncode != 0:
-        last = "\n".join((result.stdout + result.stderr).splitlines()[-5:])
-        requirements = folder / REQUIREMENTS
-        raise OperatorError(f"the virtual environment of {folder.name} ({requirements}) cannot be built:\n{last}")
+        last = "\n".join((result.stdout + result.stderr).splitlines()[-8:])
+        raise OperatorError(f"{problem}:\n{last}")

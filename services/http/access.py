@@ -1,5 +1,4 @@
 """Access control for servers without a token: rejects unknown host names, web pages and other users of the host.
-
 Requests from root and from the server's own user are allowed, including those that arrive through that user's reverse
 proxy or SSH tunnel. Checking the Host header prevents DNS rebinding by web pages.
 """
@@ -27,14 +26,7 @@ Headers = dict[bytes, bytes]
 
 
 class Access:
-    def __init__(
-        self,
-        hosts: KnownHosts,
-        *,
-        command: str,
-        other_users: bool = False,
-        links: bool = False,
-    ) -> None:
+    def __init__(self, hosts: KnownHosts, *, command: str, other_users: bool = False, links: bool = False) -> None:
         """`command`: command whose options messages suggest; `links`: allow users to follow links from other sites."""
         self._hosts = hosts
         self._command = command

@@ -157,6 +157,8 @@ class OpenCollection:
         reached = reachable(tasks.agents, directory.references)
         code = {name: found for name, found in (await stack.registry.code()).items() if name in reached}
         identity = _identity(plan, tasks, directory, reached)
+        original = tasks.original if isinstance(tasks, TaskSubset) else tasks
+        file = original.file if isinstance(original, TaskFile) else None
         try:
             origin = None
             if shard is not None:
@@ -171,8 +173,8 @@ class OpenCollection:
                 overwrite=plan.overwrite,
                 code=code,
                 accept_changed_code=plan.accept_changed_code,
-                input_path=_input_path(tasks),
-                adopter=Adopter(_original(tasks), plan.repeats, plan.params, seeded=plan.seeded),
+                input_path=str(file.absolute()) if isinstance(file, Path) else "",
+                adopter=Adopter(original, plan.repeats, plan.params, seeded=plan.seeded),
                 origin=origin,
                 is_final=plan.is_final,
             )
@@ -347,15 +349,6 @@ def plan_line(tasks: int, repeats: int, missing: int, turns: int | None) -> str:
         else f"at most {missing * turns:,} model calls ({turns} a rollout), and again for each failed attempt"
     )
     return f"plan: {rollouts}{rest}; {calls}"
-
-
-def _input_path(tasks: DatasetTasks) -> str:
-    file = tasks.original.file if isinstance(tasks, TaskSubset) else tasks.file if isinstance(tasks, TaskFile) else None
-    return str(file.absolute()) if isinstance(file, Path) else ""
-
-
-def _original(tasks: DatasetTasks) -> DatasetTasks:
-    return tasks.original if isinstance(tasks, TaskSubset) else tasks
 
 
 def _take_over_shards(plan: CollectionPlan) -> list[str]:

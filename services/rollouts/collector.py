@@ -98,7 +98,7 @@ class Collector:
         self._on_rollout = on_rollout
         self._workers: list[asyncio.Task[None]] = []
         self._draining = asyncio.Event()
-        self._stopped_because = ""
+        self.stopped_because = ""
         self._file_error: RunError | None = None
         """Set if the heartbeat finds that the files were changed."""
         self._reported_kinds: set[str] = set()
@@ -123,7 +123,7 @@ class Collector:
             else:
                 await asyncio.to_thread(self._store.verify)
         except Exception as error:
-            self._stopped_because = str(error)
+            self.stopped_because = str(error)
             raise
         finally:
             for worker in self._workers:
@@ -133,10 +133,6 @@ class Collector:
             state = self._state()
             self.write_status(state)
         return state
-
-    @property
-    def stopped_because(self) -> str:
-        return self._stopped_because
 
     def drain(self) -> None:
         self._draining.set()
@@ -153,11 +149,11 @@ class Collector:
             worker.cancel()
 
     def write_status(self, state: State) -> None:
-        self.status = self._progress.status(state, self._stopped_because)
+        self.status = self._progress.status(state, self.stopped_because)
         self._store.write_status(self.status)
 
     def _state(self) -> State:
-        if self._stopped_because:
+        if self.stopped_because:
             return "stopped"
         if self._progress.measured == self._progress.expected:
             return "complete"
@@ -266,7 +262,7 @@ class Collector:
             )
 
     def _stop(self, why: str) -> None:
-        self._stopped_because = self._stopped_because or why
+        self.stopped_because = self.stopped_because or why
         self._draining.set()
 
     async def _pause(self, failures: int) -> None:
@@ -304,51 +300,48 @@ def _renamed_note(row: Mapping[str, Any]) -> str:
     )
 
 
+@dataclass
 class AgentCall:
-    def __init__(
-        self, client: ServerClient, rollout: Rollout, body: bytes, timeout_s: float, partial_bytes: int
-    ) -> None:
-        self._client = client
-        self._rollout = rollout
-        self._body = body
-        self._timeout_s = timeout_s
-        self._limit = partial_bytes
-        self._episode = ""
-        self._url: str | None = None
+    client: ServerClient
+    rollout: Rollout
+    body: bytes
+    timeout_s: float
+    limit: int
+    """Maximum size of a partial conversation, in bytes; 0: none is recorded."""
+    episode: str = ""
+    url: str | None = None
 
     async def send(self) -> HttpResponse:
-        self._episode, self._url = uuid.uuid4().hex, None
-        headers = {EPISODE_ID_HEADER: self._episode}
-        if self._limit:
-            headers[RECORD_HEADER] = str(self._limit)
-        agent = self._rollout.agent
-        _, response = await self._client.reach(
-            agent, "/run", self._body, self._timeout_s, headers, on_send=self._set_url
-        )
+        self.episode, self.url = uuid.uuid4().hex, None
+        headers = {EPISODE_ID_HEADER: self.episode}
+        if self.limit:
+            headers[RECORD_HEADER] = str(self.limit)
+        agent = self.rollout.agent
+        _, response = await self.client.reach(agent, "/run", self.body, self.timeout_s, headers, on_send=self._set_url)
         return raise_for_status(response, agent)
 
     async def partial(self, failure: Failure) -> Json | None:
         """Return the partial conversation of the attempt that failed; None if nobody knows it. Raises no Failure."""
-        if not self._limit:
+        if not self.limit:
             return None
         extra = failure.problem.model_extra or {}
         if (given := extra.get(PARTIAL_MEMBER)) is not None:
-            return _validated(orjson.dumps(given), self._limit)
-        if self._url is None or failure.kind not in _UNANSWERED or self._client.book.foreign_instance(self._url):
+            return _validated(orjson.dumps(given), self.limit)
+        if self.url is None or failure.kind not in _UNANSWERED or self.client.book.foreign_instance(self.url):
             return None
-        found = await self._get(self._url, f"/episodes/{self._episode}/partial?bytes={self._limit}")
-        if found is not None and (partial := _validated(found, self._limit)) is not None:
+        found = await self._get(self.url, f"/episodes/{self.episode}/partial?bytes={self.limit}")
+        if found is not None and (partial := _validated(found, self.limit)) is not None:
             return partial
         return await self._from_model_server()
 
     async def _from_model_server(self) -> Json | None:
-        directory = await self._client.book.current()
+        directory = await self.client.book.current()
         for name, family in directory.families.items():
             if family != "responses_api_models":
                 continue
             for url in [*directory.servers.get(name, []), *directory.quiet.get(name, [])]:
-                if self._client.book.foreign_instance(url) is None:
-                    found = await self._get(url, f"/episodes/{self._episode}")
+                if self.client.book.foreign_instance(url) is None:
+                    found = await self._get(url, f"/episodes/{self.episode}")
                     if found is not None and (request := _object(found)) is not None:
                         return self._last_request(request, name).model_dump(mode="json")
         return None
@@ -357,8 +350,8 @@ class AgentCall:
         """Return the conversation as a model server saw it, with the fields of the row."""
         conversation, start = items(request.get("input")), request.get("start")
         first = start if isinstance(start, int) else len(conversation)
-        fields = {**self._rollout.row, "responses_create_params": mapping(request.get("params"))}
-        row, omitted = shortened(fields, conversation[:first], conversation[first:], self._limit)
+        fields = {**self.rollout.row, "responses_create_params": mapping(request.get("params"))}
+        row, omitted = shortened(fields, conversation[:first], conversation[first:], self.limit)
         turn = request.get("turn")
         return PartialConversation(
             source="model_server", server=server, turn=turn if isinstance(turn, int) else 0, row=row, omitted=omitted
@@ -366,13 +359,13 @@ class AgentCall:
 
     async def _get(self, url: str, path: str) -> bytes | None:
         try:
-            response = await self._client.get_from(url, path, DEADLINE_S)
+            response = await self.client.get_from(url, path, DEADLINE_S)
         except Failure:
             return None
         return response.body if response.status == 200 else None
 
     def _set_url(self, url: str) -> None:
-        self._url = url
+        self.url = url
 
 
 def _validated(body: bytes, limit: int) -> Json | None:

@@ -1,6 +1,5 @@
-"""RolloutStore: writes the output and sidecar files of a collection.
-
-It stores each (task, repeat) at most once. Failures, the manifest and the status are in the sidecar files.
+"""RolloutStore: writes the output and sidecar files of a collection. It stores each (task, repeat) at most once.
+Failures, the manifest and the status are in the sidecar files.
 """
 
 from __future__ import annotations
@@ -70,9 +69,8 @@ class RolloutStore:
         is_final: IsFinal = is_bad_task,
     ) -> None:
         """`code`: the code of every server that the rows use. `adopter`: adopts rollouts that have no manifest.
-        `origin`: the manifest of a new output that continues other files.
-
-        Raises OperatorError or RunError if the files cannot be written, or if the collection cannot be resumed.
+        `origin`: the manifest of a new output that continues other files. Raises OperatorError or RunError if the files
+        cannot be written, or if the collection cannot be resumed.
         """
         self.paths = paths
         self._syncing = threading.Lock()
@@ -271,12 +269,7 @@ class RolloutStore:
             accept = accept_changed_code and has_rollouts
             try:
                 return resumed_manifest(
-                    self.paths.manifest,
-                    output,
-                    identity,
-                    self.code,
-                    accept_changed_code=accept,
-                    note=self.notes.append,
+                    self.paths.manifest, output, identity, self.code, accept_changed_code=accept, note=self.notes.append
                 )
             except OperatorError:
                 if has_rollouts:
@@ -299,9 +292,8 @@ class RolloutStore:
 def valid_rows(
     lines: Iterable[ParsedLine], path: Path, expected: Expected | None = None
 ) -> Iterator[tuple[Key, ParsedLine]]:
-    """Yield the rollouts of a file with their keys.
-
-    Raises RunError if a row is not one of the `expected` rollouts, has a key twice, or lacks a finite reward.
+    """Yield the rollouts of a file with their keys. Raises RunError if a row is not one of the `expected` rollouts, has
+    a key twice, or lacks a finite reward.
     """
     for line in lines:
         if duplicated := duplicate_key(line.line):

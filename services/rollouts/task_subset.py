@@ -95,10 +95,9 @@ class Origin:
 
 
 def subset_of_original(given: TaskFile, paths: RolloutPaths, agent: str | None) -> tuple[TaskSubset | None, str]:
-    """Return `given` as tasks of the input that the output was started with, or None and the reason.
-
-    The reason is empty if `given` is that input, or if it is not known. An output without rows is started with the
-    original input if `given` has all of its tasks: remaining_prompts.jsonl of a collection that has measured nothing.
+    """Return `given` as tasks of the input that the output was started with, or None and the reason. The reason is
+    empty if `given` is that input, or if it is not known. An output without rows is started with the original input if
+    `given` has all of its tasks: remaining_prompts.jsonl of a collection that has measured nothing.
     """
     of_row = Origin.of_row(next(given.rollouts(1)).row)
     if not (paths.output.is_file() and paths.output.stat().st_size):
@@ -194,11 +193,7 @@ def find_remaining(tasks: TaskFile, rollouts: Path, repeats: int) -> Remaining:
 
 def remaining_lines(tasks: TaskFile, missing: dict[int, int]) -> Iterator[bytes]:
     """Yield the rows of the incomplete tasks as lines, with their index in the input and the input they are from."""
-    origin = {
-        INPUT_PATH: str(Path(tasks.file).absolute()),
-        INPUT_SHA256: tasks.digest,
-        INPUT_ROWS: tasks.count,
-    }
+    origin = {INPUT_PATH: str(Path(tasks.file).absolute()), INPUT_SHA256: tasks.digest, INPUT_ROWS: tasks.count}
     for rollout in tasks.rollouts(1):
         if rollout.task_index in missing:
             row = {name: value for name, value in rollout.row.items() if not name.startswith("_ng_")}

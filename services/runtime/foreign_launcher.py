@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import fcntl
 import hashlib
 import logging
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +24,7 @@ from rollyard.services.config.nemo_gym import LAUNCH_KEYS, installed_version, is
 from rollyard.services.config.plugins import FAMILY_ALIASES
 from rollyard.services.config.run_config import ForeignProgram, RunConfig, ServerSpec
 from rollyard.services.config.server_code import server_code
-from rollyard.services.config.venv import cache_folder
+from rollyard.services.config.venv import built_once, cache_folder, run_or_refuse
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import escape_references
 from rollyard.services.http.transport import Transport
@@ -268,18 +266,15 @@ def _entry(spec: ServerSpec) -> Json:
 
 
 def requirement_lines(text: str) -> list[str]:
-    """Return the lines of a requirements file except those that refer to NeMo Gym itself by a relative path.
-
-    Some of NeMo Gym's files lack a line break after a package, so that this reference follows it on the same line.
+    """Return the lines of a requirements file except those that refer to NeMo Gym itself by a relative path. Some of
+    NeMo Gym's files lack a line break after a package, so that this reference follows it on the same line.
     """
     text = re.sub(r"(?<=[\w\]])\s*-e nemo-gym\[", "\n-e nemo-gym[", text.removeprefix("\ufeff"))
     return [
-        line for line in map(str.strip, text.splitlines()) if line and not (_is_itself(line) and _RELATIVE.search(line))
+        line
+        for line in map(str.strip, text.splitlines())
+        if line and not ((_ITSELF.match(line) or _ROOT.fullmatch(line)) and _RELATIVE.search(line))
     ]
-
-
-def _is_itself(line: str) -> bool:
-    return bool(_ITSELF.match(line) or _ROOT.fullmatch(line))
 
 
 def install(folder: Path, program: ForeignProgram, cache: Path, environ: Mapping[str, str]) -> Path:
@@ -291,13 +286,16 @@ def install(folder: Path, program: ForeignProgram, cache: Path, environ: Mapping
     base = str(program.python or DEFAULT_PYTHON)
     key = hashlib.sha256("\0".join([base, str(folder), *arguments, listed]).encode()).hexdigest()[:16]
     home = cache / "environments" / f"nemo-gym-{folder.name}-{key}"
-    python = home / "bin" / "python"
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with (home.parent / f"{home.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not python.exists():
-            _build(uv, home, base, folder, arguments, listed, environ)
-    return python
+
+    def build(building: Path) -> None:
+        log.warning("uv installs the requirements of %s into %s, which may take minutes", folder, home)
+        problem = f"uv cannot install the requirements of {folder}"
+        venv = [uv, "venv", "--quiet", "--relocatable", "--python", base, str(building)]
+        run_or_refuse(venv, folder, problem, environ=environ)
+        command = [uv, "pip", "install", "--quiet", "--python", str(building / "bin" / "python"), *arguments]
+        run_or_refuse(command, folder, problem, listed, environ)
+
+    return built_once(home, build)
 
 
 def _arguments(folder: Path, root: Path) -> tuple[list[str], str]:
@@ -314,29 +312,3 @@ def _arguments(folder: Path, root: Path) -> tuple[list[str], str]:
     if project.is_file():
         return ["--no-sources", "-r", str(project), "-r", "-"], "\n".join([*itself, ""])
     return ["-r", "-"], "\n".join([*itself, ""])
-
-
-def _build(
-    uv: str, home: Path, base: str, folder: Path, arguments: list[str], listed: str, environ: Mapping[str, str]
-) -> None:
-    # This process holds the lock, so an existing folder without a link to it is left over from a build that was killed.
-    log.warning("uv installs the requirements of %s into %s, which may take minutes", folder, home)
-    building = home.with_name(f"{home.name}.building")
-    for leftover in (building, home):
-        shutil.rmtree(leftover, ignore_errors=True)
-    try:
-        _run([uv, "venv", "--quiet", "--relocatable", "--python", base, str(building)], folder, "", environ)
-        command = [uv, "pip", "install", "--quiet", "--python", str(building / "bin" / "python"), *arguments]
-        _run(command, folder, listed, environ)
-        building.rename(home)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-
-
-def _run(command: list[str], folder: Path, text: str, environ: Mapping[str, str]) -> None:
-    result = subprocess.run(
-        command, cwd=folder, input=text, capture_output=True, text=True, check=False, env=dict(environ)
-    )
-    if result.returncode != 0:
-        last = "\n".join((result.stdout + result.stderr).splitlines()[-8:])
-        raise OperatorError(f"uv cannot install the requirements of {folder}:\n{last}")

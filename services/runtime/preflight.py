@@ -1,8 +1,7 @@
-"""Preflight: finds what would prevent a run from starting, before anything is started.
-
-It constructs every server and runs its checks, and binds all ports and releases them again. Servers with their own
-Python environment are checked in a short-lived process in that environment. `ng_run` does this before each start, so
-`--dry-run` and a real start fail with the same messages.
+"""Preflight: finds what would prevent a run from starting, before anything is started. It constructs every server and
+runs its checks, and binds all ports and releases them again. Servers with their own Python environment are checked in a
+short-lived process in that environment. `ng_run` does this before each start, so `--dry-run` and a real start fail with
+the same messages.
 """
 
 from __future__ import annotations
@@ -45,7 +44,8 @@ class Preflight:
             try:
                 if spec.is_foreign:
                     check_access(spec, self._specs, self._keys)
-                    await self._install(spec, cache)
+                    if spec.program is not None and spec.program.install:  # before the time of the start counts
+                        await asyncio.to_thread(uv_environment.install, spec.folder, spec.program, cache, self._environ)
                 elif spec.isolated:
                     await self._check_in_process(spec, LocalLauncher(cache))
                 else:
@@ -65,11 +65,6 @@ class Preflight:
     async def close(self) -> None:
         await self._transport.close()
         await self._endpoints.close()
-
-    async def _install(self, spec: ServerSpec, cache: Path) -> None:
-        """Install what a NeMo Gym server requires, before the time of the start counts."""
-        if spec.program is not None and spec.program.install:
-            await asyncio.to_thread(uv_environment.install, spec.folder, spec.program, cache, self._environ)
 
     async def _check_in_process(self, spec: ServerSpec, launcher: LocalLauncher) -> None:
         """Construct a server that has its own Python environment in a process of that environment."""

@@ -1,6 +1,5 @@
-"""RunningStack: an async context manager that runs a stack from Python.
-
-It starts the stack on entry and stops it on exit, unless the stack was already running.
+"""RunningStack: an async context manager that runs a stack from Python. It starts the stack on entry and stops it on
+exit, unless the stack was already running.
 """
 
 from __future__ import annotations
@@ -58,10 +57,8 @@ class RunningStack:
         await self.stop()
 
     async def start(self) -> None:
-        """Start the servers, or connect to them if they are already running.
-
-        On failure, stops everything that was started and raises OperatorError or RunError with the message that
-        `ng_run` prints.
+        """Start the servers, or connect to them if they are already running. On failure, stops everything that was
+        started and raises OperatorError or RunError with the message that `ng_run` prints.
         """
         if self._exit_stack is not None:
             raise RunError("this stack is already running")
@@ -129,7 +126,12 @@ async def started(
 ) -> AsyncIterator[StackAccess]:
     """Start the servers of `config`, yield when all are ready, then stop them."""
     keys = new_keys(token)
-    await _check(config, folder, environ, ("127.0.0.1", head_port), colocate=colocate)
+    RunFolder.check(folder)
+    preflight = Preflight(list(config.servers), new_keys(), environ)
+    try:
+        await preflight.check(cache_folder(environ), head=("127.0.0.1", head_port), colocate=colocate)
+    finally:
+        await preflight.close()
     raise_file_limit()
     stack = Stack(
         config,
@@ -148,15 +150,3 @@ async def started(
         yield StackAccess(head, clients, stack.registry.directory)
     finally:
         await stack.stop()
-
-
-async def _check(
-    config: RunConfig, folder: Path, environ: Mapping[str, str], head: tuple[str, int], *, colocate: bool
-) -> None:
-    """Run the checks that `ng_run` runs before a start, so errors have the same messages."""
-    RunFolder.check(folder)
-    preflight = Preflight(list(config.servers), new_keys(), environ)
-    try:
-        await preflight.check(cache_folder(environ), head=head, colocate=colocate)
-    finally:
-        await preflight.close()

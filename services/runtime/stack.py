@@ -1,6 +1,5 @@
-"""Stack: starts and stops a run.
-
-The head runs in this process. The servers run in their own processes, or with `colocate` in this one.
+"""Stack: starts and stops a run. The head runs in this process. The servers run in their own processes, or with
+`colocate` in this one.
 """
 
 from __future__ import annotations
@@ -83,11 +82,7 @@ class Stack:
         self._here = [spec for spec in own if spec.name in names]
         self._elsewhere = {spec.name for spec in own} - names
         self.registry = ServerRegistry(
-            keys.run_id,
-            self.config.servers,
-            config.identity(),
-            elsewhere=self._elsewhere,
-            clock=lag.now,
+            keys.run_id, self.config.servers, config.identity(), elsewhere=self._elsewhere, clock=lag.now
         )
         self._private = private
         self._environ = environ or {}
@@ -95,8 +90,11 @@ class Stack:
         self._launcher = launcher
         self._ready_timeout_s = ready_timeout_s
         self._restarts = restarts
-        sock = self._bind_head(head_host, head_port)
+        sock = bind_head(head_host, head_port)
         port: int = sock.getsockname()[1]
+        if head_port not in (0, port):
+            where = f"the head listens on http://{head_host}:{port} instead"
+            print_line(f"port {head_port} is taken{owner_of_port(head_port)}; {where}")
         self._transport = LocalTransport(HttpTransport(lag=lag), lag)
         self._endpoints = LocalTransport(endpoint_transport(self._environ, lag), lag)
         self._book = AddressBook(self._directory)
@@ -108,11 +106,7 @@ class Stack:
         self._supervisor: Supervisor | None = None
         self._hosted_servers: list[HostedServer] = []
         self._external = ExternalServers(
-            self.config.servers,
-            self.registry,
-            self._transport,
-            print_line=print_line,
-            ready_timeout_s=ready_timeout_s,
+            self.config.servers, self.registry, self._transport, print_line=print_line, ready_timeout_s=ready_timeout_s
         )
         self._foreign_launcher: ForeignLauncher | None = None
 
@@ -247,11 +241,3 @@ class Stack:
             raise RunError(f"not ready within {limit_s:g} s: {late}") from error
         finally:
             reporting.cancel()
-
-    def _bind_head(self, host: str, port: int) -> socket.socket:
-        sock = bind_head(host, port)
-        bound = sock.getsockname()[1]
-        if port not in (0, bound):
-            owner = owner_of_port(port)
-            self._print_line(f"port {port} is taken{owner}; the head listens on http://{host}:{bound} instead")
-        return sock

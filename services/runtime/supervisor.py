@@ -1,7 +1,6 @@
-"""Supervisor: starts, watches, restarts and stops a run's server processes.
-
-If a process exits before it is ready, startup fails with the last lines of its log. A process that dies later is
-restarted after a delay that doubles each time.
+"""Supervisor: starts, watches, restarts and stops a run's server processes. If a process exits before it is ready,
+startup fails with the last lines of its log. A process that dies later is restarted after a delay that doubles each
+time.
 """
 
 from __future__ import annotations
@@ -103,9 +102,10 @@ class Supervisor:
             late = [replica for replica in waiting if time.monotonic() > self._started_at + self._timeout_s(replica)]
             if late:
                 names = ", ".join(replica.title for replica in late)
-                raise RunError(
-                    f"not ready within {self._describe_timeout(late[0])}: {names}.\n{self._log_end(late[0])}"
-                )
+                own = late[0].spec.settings.start_timeout_s is not None
+                hint = "raise its start_timeout_s" if own else "raise it with --ready-timeout-s ..."
+                limit = f"{self._timeout_s(late[0]):g} s ({hint})"
+                raise RunError(f"not ready within {limit}: {names}.\n{self._log_end(late[0])}")
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
@@ -126,11 +126,6 @@ class Supervisor:
     def _timeout_s(self, replica: _Replica) -> float:
         own_timeout_s = replica.spec.settings.start_timeout_s
         return self._ready_timeout_s if own_timeout_s is None else own_timeout_s + TIMEOUT_MARGIN_S
-
-    def _describe_timeout(self, replica: _Replica) -> str:
-        own_timeout_s = replica.spec.settings.start_timeout_s
-        hint = "raise it with --ready-timeout-s ..." if own_timeout_s is None else "raise its start_timeout_s"
-        return f"{self._timeout_s(replica):g} s ({hint})"
 
     async def _spawn(self, replica: _Replica) -> None:
         replica.starts += 1

@@ -1,6 +1,5 @@
-"""The seccomp filter: refuses system calls that an answer never needs but an escape from the jail would.
-
-It is a deny list, because the calls that Python itself makes differ between versions and hosts.
+"""The seccomp filter: refuses system calls that an answer never needs but an escape from the jail would. It is a deny
+list, because the calls that Python itself makes differ between versions and hosts.
 """
 
 from __future__ import annotations
@@ -57,11 +56,9 @@ NO_CHANGES = {
     "futimesat": (261, None), "utimensat": (280, 88), "truncate": (76, 45), "file_setattr": (469, 469),
     "openat2": (437, 437),
 }  # fmt: skip
-"""Calls that are refused without a mount namespace.
-
-Landlock does not restrict changes to modes, owners and times (and, before version 3, lengths) by a file's owner, who
-may be this user. A filter cannot read the arguments of openat2, which are in memory.
-"""
+"""Calls that are refused without a mount namespace. Landlock does not restrict changes to modes, owners and times (and,
+before version 3, lengths) by a file's owner, who may be this user. A filter cannot read the arguments of openat2, which
+are in memory."""
 NO_WATCHING = {
     "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
     "fanotify_mark": (301, 263), "chdir": (80, 49), "fchdir": (81, 50), "readlink": (89, None),
@@ -106,7 +103,6 @@ class _Program(ctypes.Structure):
 
 def install(*, namespaces: bool, shell: bool = False) -> None:
     """Install a permanent seccomp filter for this process and its children. Raises OSError if the kernel lacks seccomp.
-
     Without `namespaces`, child processes (but not threads), signals and changes to file metadata are also refused. A
     `shell`, which needs namespaces, may also use sockets, queues and priorities, which its namespaces separate.
     """
@@ -120,10 +116,7 @@ def _assemble(machine: str, namespaces: bool, shell: bool) -> bytes:
     if machine not in _AUDIT:
         raise OSError(errno.ENOSYS, f"the seccomp filter does not support {machine}, only {', '.join(_AUDIT)}")
     architecture_index = 0 if machine == "x86_64" else 1
-    refused = {
-        **NEVER,
-        **({} if namespaces else NO_PROCESSES | NO_CHANGES | NO_WATCHING),
-    }
+    refused = {**NEVER, **({} if namespaces else NO_PROCESSES | NO_CHANGES | NO_WATCHING)}
     instructions = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _AUDIT[machine]), (_RETURN, 0, 0, _KILL)]
     instructions += [(_LOAD, 0, 0, _NUMBER)]
     if machine == "x86_64":  # x32 calls are the same calls with other numbers
@@ -152,20 +145,14 @@ def _by_arguments(
     if shell:  # AF_VSOCK reaches the host of a virtual machine from every network namespace
         yield SOCKET, _refuse_unless_any(0, _SHELL_SOCKETS)
     else:
-        yield (
-            SOCKETPAIR,
-            [*_refuse_unless(0, _EQUAL, _AF_UNIX), *_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS)],
-        )
+        yield (SOCKETPAIR, [*_refuse_unless(0, _EQUAL, _AF_UNIX), *_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS)])
     # A lease on a file of the interpreter, if this user owns it, blocks other processes that open the file.
     leases = _refuse_if(1, _EQUAL, _F_SETLEASE)
     if namespaces:
         yield CLONE, _refuse_if(0, _ANY_BIT, libc.NAMESPACES)
         yield FCNTL, leases
         return
-    yield (
-        CLONE,
-        [*_refuse_if(0, _ANY_BIT, libc.NAMESPACES), *_refuse_unless(0, _ANY_BIT, _CLONE_THREAD)],
-    )
+    yield (CLONE, [*_refuse_if(0, _ANY_BIT, libc.NAMESPACES), *_refuse_unless(0, _ANY_BIT, _CLONE_THREAD)])
     # The parent-death signal must stay set, because no namespace would end the process otherwise.
     yield PRCTL, _refuse_if(0, _EQUAL, libc.PR_SET_PDEATHSIG)
     if landlock.version() < landlock.RESTRICTS_TRUNCATE:
@@ -173,10 +160,7 @@ def _by_arguments(
         yield OPENAT, _refuse_if(2, _ANY_BIT, _O_TRUNC)
     # Refuse I/O signals to other processes, and attribute changes that a file's owner could make.
     yield FCNTL, [*leases, *_refuse_any_of(_F_SETOWN, _F_SETSIG, _F_SETOWN_EX)]
-    yield (
-        IOCTL,
-        _refuse_any_of(_FIOSETOWN, _SIOCSPGRP, _FS_IOC_SETFLAGS, _FS_IOC_FSSETXATTR, _FS_IOC_ENABLE_VERITY),
-    )
+    yield (IOCTL, _refuse_any_of(_FIOSETOWN, _SIOCSPGRP, _FS_IOC_SETFLAGS, _FS_IOC_FSSETXATTR, _FS_IOC_ENABLE_VERITY))
 
 
 def _refuse_any_of(*requests: int) -> list[Instruction]:

@@ -1,7 +1,6 @@
-"""The tests' process, process 1 of its jail: starts the answer's process, runs the tests against it, and reports.
-
-The answer's process is forked before the job is read, so its memory never contains a test, expected value or secret.
-Only this process has the report descriptor, and a pass counts only with the job's secret, which is added after the last
+"""The tests' process, process 1 of its jail: starts the answer's process, runs the tests against it, and reports. The
+answer's process is forked before the job is read, so its memory never contains a test, expected value or secret. Only
+this process has the report descriptor, and a pass counts only with the job's secret, which is added after the last
 test.
 """
 
@@ -31,10 +30,7 @@ _MAX_REASON = 2000
 
 
 def run_tests(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
-    """Run the job that arrives on descriptor `job` and return the report.
-
-    Raises OSError if the jail cannot be created.
-    """
+    """Run the job that arrives on descriptor `job`; return the report. Raises OSError without a jail."""
     libc.die_with_parent(signal.SIGKILL)
     os.setsid()
     jail.prepare_file_access(plan)

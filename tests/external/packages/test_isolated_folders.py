@@ -97,14 +97,15 @@ class Built:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     built_homes: list[Path] = []
-    real = venv._build
+    real = venv.run_or_refuse
 
-    def counting_build(home: Path, folder: Path) -> None:
-        built_homes.append(home)
-        real(home, folder)
+    def counting_run(command: list[str], folder: Path, problem: str) -> None:
+        if "venv" in command:
+            built_homes.append(Path(command[-1]))
+        real(command, folder, problem)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(venv, "_build", counting_build)
+        patch.setattr(venv, "run_or_refuse", counting_run)
         patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
         root = tmp_path_factory.mktemp("isolated")
