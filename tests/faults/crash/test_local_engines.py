@@ -62,18 +62,6 @@ async def test_kill_9_of_the_model_server_ends_its_engine_and_both_restart(tmp_p
     await wait_until_gone(tmp_path.name)
 
 
-async def test_a_start_that_fails_shows_cause_and_log_to_the_user_who_started_the_run(tmp_path: Path) -> None:
-    crash = tmp_path / "crash.txt"
-    crash.write_text("(EngineCore pid=2) ERROR [core.py:1201] torch.OutOfMemoryError: CUDA out of memory.")
-    with pytest.raises(RunError) as raised:
-        async with processes(run_config(tmp_path, {"FAKE_FAILS": str(crash)}), tmp_path):
-            pass
-    assert "engine 0" in str(raised.value)
-    assert "GPU" in str(raised.value)
-    assert "policy_model-engine-0.log" in str(raised.value)
-    await wait_until_gone(tmp_path.name)
-
-
 @pytest.mark.parametrize("setting", ["ray_address", "model"])
 async def test_what_vllm_would_not_find_is_named_before_it_is_started(setting: str, tmp_path: Path) -> None:
     value = unused_url().removeprefix("http://") if setting == "ray_address" else "/nowhere/tiny"

@@ -78,18 +78,6 @@ def test_a_row_without_a_prompt_gets_the_parameters_of_the_command(tmp_path: Pat
     assert (sent["question"], sent["responses_create_params"]) == ("2 + 2?", {"temperature": 0.5})
 
 
-@pytest.mark.parametrize("bad", [5, "text", [1], {"extra_body": "not JSON"}, {"extra_body": "[1]"}, {"extra_body": 5}])
-def test_metadata_that_cannot_carry_a_seed_never_raises_during_the_collection(tmp_path: Path, bad: Any) -> None:
-    """It is either rejected when the file is read or sent unchanged."""
-    try:
-        file = tasks(tmp_path, row(params={"metadata": bad}))
-    except OperatorError as error:
-        assert "line 1" in str(error) or "row 1" in str(error)
-        return
-    (only,) = file.rollouts(1)
-    assert orjson.loads(only.body({}, seeded=True))
-
-
 def test_a_file_without_rows_is_error_message(tmp_path: Path) -> None:
     assert "no rows" in error_message(tmp_path, b"", b"")
 

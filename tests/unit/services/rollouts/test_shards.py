@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.errors import OperatorError
 from rollyard.records.locked_files import InUse
 from rollyard.records.manifest import ChangedParameters, Manifest
 from rollyard.records.rollout_file import read_status
@@ -172,30 +172,6 @@ def test_a_job_that_is_running_keeps_its_file(output: Path) -> None:
             merge(output, only_idle=True)
     merge(output)
     assert shard_files(output) == []
-
-
-@pytest.mark.parametrize("after", [0, 1, 7, len(EVERY) - 1])
-def test_a_merge_that_ends_early_is_continued_by_the_next(
-    output: Path, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
-    for number in range(1, 4):
-        write_shard(output, f"{number}/3")
-    written, append = 0, JsonLines.append
-
-    def fail(lines: JsonLines, line: bytes) -> None:
-        nonlocal written
-        if written == after:
-            raise RunError("no space")
-        written += 1
-        append(lines, line)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(JsonLines, "append", fail)
-        with pytest.raises(RunError, match="no space"):
-            merge(output)
-    assert len(shard_files(output)) == 3
-    merge(output)
-    assert (keys_of(read_rows(output)), shard_files(output)) == (EVERY, [])
 
 
 def test_a_removal_that_was_interrupted_is_continued_by_the_next_merge(

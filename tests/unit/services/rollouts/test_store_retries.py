@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.errors import FailureKind
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import FailureRow
 from rollyard.services.rollouts.store import RolloutStore
 
 
 def failed(kind: FailureKind, server: str = "environment") -> FailureRow:
-    return FailureRow(
-        task_index=0,
-        rollout_index=0,
-        attempt_index=0,
-        agent_ref={"name": "agent"},
-        failure_kind=kind,
-        server=server,
-        status=500,
-        upstream_status=None,
-        detail="",
-        terminal=Failure(kind, "").terminal,
-        time=0.0,
-        duration_s=0.0,
-    )
+    where = {"task_index": 0, "rollout_index": 0, "attempt_index": 0, "agent_ref": {"name": "agent"}, "server": server}
+    what = {"failure_kind": kind, "status": 500, "upstream_status": None, "detail": "", "terminal": False}
+    return FailureRow.model_validate({**where, **what, "time": 0.0, "duration_s": 0.0})
+
+
+def is_retried(folder: Path, failure: FailureRow, **rule: Any) -> bool:
+    """Whether the next command retries a rollout that failed like this. A final one is known at once and later."""
+    found = set()
+    for command in ("first", "second"):
+        store = RolloutStore(RolloutPaths(folder / "out.jsonl"), {}, {}, resume=True, overwrite=False, **rule)
+        store.load()
+        if command == "first":
+            store.append_failure(failure)
+        store.close()
+        found.add((0, 0) not in store.permanently_failed)
+    (retried,) = found
+    return retried
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_only_a_bad_task_is_never_retried(tmp_path: Path, kind: FailureKind) -> None:
-    paths = RolloutPaths(tmp_path / "out.jsonl")
-    first = RolloutStore(paths, {}, {}, resume=True, overwrite=False)
-    first.append_failure(failed(kind))
-    first.close()
-    reopened = RolloutStore(paths, {}, {}, resume=True, overwrite=False)
-    reopened.load()
-    reopened.close()
-    assert ((0, 0) in reopened.permanently_failed) is (kind is FailureKind.BAD_TASK)
+    assert is_retried(tmp_path, failed(kind)) is (kind is not FailureKind.BAD_TASK)
 
 
 @pytest.mark.parametrize("server", ["policy", "environment"])
@@ -46,11 +43,4 @@ def test_a_collection_may_have_a_rule_of_its_own(tmp_path: Path, server: str) ->
     def is_final(kind: str, server: str) -> bool:
         return (kind, server) == ("timeout", "policy")
 
-    paths = RolloutPaths(tmp_path / "out.jsonl")
-    for command in ("first", "second"):
-        store = RolloutStore(paths, {}, {}, resume=True, overwrite=False, is_final=is_final)
-        store.load()
-        if command == "first":
-            store.append_failure(failed(FailureKind.TIMEOUT, server))
-        store.close()
-        assert ((0, 0) in store.permanently_failed) is (server == "policy"), command
+    assert is_retried(tmp_path, failed(FailureKind.TIMEOUT, server), is_final=is_final) is (server == "environment")

@@ -17,7 +17,7 @@ from rollyard.services.head.registry_client import RegistryClient
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.listener import bind
-from rollyard.services.http.request import RawRequest, RawResponse
+from rollyard.services.http.request import RawRequest
 from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
@@ -27,72 +27,13 @@ from tests.support.waiting import until
 
 class BlockingHandler:
     def __init__(self) -> None:
-        self.started, self.cancelled, self.done = 0, 0, 0
+        self.started = 0
         self.release = asyncio.Event()
 
     async def __call__(self, call: RawRequest) -> bytes:
-
         self.started += 1
-        try:
-            await self.release.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        self.done += 1
+        await self.release.wait()
         return b"{}"
-
-
-async def disconnect_after(started: asyncio.Event | BlockingHandler, url: str) -> None:
-    """POST, wait until the handler has started, close the connection."""
-    host, _, port = url.rpartition("/")[0].removeprefix("http://").partition(":")
-    _, writer = await asyncio.open_connection(host, int(port))
-    head = f"POST /{url.rpartition('/')[2]} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json"
-    writer.write(f"{head}\r\ncontent-length: 2\r\n\r\n{{}}".encode())
-    await until(started.is_set if isinstance(started, asyncio.Event) else lambda: started.started)
-    writer.close()
-    await writer.wait_closed()
-
-
-async def test_a_cancellable_handler_is_cancelled_when_the_caller_disconnects() -> None:
-    handler = BlockingHandler()
-    server = make_server(cancellable={"/w": handler})
-    async with listening(server) as hosted:
-        await disconnect_after(handler, hosted.url + "/w")
-        await until(lambda: handler.cancelled)
-        await until(lambda: server.in_flight == 0)
-    assert handler.done == 0
-
-
-async def test_any_other_handler_finishes_when_the_caller_disconnects() -> None:
-    handler = BlockingHandler()
-    server = make_server(routes={"/w": handler})
-    async with listening(server) as hosted:
-        await disconnect_after(handler, hosted.url + "/w")
-        handler.release.set()
-        await until(lambda: handler.done)
-        await until(lambda: server.in_flight == 0)
-    assert handler.cancelled == 0
-
-
-async def test_a_stream_ends_when_the_caller_disconnects() -> None:
-    started, ended = asyncio.Event(), asyncio.Event()
-
-    async def chunks() -> AsyncIterator[bytes]:
-        try:
-            while True:
-                yield b"data: x\n\n"
-                started.set()
-                await asyncio.sleep(0.001)
-        except (GeneratorExit, asyncio.CancelledError):
-            ended.set()
-            raise
-
-    async def streaming(call: RawRequest) -> RawResponse:
-        return RawResponse(stream=chunks(), content_type=b"text/event-stream")
-
-    async with listening(make_server(cancellable={"/s": streaming})) as hosted:
-        await disconnect_after(started, hosted.url + "/s")
-        await until(ended.is_set)
 
 
 async def test_hundreds_of_concurrent_requests_are_all_answered() -> None:
@@ -115,21 +56,6 @@ async def test_connections_have_tcp_nodelay_on_asyncios_own_event_loop() -> None
         writer.close()
         client.close()
         server.close()
-
-
-async def test_stopping_waits_for_running_requests() -> None:
-    handler = BlockingHandler()
-    async with http_transport() as transport:
-        hosted = HostedServer(make_server(routes={"/w": handler}), bind("127.0.0.1", 0))
-        await hosted.listen()
-        running = asyncio.create_task(send(transport, hosted.url + "/w"))
-        await until(lambda: handler.started)
-        stopping = asyncio.create_task(hosted.stop())
-        await until(lambda: not hosted.server.ready)
-        handler.release.set()
-        assert (await running).status == 200
-        await stopping
-        assert (await failure_of(send(transport, hosted.url + "/w"))).kind is FailureKind.UNREACHABLE
 
 
 async def test_a_server_bound_to_ipv6_answers_at_its_url() -> None:
