@@ -31,9 +31,9 @@ def test_a_secret_setting_is_redacted_and_the_others_are_not(tmp_path: Path) -> 
 def test_no_secret_of_a_config_is_in_what_is_shown_or_stored(tmp_path: Path, text: str, settings: str) -> None:
     config = load_text(tmp_path, text + server_yaml(make_folder(tmp_path), settings), environ={"MY_ROUTER": SECRET})
     stored = orjson.dumps([config.redacted(), config.identity()]).decode()
-    assert SECRET not in stored and SECRET not in repr(config)
+    assert SECRET not in stored
     (spec,) = config.servers
-    assert "api_key" not in settings or SECRET not in repr(spec.settings) + str(spec.settings)
+    assert "api_key" not in settings or SECRET not in f"{config!r} {spec.settings!r} {spec.settings}"
 
 
 def identity(root: Path, mine: str, settings: str = "{}") -> Json:
