@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -20,7 +20,8 @@ from rollyard.services.http.transport import HttpTransport, Transport
 REPORT_DEADLINE_S = 2.0
 """Timeout for a collection's report. It is short because a report that fails is replaced by the next one."""
 
-_CODE = TypeAdapter(dict[str, ServerCode])
+_CODE, _DIRECTORY = TypeAdapter(dict[str, ServerCode]), TypeAdapter(Directory)
+T = TypeVar("T")
 
 
 class Registry(Protocol):
@@ -50,7 +51,7 @@ class RegistryClient:
 
     async def send_heartbeat(self, heartbeat: Heartbeat) -> Directory:
         """Send a heartbeat and return the current directory. Raises Failure if the request fails."""
-        return _read_directory(await self._post("/heartbeat", heartbeat))
+        return _read(_DIRECTORY, await self._post("/heartbeat", heartbeat))
 
     async def report_collection(self, collection: Collection) -> None:
         """Report a collection's status to the head. Raises Failure if the request fails."""
@@ -58,19 +59,11 @@ class RegistryClient:
         await self._send("POST", "/collection", body, self._headers, REPORT_DEADLINE_S)
 
     async def directory(self) -> Directory:
-        return _read_directory(await self._send("GET", "/directory", b"", self._headers))
+        return _read(_DIRECTORY, await self._send("GET", "/directory", b"", self._headers))
 
     async def code(self) -> dict[str, ServerCode]:
         """Fetch the digests of the code that each server has loaded, if it reports them. Raises Failure."""
-        body = await self._send("GET", "/server_code", b"", self._headers)
-        try:
-            return _CODE.validate_json(body)
-        except ValidationError as error:
-            raise Failure(
-                FailureKind.MALFORMED_ANSWER,
-                f"the response does not list the servers' code: {body[:200]!r}",
-                server="head",
-            ) from error
+        return _read(_CODE, await self._send("GET", "/server_code", b"", self._headers))
 
     async def _post(self, path: str, record: Record) -> bytes:
         return await self._send("POST", path, record.model_dump_json().encode(), self._registration_headers)
@@ -86,11 +79,11 @@ class RegistryClient:
             raise with_server(failure, "head") from failure
 
 
-def _read_directory(body: bytes) -> Directory:
+def _read(kind: TypeAdapter[T], body: bytes) -> T:
     try:
-        return Directory.model_validate_json(body)
+        return kind.validate_json(body)
     except ValidationError as error:
-        detail = f"the response is not a server directory: {body[:200].decode('utf-8', 'replace')!r}"
+        detail = f"the head's response has an unexpected format: {body[:200].decode('utf-8', 'replace')!r}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server="head") from error
 
 
@@ -126,9 +119,12 @@ def _refusal(status: int, body: bytes) -> str:
         return ""
 
 
+def token_header(head: HeadFile) -> dict[str, str]:
+    return {"authorization": f"Bearer {head.token}"} if head.token else {}
+
+
 async def _get(transport: HttpTransport, head: HeadFile, path: str) -> tuple[int, bytes]:
-    headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
-    response = await transport.send("GET", head.url + path, b"", headers, 5.0)
+    response = await transport.send("GET", head.url + path, b"", token_header(head), 5.0)
     return response.status, response.body
 
 

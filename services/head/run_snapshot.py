@@ -15,6 +15,7 @@ from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.run_types import HeadFile, ServerInstance, StackKind
 from rollyard.records.terminal import duration
 from rollyard.records.types import FailureRow, Record
+from rollyard.services.head.registry_client import token_header
 from rollyard.services.http.request import raise_for_status
 from rollyard.services.http.transport import Transport
 
@@ -60,7 +61,8 @@ async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
     servers, collections = await asyncio.gather(
         fetch_instances(transport, head), _read(transport, head, "/collections", _COLLECTIONS)
     )
-    activity = await fetch_activity(transport, servers, _headers(head), MAX_EPISODES)
+    activity = await fetch_activity(transport, servers, token_header(head), MAX_EPISODES)
+    silent = [f"{name} does not report its episodes: {why}" for name, why in sorted(activity.unresponsive.items())]
     failures = sorted((row for one in collections for row in one.failures), key=lambda row: row.time)
     return RunSnapshot(
         run_id=head.run_id,
@@ -70,7 +72,7 @@ async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
         total=activity.total,
         stages=activity.stages(),
         episodes=activity.oldest(MAX_EPISODES),
-        stuck=[*_stuck(activity.stages()), *_unresponsive(activity)],
+        stuck=[*(_describe_stuck(stage) for stage in activity.stages() if stage.stuck), *silent],
         collections=collections,
         failures=failures[-MAX_FAILURES:],
     )
@@ -143,21 +145,13 @@ def _merge(one: StageActivity, other: StageActivity) -> StageActivity:
     )
 
 
-def _headers(head: HeadFile) -> dict[str, str]:
-    return {"authorization": f"Bearer {head.token}"} if head.token else {}
-
-
 async def _read(transport: Transport, head: HeadFile, path: str, kind: TypeAdapter[T]) -> T:
-    response = await transport.send("GET", head.url + path, b"", _headers(head), HEAD_DEADLINE_S)
+    response = await transport.send("GET", head.url + path, b"", token_header(head), HEAD_DEADLINE_S)
     try:
         return kind.validate_json(raise_for_status(response, "head").body)
     except ValidationError as error:
         detail = f"the response of {head.url}{path} has an unexpected format: {error.errors()[0]['msg']}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server="head") from error
-
-
-def _stuck(stages: Sequence[StageActivity]) -> list[str]:
-    return [_describe_stuck(stage) for stage in stages if stage.stuck]
 
 
 def _describe_stuck(stage: StageActivity) -> str:
@@ -168,7 +162,3 @@ def _describe_stuck(stage: StageActivity) -> str:
         f"{stage.stuck} of {stage.episodes} rollouts are stuck waiting for {stage.server} ({stage.stage}), {usual}; "
         f"{episode} (turn {slowest.turn}) has been waiting longest, for {duration(slowest.stage_s)}"
     )
-
-
-def _unresponsive(activity: AgentActivity) -> list[str]:
-    return [f"{name} does not report its episodes: {reason}" for name, reason in sorted(activity.unresponsive.items())]

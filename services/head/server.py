@@ -137,7 +137,12 @@ class Head(Server):
 
     async def _global_config_dict_yaml(self) -> str:
         """Return the merged config as YAML with all addresses, NeMo Gym's family names, and no secrets."""
-        tree = {key: _with_nemo_gym_names(node) for key, node in self._config.redacted().items()}
+        tree = {
+            name: {_NEMO_GYM_NAMES.get(key, key): value for key, value in node.items()}
+            if isinstance(node, dict)
+            else node
+            for name, node in self._config.redacted().items()
+        }
         tree["head_server"] = {"host": self.address[0], "port": self.address[1]}
         for instance in self.registry.instances():
             for node in tree[instance.server_name].values() if instance.url else ():
@@ -156,10 +161,6 @@ def _read(model: type[M], call: RawRequest) -> M:
         return model.model_validate_json(call.body)
     except ValidationError as error:
         raise Failure(FailureKind.BAD_REQUEST, str(error)) from error
-
-
-def _with_nemo_gym_names(node: Any) -> Any:
-    return {_NEMO_GYM_NAMES.get(key, key): value for key, value in node.items()} if isinstance(node, dict) else node
 
 
 def escape_references(value: Any) -> Any:
@@ -205,13 +206,8 @@ class HeadMetrics:
             # The file name alone is not unique: two runs may both write a rollouts.jsonl, and series must not repeat.
             folder, _, file = collection.output.rpartition("/")
             path, status = (folder, file), collection.status
-            states = {
-                "expected": status.expected,
-                "measured": status.measured,
-                "given_up": status.failed,
-                "in_flight": status.in_flight,
-            }
-            for state, count in states.items():
+            counts = (status.expected, status.measured, status.failed, status.in_flight)
+            for state, count in zip(("expected", "measured", "given_up", "in_flight"), counts, strict=True):
                 found["rollouts"].add_metric([*path, state], count)
             found["oldest_seconds"].add_metric([*path], status.oldest_s)
             if status.mean_reward is not None:

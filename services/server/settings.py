@@ -381,7 +381,16 @@ def without_secrets(tree: Any, of: Any = None) -> Any:
     """Return `tree` with all secrets replaced by `***`, even where a reference copied them to another setting. `of`:
     the tree with the secrets, if `tree` is made from another one.
     """
-    return _replace_secrets(_secret_values(tree if of is None else of), redacted(tree))
+    pattern = secrets_pattern(_secret_values(tree if of is None else of))
+
+    def replace_in(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: replace_in(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [replace_in(item) for item in value]
+        return pattern.sub(REDACTED, value) if isinstance(value, str) and pattern else value
+
+    return replace_in(redacted(tree))
 
 
 def _secret_values(node: Any, key: str = "") -> Iterator[str]:
@@ -417,16 +426,3 @@ def secrets_in_bodies(secrets: Iterable[str]) -> re.Pattern[bytes] | None:
     short = "|".join(re.escape(text) for text in found if len(text) < SHORTEST_SECRET)
     parts = [f"()(?:{long})"] * bool(long) + [rf'(:\s*"(?:Bearer )?)(?:{short})(?=")'] * bool(short)
     return re.compile("|".join(parts).encode("latin-1", "replace")) if parts else None
-
-
-def _replace_secrets(secrets: Iterable[str], node: Any) -> Any:
-    pattern = secrets_pattern(secrets)
-
-    def replace_in(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: replace_in(item) for name, item in value.items()}
-        if isinstance(value, list):
-            return [replace_in(item) for item in value]
-        return pattern.sub(REDACTED, value) if isinstance(value, str) and pattern else value
-
-    return replace_in(node)
