@@ -3,7 +3,6 @@
     python -m tests.faults.chaos                           # every fault, three rounds with different seeds
     python -m tests.faults.chaos --short                   # one round of the inexpensive faults
     python -m tests.faults.chaos --fault renamed --rounds 5 --seed 7
-    python -m tests.faults.chaos --code ../other           # the servers and commands of another checkout
     python -m tests.faults.chaos --write docs/evidence/robustness.md
 
 The exit status is 1 if a fault did not hold or could not be injected.
@@ -27,7 +26,6 @@ from tests.faults.chaos.fault import Fault, Result
 from tests.faults.chaos.fault_context import FaultContext
 from tests.faults.chaos.faults import FAULTS
 from tests.faults.chaos.invariants import Broken, NotInjected
-from tests.faults.chaos.workspace import HERE
 
 LIMIT_S = 900.0
 """Limit for one fault, so that the program ends; not an expected duration."""
@@ -76,7 +74,6 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--fault", action="append", default=[], help="only faults whose name contains this")
     parser.add_argument("--section", type=int, help="only faults of this section (2 files, 3 faults, 4 HTTP)")
     parser.add_argument("--parallel", type=int, default=3, help="faults that run concurrently")
-    parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tested")
     parser.add_argument("--write", type=Path, help="page to write the table into")
     parser.add_argument("--keep", type=Path, help="folder in which files are kept; default: a temporary one")
     parser.add_argument("--list", action="store_true", help="only list the faults")
@@ -103,7 +100,7 @@ async def main() -> int:
     seeds = range(options.seed, options.seed + options.rounds)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rollyard-chaos-") as temporary:
-        context = FaultContext(options.keep or Path(temporary), options.code.resolve(), short=options.short)
+        context = FaultContext(options.keep or Path(temporary), short=options.short)
         try:
             results = await play_all(faults, context, seeds, options.parallel)
         finally:

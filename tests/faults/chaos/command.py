@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
-import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -60,78 +57,3 @@ class Command:
             return await asyncio.wait_for(asyncio.shield(self.process.wait()), limit_s)
         except TimeoutError:
             raise Broken(f"a command did not end within {limit_s:g} s; its output:\n{self.output[-1500:]}") from None
-
-
-class Forked:
-    def __init__(self) -> None:
-        self.pid = 0
-        self.started = asyncio.Event()
-        self._status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    @property
-    def returncode(self) -> int | None:
-        return self._status.result() if self._status.done() else None
-
-    async def wait(self) -> int:
-        return await asyncio.shield(self._status)
-
-    def end(self, status: int) -> None:
-        if not self._status.done():
-            self._status.set_result(status)
-
-
-class Forks:
-    """Forks commands from one process that has imported the stack."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._forked: list[Forked] = []
-        self._reading = asyncio.create_task(self._read())
-
-    @classmethod
-    async def start(cls, environment: Mapping[str, str], here: Path) -> Forks:
-        """Start the process and import the stack with the given environment variables."""
-        source = Path(__file__).with_name("forking.py").read_text()
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", source, *ENTRIES.values()),
-            cwd=here,
-            env=dict(environment),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        return cls(process)
-
-    async def fork(self, name: str, arguments: Sequence[str], here: Path, log: Path) -> Forked:
-        forked = Forked()
-        self._forked.append(forked)
-        order = {
-            "name": name,
-            "module": ENTRIES[name],
-            "arguments": list(arguments),
-            "here": str(here),
-            "log": str(log),
-        }
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({**order, "number": len(self._forked) - 1}).encode() + b"\n")
-        await self._process.stdin.drain()
-        await forked.started.wait()
-        return forked
-
-    async def close(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        await self._process.wait()
-        await self._reading
-
-    async def _read(self) -> None:
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
-            event, number, value = line.split()
-            if event == b"started":
-                self._forked[int(number)].pid = int(value)
-                self._forked[int(number)].started.set()
-            else:
-                self._forked[int(number)].end(int(value))
-        for forked in self._forked:
-            forked.started.set()
-            forked.end(-signal.SIGKILL)

@@ -48,8 +48,8 @@ def stack(
 
 
 class FaultContext(Workspace):
-    def __init__(self, folder: Path, code: Path, *, short: bool) -> None:
-        super().__init__(folder, code)
+    def __init__(self, folder: Path, *, short: bool) -> None:
+        super().__init__(folder)
         self.short = short
         write_plugins(folder)
         self.rows = write_rows(folder / "rows.jsonl", TASKS)
@@ -85,7 +85,6 @@ class FaultContext(Workspace):
     async def close(self) -> None:
         await asyncio.gather(*self._shared.values(), return_exceptions=True)
         await self._closing.aclose()
-        await self.stop_forking()
 
     async def begin(
         self, run: Run, output: Path, *arguments: str, rows: Path | None = None, agent: str = AGENT

@@ -2,7 +2,6 @@
 
     python -m tests.faults.chaos.soak                      # 4,096 in flight, 200 ms, 8 minutes
     python -m tests.faults.chaos.soak --short              # 512 in flight, 30 s
-    python -m tests.faults.chaos.soak --code ../other      # the servers and commands of another checkout
 
 It passes if no rollout was abandoned, none failed because a server of the run was late, none was measured wrongly, no
 session or process is left, and every `/metrics` request took at most 2 s. The delay of the measuring process itself is
@@ -125,7 +124,6 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
         run.command.signal(signal.SIGINT)
         if ended := await run.command.exit_status():
             broken.append(f"ng_run ended with {ended}")
-    await workspace.stop_forking()
     left_behind = await workspace.left_behind()
     return [*broken, f"{left_behind} processes are left behind"] if left_behind else broken
 
@@ -278,7 +276,6 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--fault-rate", type=float, default=0.05, help="share of faulty model responses")
     parser.add_argument("--busy", type=int, default=2, help="other processes that keep the CPU busy")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--code", type=Path, default=HERE, help="checkout whose servers and commands are tested")
     parser.add_argument("--keep", type=Path, help="folder in which files are kept; default: a temporary one")
     options = parser.parse_args()
     if options.short:
@@ -292,7 +289,7 @@ async def main() -> int:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         with busy(options.busy):
-            broken = await soak(Workspace(folder, options.code.resolve()), options)
+            broken = await soak(Workspace(folder), options)
     for what in broken:
         print(f"broken: {what}")
     print("soak: " + (f"{len(broken)} checks failed" if broken else "held"))

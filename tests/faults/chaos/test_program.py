@@ -18,7 +18,7 @@ from tests.faults.chaos.invariants import LAST_WORD, Broken, NotInjected, incomp
 
 @pytest.fixture
 def context(tmp_path: Path) -> FaultContext:
-    return FaultContext(tmp_path, tmp_path, short=True)
+    return FaultContext(tmp_path, short=True)
 
 
 def fault(error: Exception | None) -> Fault:

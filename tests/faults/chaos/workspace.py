@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import re
 import secrets
@@ -17,8 +18,9 @@ import aiohttp
 import orjson
 from omegaconf import OmegaConf
 
-from tests.faults.chaos.command import ENTRIES, Command, Forks
+from tests.faults.chaos.command import ENTRIES, Command
 from tests.faults.chaos.invariants import Broken
+from tests.faults.forked import FORKS, Forked, forked_command
 from tests.support.processes import processes_with
 from tests.support.waiting import deadline_s
 
@@ -27,6 +29,7 @@ HERE = Path(__file__).resolve().parents[3]
 MARK = "ROLLYARD_CHAOS"
 """An environment variable that every process of a workspace inherits, by which all are found."""
 READY_S = 240.0
+FORKS.set_forkserver_preload([*ENTRIES.values()])
 
 
 class Run:
@@ -63,14 +66,13 @@ class Run:
 
 
 class Workspace:
-    """A folder for runs and collections. `code` is the checkout to test."""
+    """A folder for runs and collections."""
 
-    def __init__(self, folder: Path, code: Path = HERE) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.code = code
         self.mark = secrets.token_hex(8)
         self._serial = 0
-        self._forks: asyncio.Task[Forks] | None = None
+        self._forked: list[Forked] = []
         folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
@@ -79,18 +81,17 @@ class Workspace:
         return self.folder / f"{stem}{self._serial}{dot}{suffix}"
 
     def environment(self) -> dict[str, str]:
-        """Environment variables with the tested checkout first on Python's path."""
         unwanted = ("policy_", "rollyard", "pythonpath")
         variables = {name: value for name, value in os.environ.items() if not name.lower().startswith(unwanted)}
-        return {**variables, "PYTHONPATH": str(self.code / "src"), "PYTHONUNBUFFERED": "1", MARK: self.mark}
+        return {**variables, "PYTHONPATH": str(HERE / "src"), "PYTHONUNBUFFERED": "1", MARK: self.mark}
 
     async def start(self, name: str, *arguments: str, here: Path | None = None, before: Sequence[str] = ()) -> Command:
         """Start a command. `before` is a program that runs it; without one, it is forked from a warm process."""
         log = self.path(f"{name}.log")
         if not before:
-            self._forks = self._forks or asyncio.create_task(Forks.start(self.environment(), self.folder))
-            forks = await asyncio.shield(self._forks)
-            return Command(await forks.fork(name, arguments, here or self.folder, log), log)
+            main = importlib.import_module(ENTRIES[name]).main
+            self._forked.append(forked_command(main, arguments, log, here or self.folder, self.environment(), name))
+            return Command(self._forked[-1], log)
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
                 *(*before, sys.executable, "-c", f"from {ENTRIES[name]} import main; main()", *arguments),
@@ -102,10 +103,6 @@ class Workspace:
                 start_new_session=True,
             )
         return Command(process, log)
-
-    async def stop_forking(self) -> None:
-        if self._forks is not None:
-            await (await self._forks).close()
 
     @contextlib.asynccontextmanager
     async def run(
@@ -143,7 +140,8 @@ class Workspace:
         return found.group()
 
     def processes(self) -> list[int]:
-        return list(processes_with(MARK, self.mark))
+        """Ids of all live processes of this workspace, including descendants."""
+        return [one.pid for one in self._forked if one.returncode is None] + list(processes_with(MARK, self.mark))
 
     async def left_behind(self) -> int:
         """End the processes that are still alive after 20 s, and return their number."""

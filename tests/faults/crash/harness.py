@@ -1,20 +1,14 @@
-"""Helpers of the crash tests: a stack of forked processes, commands as processes, waits with a deadline.
-
-A new interpreter takes a second of CPU to import the stack. Tests that kill hundreds of processes fork them from one
-that has already imported it. These are real processes that run the same `serve` and the same commands.
-"""
+"""Helpers of the crash tests: a stack of forked processes, commands as processes, waits with a deadline."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import re
-import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import orjson
@@ -26,10 +20,10 @@ from rollyard.records.run_types import Launch
 from rollyard.records.types import Json
 from rollyard.services.backoff import Backoff
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.serve import serve_until_signalled
 from rollyard.services.runtime.stack import Stack, new_keys
+from tests.faults.forked import FORKS, Forked, become, forked_command
 from tests.support.stacks import AGENT, keys_of, read_rows, reproducible_part
 from tests.support.waiting import deadline_s
 
@@ -38,7 +32,6 @@ POLICY = "policy_model"
 COLLECT = (sys.executable, "-c", "from rollyard.cli.collect_rollouts import main; main()")
 RUN = (sys.executable, "-c", "from rollyard.cli.run import main; main()")
 
-FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
         "pytest",
@@ -48,43 +41,6 @@ FORKS.set_forkserver_preload(
         "rollyard.responses_api_models.builtin_model.app",
     ]
 )
-
-
-class Forked:
-    """A process forked from the warm one. Satisfies `rollyard.services.runtime.launcher.Process`."""
-
-    def __init__(self, target: Callable[..., None], *arguments: object) -> None:
-        self._process = FORKS.Process(target=target, args=arguments, daemon=True)
-        self._process.start()
-        assert self._process.pid is not None
-        self.pid: int = self._process.pid
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().add_reader(self._process.sentinel, self._end)
-
-    async def wait(self) -> int:
-        await asyncio.shield(self._ended)
-        assert self._process.exitcode is not None
-        return self._process.exitcode
-
-    async def ended_within(self, seconds: float) -> bool:
-        done, _ = await asyncio.wait([self._ended], timeout=seconds)
-        return bool(done)
-
-    def terminate(self) -> None:
-        self.signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-
-    def signal(self, number: signal.Signals) -> None:
-        if not self._ended.done():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def _end(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._process.sentinel)
-        self._process.join()
-        self._ended.set_result(None)
 
 
 class ForkLauncher:
@@ -99,7 +55,7 @@ class ForkLauncher:
 
 
 def _serve(text: str, log: str) -> None:
-    _become(log)
+    become(log)
     uvloop.run(serve_until_signalled(Launch.model_validate_json(text), {}))
 
 
@@ -117,27 +73,11 @@ def collect_arguments(stack: Stack, rows: Path, output: Path, **options: object)
 
 
 def forked_collect(arguments: Sequence[str], log: Path, here: Path | None = None) -> Forked:
-    return Forked(_command, collect_rollouts.main, list(arguments), str(log), str(here or log.parent))
+    return forked_command(collect_rollouts.main, arguments, log, here or log.parent)
 
 
 def forked_status(arguments: Sequence[str], log: Path, here: Path) -> Forked:
-    return Forked(_command, show_status.main, list(arguments), str(log), str(here))
-
-
-def _command(main: Callable[[], None], arguments: list[str], log: str, here: str) -> None:
-    os.chdir(here)
-    _become(log)
-    sys.argv = ["command", *arguments]
-    main()
-
-
-def _become(log: str) -> None:
-    os.setsid()
-    die_with_parent(os.getppid())
-    raise_file_limit()
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    return forked_command(show_status.main, arguments, log, here)
 
 
 @contextlib.asynccontextmanager

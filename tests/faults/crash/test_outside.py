@@ -9,10 +9,11 @@ from pathlib import Path
 
 from rollyard.records.types import Json
 from rollyard.services.runtime.stack import Stack
+from tests.faults.forked import Forked
 from tests.support.stacks import AGENT, PUZZLES, keys_of, load_config, read_rows
 from tests.support.waiting import until
 
-from .harness import Forked, ForkLauncher, collect_arguments, forked, forked_collect, ready_pid
+from .harness import ForkLauncher, collect_arguments, forked, forked_collect, ready_pid
 
 REPEATS = 4
 

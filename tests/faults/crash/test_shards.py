@@ -19,11 +19,12 @@ from rollyard.records.types import Json
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.shards import merge, shard_files
 from rollyard.services.runtime.stack import Stack
+from tests.faults.forked import Forked
 from tests.support.rollout_files import write
 from tests.support.stacks import PUZZLES, collect, colocated, keys_of, load_config, read_rows
 from tests.support.waiting import until
 
-from .harness import Forked, collect_arguments, command, essences, failures, forked, forked_collect, status
+from .harness import collect_arguments, command, essences, failures, forked, forked_collect, status
 
 MERGE = (sys.executable, "-c", "from rollyard.cli.merge import main; main()")
 TASKS, REPEATS = 60, 4

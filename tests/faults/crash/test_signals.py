@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.runtime.stack import Stack
+from tests.faults.forked import Forked
 from tests.support.stacks import PUZZLES, load_config
 from tests.support.waiting import until
 
 from .harness import (
     ENVIRONMENT,
     POLICY,
-    Forked,
     collect_arguments,
     essences,
     falls_to_zero,
