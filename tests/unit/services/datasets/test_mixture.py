@@ -72,12 +72,6 @@ def test_every_epoch_follows_the_order_file_and_skips_rows_it_does_not_list(root
     assert repeated.startswith("dataset 'a': 1 lines ")
 
 
-def test_an_order_file_without_ids_is_rejected(root: Path) -> None:
-    (root / "order.txt").write_text("\n\n")
-    with pytest.raises(OperatorError, match=r"order\.txt: .*no ids"):
-        mixture(root, {**A, "order": str(root / "order.txt")})
-
-
 def test_an_order_file_may_list_rows_that_the_filter_excludes(root: Path) -> None:
     write_rows(root / "levels.jsonl", [row(name, prompt_id=name, level=level) for name, level in (("e", 1), ("h", 5))])
     (root / "order.txt").write_text("h\ne\n")
@@ -95,11 +89,12 @@ def test_a_count_larger_than_the_dataset_takes_all_rows_and_adds_a_note(root: Pa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("\n\n", r"order\.txt: .*no ids"),
         ("a7\nx1\n", r"order\.txt: 'x1' is not in dataset 'a' \(a0, a1, a2"),
         ("x1\na7\nx2\n", r"'x1' and 1 more of its 3 ids are not in dataset 'a'"),
     ],
 )
-def test_an_order_file_with_an_unknown_id_is_rejected_by_name(text: str, message: str, root: Path) -> None:
+def test_an_order_file_without_ids_or_with_an_unknown_one_is_rejected(text: str, message: str, root: Path) -> None:
     (root / "order.txt").write_text(text)
     with pytest.raises(OperatorError, match=message):
         mixture(root, {**A, "order": str(root / "order.txt")})
