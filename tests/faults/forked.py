@@ -1,6 +1,5 @@
-"""Processes forked from one that has already imported the stack, which takes a new interpreter a second of CPU.
-
-These are real processes that run the same `serve` and the same commands.
+"""Processes forked from one that has already imported the stack, which takes a new interpreter a second of CPU. These
+are real processes that run the same `serve` and the same commands.
 """
 
 from __future__ import annotations
