@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from rollyard.records.errors import FailureKind
@@ -19,97 +21,53 @@ async def test_a_session_stays_on_its_first_instance() -> None:
         assert on_first in (0, 4)
 
 
+def sets(*cookies: str) -> bytes:
+    return http(b"{}", "200 OK", "r1", *(f"set-cookie: {cookie}" for cookie in cookies))
+
+
+async def sent_after(
+    *responses: bytes, cookie: str = "", first_headers: Mapping[str, str] | None = None
+) -> list[bytes]:
+    """The requests of a session: one for each response, and one more."""
+    async with peer(*responses, http()) as other, http_transport() as transport:
+        session = Session(make_client({"s": [other.url]}, transport), "s", cookie)
+        await session.post("/x", b"{}", deadline_s(), first_headers)
+        for _ in responses:
+            await session.post("/x", b"{}", deadline_s())
+        return list(other.seen)
+
+
 async def test_a_session_sends_its_cookies_back_unchanged() -> None:
-    first = http(b"{}", "200 OK", "r1", "set-cookie: id=a.b=c; Path=/; HttpOnly", 'set-cookie: other="q"; Path=/')
-    async with peer(first, http()) as other, http_transport() as transport:
-        session = Session(make_client({"s": [other.url]}, transport), "s")
-        await session.post("/seed_session", b"{}", deadline_s())
-        await session.post("/x", b"{}", deadline_s())
-        assert b"cookie" not in other.seen[0].lower()
-        assert b'cookie: id=a.b=c; other="q"\r\n' in other.seen[1]
+    first, second = await sent_after(sets("id=a.b=c; Path=/; HttpOnly", 'other="q"; Path=/'))
+    assert b"cookie" not in first.lower() and b'cookie: id=a.b=c; other="q"\r\n' in second
 
 
 async def test_a_cookie_set_again_replaces_its_old_value_and_keeps_the_others() -> None:
-    first = http(b"{}", "200 OK", "r1", "set-cookie: a=1", "set-cookie: b=2")
-    second = http(b"{}", "200 OK", "r1", "set-cookie: a=3")
-    async with peer(first, second, http()) as other, http_transport() as transport:
-        session = Session(make_client({"s": [other.url]}, transport), "s")
-        for _ in range(3):
-            await session.post("/x", b"{}", deadline_s())
-        assert b"cookie: a=3; b=2\r\n" in other.seen[2]
+    assert b"cookie: a=3; b=2\r\n" in (await sent_after(sets("a=1", "b=2"), sets("a=3")))[2]
 
 
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        "Max-Age=0",
-        "max-age=-1",
-        "MAX-AGE=000",
-        "Max-Age=0; Expires=Fri, 31 Dec 9999 23:59:59 GMT",
-        "expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0; Path=/",
-        "Expires=Thu, 01-Jan-1970 00:00:00 GMT",
-        "Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=soon",
-    ],
-)
-async def test_an_expired_cookie_is_deleted(attributes: str) -> None:
-    assert await kept_after(attributes) is False
+EXPIRED = ["Max-Age=0", "max-age=-1", "MAX-AGE=000", "Max-Age=0; Expires=Fri, 31 Dec 9999 23:59:59 GMT"]
+EXPIRED += ["expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0; Path=/", "Expires=Thu, 01-Jan-1970 00:00:00 GMT"]
+EXPIRED += ["Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=soon"]
+KEPT = ["", "Max-Age=60", "Max-Age=" + "9" * 5000, "Max-Age=60; Expires=Thu, 01 Jan 1970 00:00:00 GMT", "Max-Age=--5"]
+KEPT += ["Max-Age=\xb2", "Max-Age=", "Expires=never", "Expires=", "Expires=Fri, 31 Dec 9999 23:59:59 -2359"]
+KEPT += ["Expires=Thu, 99 Jan 1970 00:00:00 GMT", "Path=/; Secure; SameSite=None; Domain=example.org"]
 
 
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        "",
-        "Max-Age=60",
-        "Max-Age=" + "9" * 5000,
-        "Max-Age=60; Expires=Thu, 01 Jan 1970 00:00:00 GMT",
-        "Max-Age=--5",
-        "Max-Age=\xb2",
-        "Max-Age=",
-        "Expires=never",
-        "Expires=",
-        "Expires=Fri, 31 Dec 9999 23:59:59 -2359",
-        "Expires=Thu, 99 Jan 1970 00:00:00 GMT",
-        "Path=/; Secure; SameSite=None; Domain=example.org",
-    ],
-)
-async def test_a_cookie_that_is_not_expired_or_says_so_in_no_known_form_is_kept(attributes: str) -> None:
-    assert await kept_after(attributes) is True
-
-
-async def kept_after(attributes: str) -> bool:
-    """Whether the session still sends a cookie after the server has set it again with these attributes."""
-    first = http(b"{}", "200 OK", "r1", "set-cookie: a=1")
-    second = http(b"{}", "200 OK", "r1", f"set-cookie: a=1; {attributes}")
-    async with peer(first, second, http()) as other, http_transport() as transport:
-        session = Session(make_client({"s": [other.url]}, transport), "s")
-        for _ in range(3):
-            await session.post("/x", b"{}", deadline_s())
-        assert b"cookie: a=1" in other.seen[1]
-        return b"cookie: a=1" in other.seen[2]
+@pytest.mark.parametrize("attributes", [*EXPIRED, *KEPT])
+async def test_only_a_cookie_that_says_in_a_known_form_that_it_has_expired_is_deleted(attributes: str) -> None:
+    _, second, third = await sent_after(sets("a=1"), sets(f"a=1; {attributes}"))
+    assert b"cookie: a=1" in second and (b"cookie: a=1" in third) == (attributes in KEPT)
 
 
 @pytest.mark.parametrize("value", ["", "a=b=c", '"quoted value"', "a,b", "%2F+~", "caf\xe9", "\u65e5\u672c", "a b"])
 async def test_the_value_of_a_cookie_is_sent_back_as_it_came(value: str) -> None:
-    first = http(b"{}", "200 OK", "r1", f"set-cookie: a={value}; Path=/")
-    async with peer(first) as other, http_transport() as transport:
-        session = Session(make_client({"s": [other.url]}, transport), "s")
-        for _ in range(2):
-            await session.post("/x", b"{}", deadline_s())
-    assert f"cookie: a={value}\r\n".encode() in other.seen[1]
+    assert f"cookie: a={value}\r\n".encode() in (await sent_after(sets(f"a={value}; Path=/")))[1]
 
 
-async def test_a_session_may_start_with_the_callers_cookie() -> None:
-    async with peer(http()) as other, http_transport() as transport:
-        await Session(make_client({"s": [other.url]}, transport), "s", "id=1").post("/x", b"{}", deadline_s())
-        assert b"cookie: id=1\r\n" in other.seen[0]
-
-
-async def test_headers_of_one_call_are_not_sent_again() -> None:
-    async with peer(http()) as other, http_transport() as transport:
-        session = Session(make_client({"s": [other.url]}, transport), "s", "id=1")
-        await session.post("/x", b"{}", deadline_s(), {"x-once": "1"})
-        await session.post("/x", b"{}", deadline_s())
-        assert [b"x-once" in seen for seen in other.seen] == [True, False]
+async def test_a_session_may_start_with_the_callers_cookie_and_headers_of_one_call_are_not_sent_again() -> None:
+    sent = await sent_after(http(), cookie="id=1", first_headers={"x-once": "1"})
+    assert [b"x-once" in one for one in sent] == [True, False] and all(b"cookie: id=1\r\n" in one for one in sent)
 
 
 async def test_a_session_whose_instance_is_removed_is_lost_and_does_not_move() -> None:
