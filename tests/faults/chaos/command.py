@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Protocol
 
-from tests.faults.chaos.invariants import Broken
+from tests.faults.chaos.invariants import Broken, no_crash
 from tests.support.waiting import deadline_s
 
 ENTRIES = {
@@ -57,3 +57,9 @@ class Command:
             return await asyncio.wait_for(asyncio.shield(self.process.wait()), limit_s)
         except TimeoutError:
             raise Broken(f"a command did not end within {limit_s:g} s; its output:\n{self.output[-1500:]}") from None
+
+    async def ends(self) -> int:
+        """Wait for the exit status. Raises Broken also for a crash."""
+        status = await self.exit_status()
+        no_crash(self.output)
+        return status

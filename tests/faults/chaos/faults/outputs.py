@@ -15,36 +15,15 @@ import orjson
 from tests.faults.chaos.endpoint import Request, Script, http, later
 from tests.faults.chaos.fault import Fault
 from tests.faults.chaos.fault_context import QUICK, REPEATS, TASKS, FaultContext, written
-from tests.faults.chaos.invariants import Broken, hold, incomplete, injected, no_crash, read, whole
+from tests.faults.chaos.invariants import Broken, hold, incomplete, injected, read, whole
 
 WHOLE = TASKS * REPEATS
-Change = Callable[[Path], None]
+Change = Callable[[Path], object]
 
 
-def renamed(path: Path) -> None:
-    path.rename(path.with_name(f"moved-{path.name}"))
-
-
-def removed(path: Path) -> None:
-    path.unlink()
-
-
-def truncated(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def emptied(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def appended(path: Path) -> None:
+def append(path: Path, line: bytes) -> None:
     with path.open("ab") as file:
-        file.write(b'{"note": "another program wrote this"}\n')
-
-
-def doubled(path: Path) -> None:
-    with path.open("ab") as file:
-        file.write(path.read_bytes().split(b"\n")[0] + b"\n")
+        file.write(line + b"\n")
 
 
 def replaced(path: Path) -> None:
@@ -59,12 +38,18 @@ def edited(path: Path) -> None:
         file.write(data)
 
 
-def folder_renamed(path: Path) -> None:
-    path.parent.rename(path.parent.with_name(f"{path.parent.name}-moved"))
-
-
-def folder_removed(path: Path) -> None:
-    shutil.rmtree(path.parent)
+CHANGES: dict[str, Change] = {
+    "renamed": lambda path: path.rename(path.with_name(f"moved-{path.name}")),
+    "removed": Path.unlink,
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "emptied": lambda path: os.truncate(path, 0),
+    "appended to": lambda path: append(path, b'{"note": "another program wrote this"}'),
+    "given a duplicate line": lambda path: append(path, path.read_bytes().split(b"\n")[0]),
+    "replaced": replaced,
+    "edited in place": edited,
+    "lost because its folder is renamed": lambda path: path.parent.rename(f"{path.parent}-moved"),
+    "lost because its folder is removed": lambda path: shutil.rmtree(path.parent),
+}
 
 
 async def while_collecting(change: Change, suffix: str, context: FaultContext, rng: random.Random) -> None:
@@ -77,8 +62,7 @@ async def while_collecting(change: Change, suffix: str, context: FaultContext, r
     before = path.read_bytes() if path.exists() else b""
     injected(before, f"{path.name} was not there yet")
     change(path)
-    status = await command.exit_status()
-    no_crash(command.output)
+    status = await command.ends()
     if change is edited and status:
         # An edit can only be detected while the file is watched, so a message is all that can be expected.
         hold(path.name in command.output, f"exit {status}, and {path.name} is not named: {command.output[-400:]}")
@@ -100,8 +84,7 @@ async def ends_well(context: FaultContext, output: Path, status: int, output_tex
             f"exit {status}, and {named} is not named: {output_text[-400:]}",
         )
     again = await context.begin(run, output)
-    second = await again.exit_status()
-    no_crash(again.output)
+    second = await again.ends()
     if second == 0:
         if why := incomplete(output, TASKS, REPEATS):
             raise Broken(f"the next command ends with 0, and {why}")
@@ -126,8 +109,7 @@ async def failures_while_collecting(change: Change, context: FaultContext, rng: 
         await asyncio.sleep(0.01)
     injected(not command.ended, "the collection ended too early")
     change(path)
-    status = await command.exit_status()
-    no_crash(command.output)
+    status = await command.ends()
     if status == 0:
         whole(output, TASKS, REPEATS)
         reported = orjson.loads(output.with_name("rollouts_status.json").read_bytes())["failed_attempts"]
@@ -139,8 +121,7 @@ async def failures_while_collecting(change: Change, context: FaultContext, rng: 
     else:
         hold(path.name in command.output, f"exit {status}, and {path.name} is not named: {command.output[-400:]}")
     again = await context.begin(run, output, "+max_attempts=20", "+max_failure_rate=1")
-    second = await again.exit_status()
-    no_crash(again.output)
+    second = await again.ends()
     hold(second == 0 or "line " in again.output or "overwrite" in again.output, f"then {second}: {again.output[-400:]}")
     if second == 0:
         whole(output, TASKS, REPEATS)
@@ -180,8 +161,7 @@ async def before_going_on(
     output = await finished(context)
     line_with(change, context)(output, rng)
     command = await context.begin(run, output)
-    status = await command.exit_status()
-    no_crash(command.output)
+    status = await command.ends()
     if status == 0:
         whole(output, TASKS, REPEATS)
         return
@@ -234,44 +214,23 @@ LINES: list[tuple[str, Callable[[dict[str, object]], bytes]]] = [
 FAULTS = [
     *(
         Fault(f"output {how} while collecting", 2, STOPS, partial(while_collecting, change, ""))
-        for how, change in (
-            ("renamed", renamed),
-            ("removed", removed),
-            ("truncated", truncated),
-            ("emptied", emptied),
-            ("appended to", appended),
-            ("given a duplicate line", doubled),
-            ("replaced", replaced),
-            ("edited in place", edited),
-            ("lost because its folder is renamed", folder_renamed),
-            ("lost because its folder is removed", folder_removed),
-        )
+        for how, change in CHANGES.items()
     ),
     *(
         Fault(
             f"manifest {how} while collecting",
-            2,
-            STOPS,
-            partial(while_collecting, change, "manifest.json"),
-            slow=change is not removed,
+            *(2, STOPS, partial(while_collecting, CHANGES[how], "manifest.json")),
+            slow=how != "removed",
         )
-        for how, change in (("removed", removed), ("truncated", truncated), ("replaced", replaced))
+        for how in ("removed", "truncated", "replaced")
     ),
     *(
         Fault(
             f"failures file {how} while collecting",
-            2,
-            STOPS,
-            partial(failures_while_collecting, change),
-            slow=change is not removed,
+            *(2, STOPS, partial(failures_while_collecting, CHANGES[how])),
+            slow=how != "removed",
         )
-        for how, change in (
-            ("renamed", renamed),
-            ("removed", removed),
-            ("truncated", truncated),
-            ("appended to", appended),
-            ("replaced", replaced),
-        )
+        for how in ("renamed", "removed", "truncated", "appended to", "replaced")
     ),
     *(
         Fault(

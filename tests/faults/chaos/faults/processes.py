@@ -23,7 +23,7 @@ from tests.faults.chaos.fault_context import (
     stack,
     written,
 )
-from tests.faults.chaos.invariants import Broken, hold, injected, no_crash, read, whole
+from tests.faults.chaos.invariants import Broken, hold, injected, read, whole
 from tests.faults.chaos.workspace import Run
 from tests.support.processes import alive
 
@@ -45,8 +45,7 @@ async def killed(victim: str, context: FaultContext, rng: random.Random) -> None
             kills += 1
             await _gone(run, victim, pid)
         injected(kills, "nothing was killed")
-        status = await command.exit_status()
-        no_crash(command.output)
+        status = await command.ends()
         if status:
             await context.completes(run, output, "+max_attempts=50")
         whole(output, TASKS, REPEATS)
@@ -97,8 +96,7 @@ async def killed_run(context: FaultContext, rng: random.Random) -> None:
             command = await context.begin(run, output, "+max_attempts=1")
             injected(await written(output, rng.randrange(5, 60), command), "the collection ended too early")
             run.command.signal(signal.SIGKILL)
-            status = await command.exit_status()
-            no_crash(command.output)
+            status = await command.ends()
             hold(status == 1, f"the collection ended with {status}")
             for _ in range(200):
                 if not (left := [pid for pid in pids if alive(pid)]):
@@ -129,8 +127,7 @@ async def stopped(victim: str, context: FaultContext, rng: random.Random) -> Non
 
 async def unharmed(run: Run, command: Command, output: Path) -> None:
     """Check that a delay alone fails no attempt."""
-    status = await command.exit_status()
-    no_crash(command.output)
+    status = await command.ends()
     failed = read(output.with_name("rollouts_failures.jsonl"))
     kinds = sorted({f"{row['failure_kind']} at {row['server']}" for row in failed})
     hold(not failed, f"{len(failed)} attempts failed: {', '.join(kinds)}")
@@ -175,8 +172,7 @@ async def doubled(context: FaultContext, rng: random.Random) -> None:
         command = await context.begin(
             run, output, "+max_attempts=50", "+max_failure_rate=1", "+num_samples_in_parallel=16"
         )
-        status = await command.exit_status()
-        no_crash(command.output)
+        status = await command.ends()
         rows = read(output)
         wrong = [row for row in rows if row["reward"] != 1.0]
         hold(not wrong, f"{len(wrong)} of {len(rows)} rollouts received another's response, exit {status}")

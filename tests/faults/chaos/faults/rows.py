@@ -119,8 +119,7 @@ async def through_everything(kind: str, context: FaultContext, rng: random.Rando
     first = await context.collect(
         run, output, rows, "+num_repeats=2", "+max_attempts=1", "+max_failure_rate=1", agent="odd"
     )
-    status = await first.exit_status()
-    no_crash(first.output)
+    status = await first.ends()
     measured = read(output)
     injected(measured, f"nothing was measured: {first.output[-500:]}")
     keys_of = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in measured]
@@ -141,8 +140,7 @@ async def through_everything(kind: str, context: FaultContext, rng: random.Rando
     hold(await again.exit_status() == status, f"the resume ends differently: {again.output[-400:]}")
     no_crash(again.output)
     profile = await context.start("ng_reward_profile", f"+jsonl_fpath={output}")
-    ended = await profile.exit_status()
-    no_crash(profile.output)
+    ended = await profile.ends()
     hold(ended == 0, f"ng_reward_profile ends with {ended}: {profile.output[-500:]}")
     await viewed(context, output)
 
@@ -161,8 +159,7 @@ async def viewed(context: FaultContext, output: Path) -> None:
             hold(status == 200, f"the viewer answers {path} with {status}: {body[:200]!r}")
     finally:
         viewer.signal(signal.SIGINT)
-        await viewer.exit_status()
-    no_crash(viewer.output)
+        await viewer.ends()
 
 
 async def odd_run(context: FaultContext) -> Run:
