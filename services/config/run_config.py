@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rollyard.records.run_types import Keys, Launch
 from rollyard.records.types import Json
 from rollyard.services.server.settings import ServerSettings, is_secret, redacted, without_credentials, without_secrets
 
@@ -54,6 +55,12 @@ class ServerSpec:
         if self.program is None:
             return ""
         return f"NeMo Gym, {'installed by uv' if self.program.install else self.program.python}"
+
+    def launch(self, instance: str, keys: Keys, head_url: str, **more: Any) -> Launch:
+        """Return the launch message of a process of this server. `more`: further fields, such as other settings."""
+        fixed = {"name": self.name, "family": self.family, "implementation": self.implementation}
+        where = {"folder": str(self.folder), "settings": self.raw, "keys": keys, "head_url": head_url, "parent_pid": 0}
+        return Launch(**{**fixed, **where, "instance": instance, **more})
 
     def identity_settings(self) -> Json:
         """Return the configured settings that affect rollouts. They are parsed, so `10` and `"10"` can be equal."""

@@ -43,19 +43,10 @@ class ListenAddress:
         bound = str(settings.get("host", spec.settings.host))
         open_to_others = not is_loopback(bound)
         name = self.advertise or (socket.gethostname() if bound in ("0.0.0.0", "::") else None)
-        return Launch(
-            name=spec.name,
-            # Servers with the same name are replicas, even on one host, so instance names must differ.
-            instance=f"{spec.name}@{name or bound}#{secrets.token_hex(3)}",
-            family=spec.family,
-            implementation=spec.implementation,
-            folder=str(spec.folder),
-            settings=settings,
-            keys=keys,
-            head_url=self.head_url,
-            parent_pid=0,
-            advertise=name if open_to_others else None,
-        )
+        # Servers with the same name are replicas, even on one host, so instance names must differ.
+        instance = f"{spec.name}@{name or bound}#{secrets.token_hex(3)}"
+        advertise = name if open_to_others else None
+        return spec.launch(instance, keys, self.head_url, settings=settings, advertise=advertise)
 
 
 async def join_run(

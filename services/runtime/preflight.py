@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rollyard.records.errors import EXIT_OPERATOR, OperatorError, RollyardError, RunError
-from rollyard.records.run_types import Directory, Keys, Launch
+from rollyard.records.run_types import Directory, Keys
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.http.client import AddressBook, ServerClient
@@ -68,18 +68,7 @@ class Preflight:
 
     async def _check_in_process(self, spec: ServerSpec, launcher: LocalLauncher) -> None:
         """Construct a server that has its own Python environment in a process of that environment."""
-        launch = Launch(
-            name=spec.name,
-            instance=spec.name,
-            family=spec.family,
-            implementation=spec.implementation,
-            folder=str(spec.folder),
-            settings=spec.raw,
-            keys=self._keys,
-            head_url="",
-            parent_pid=os.getpid(),
-            check_only=True,
-        )
+        launch = spec.launch(spec.name, self._keys, "", parent_pid=os.getpid(), check_only=True)
         with tempfile.TemporaryFile() as unnamed:  # it disappears even if this process is killed
             process = await launcher.launch(launch, Path(f"/proc/{os.getpid()}/fd/{unnamed.fileno()}"))
             try:

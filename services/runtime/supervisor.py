@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollyard.records.errors import EXIT_OPERATOR, OperatorError, RunError
-from rollyard.records.run_types import Keys, Launch
+from rollyard.records.run_types import Keys
 from rollyard.records.types import Json
 from rollyard.services.backoff import Backoff
 from rollyard.services.config.run_config import ServerSpec
@@ -134,17 +134,12 @@ class Supervisor:
         spec = replica.spec
         # Only the first replica uses a fixed port; the others take free ones.
         settings: Json = {**spec.raw, "port": 0} if replica.index else spec.raw
-        launch = Launch(
-            name=spec.name,
-            instance=replica.instance,
-            family=spec.family,
-            implementation=spec.implementation,
-            folder=str(spec.folder),
+        log_folder = str(self._log_dir.absolute())
+        launch = spec.launch(
+            *(replica.instance, self._keys, self._head_url),
             settings=settings,
-            keys=self._keys,
-            head_url=self._head_url,
             parent_pid=os.getpid(),
-            log_folder=str(self._log_dir.absolute()),
+            log_folder=log_folder,
         )
         self._registry.expect(replica.instance)
         replica.process = await self._launcher.launch(launch, self._log(replica))
