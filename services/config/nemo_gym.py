@@ -19,7 +19,7 @@ from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.services.config.overrides import ConfigOverride
-from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES, folder_names
+from rollyard.services.config.plugins import FAMILIES, FAMILY_ALIASES
 from rollyard.services.config.run_config import ForeignProgram, ServerSpec
 from rollyard.services.http.access import is_loopback
 from rollyard.services.server.settings import ServerSettings, parse_settings
@@ -124,24 +124,6 @@ def with_roots_of(files: Iterable[Path], roots: Sequence[Path]) -> list[Path]:
     return extended
 
 
-def root_of_environment(interpreter: Path) -> Path | None:
-    """Return the folder of NeMo Gym's files in the interpreter's environment; None if it is not installed there."""
-    for packages in sorted((interpreter.parent.parent / "lib").glob("python*/site-packages")):
-        if (packages / "nemo_gym").is_dir():
-            return packages
-    return None
-
-
-def nemo_gym_folder(family: str, implementation: str, entrypoint: str, roots: Sequence[Path]) -> Path | None:
-    """Return the first folder with NeMo Gym's server of that name."""
-    for root in roots:
-        for name in folder_names(family):
-            folder = root / name / implementation
-            if is_nemo_gym_server(folder, entrypoint):
-                return folder.resolve()
-    return None
-
-
 # Finds the Python in which a server of NeMo Gym runs.
 
 
@@ -235,7 +217,8 @@ def with_chosen_environment(roots: Sequence[Path], overrides: Sequence[ConfigOve
     """Return the search path, extended by the environment of `--python` or `--venv`, in which NeMo Gym is installed."""
     given = {override.key: override.value for override in overrides if override.key in ("python", "venv")}
     interpreter = chosen(parse_settings(LaunchSettings, given, "the command line"), "the command line")
-    root = root_of_environment(interpreter) if interpreter is not None else None
+    folders = sorted((interpreter.parent.parent / "lib").glob("python*/site-packages")) if interpreter else []
+    root = next((packages for packages in folders if (packages / "nemo_gym").is_dir()), None)
     return [*roots, *([root] if root is not None and root not in roots else [])]
 
 

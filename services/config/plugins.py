@@ -101,13 +101,10 @@ def _siblings(folder: Path) -> Iterator[None]:
     finally:
         sys.path.remove(str(folder))
         for name in [name for name in sys.modules.keys() - before if "." not in name]:
-            if any(folder in Path(path).parents for path in _paths_of(sys.modules[name])):
+            file = getattr(sys.modules[name], "__file__", None)  # None for a folder without __init__.py
+            paths = [file] if file else getattr(sys.modules[name], "__path__", ())
+            if any(folder in Path(path).parents for path in paths):
                 _forget(name)
-
-
-def _paths_of(module: ModuleType) -> list[str]:
-    file = getattr(module, "__file__", None)  # None for a folder without __init__.py
-    return [file] if file else list(getattr(module, "__path__", ()))
 
 
 FAMILIES = ("resources_servers", "responses_api_models", "agents")

@@ -182,7 +182,8 @@ class ServerEntries:
         return spec
 
     def _foreign(self, name: str, family: str, implementation: str, raw: Json, entrypoint: str) -> ServerSpec:
-        folder = nemo_gym.nemo_gym_folder(family, implementation, entrypoint, self._roots)
+        folders = find_folders(family, implementation, self._roots)
+        folder = next((folder for folder in folders if nemo_gym.is_nemo_gym_server(folder, entrypoint)), None)
         if folder is None:
             searched = ", ".join(map(str, self._roots))
             raise OperatorError(

@@ -98,14 +98,17 @@ def without_keys(body: bytes) -> bytes:
 
 def _without_keys_in_params(row: RolloutRow) -> RolloutRow:
     params = cast(Json, row.get("responses_create_params"))
-    if not isinstance(params, dict) or not (carriers := [key for key in params if _can_carry_keys(key)]):
+    if not isinstance(params, dict):
+        return row
+    carriers = [
+        name
+        for name in params
+        if name.startswith("extra_") or name.endswith("headers") or (name not in PROMPT and is_secret(name))
+    ]
+    if not carriers:
         return row
     shown = {**params, **{key: redacted(params[key], key) for key in carriers}}
     return cast(RolloutRow, {**row, "responses_create_params": shown})
-
-
-def _can_carry_keys(name: str) -> bool:
-    return name.startswith("extra_") or name.endswith("headers") or (name not in PROMPT and is_secret(name))
 
 
 def _check_failure_class(row: dict[str, object], agent: str) -> None:

@@ -139,7 +139,8 @@ class RolloutStore:
 
     def append_failure(self, failure: FailureRow, partial: Json | None = None) -> None:
         key = (failure.task_index, failure.rollout_index)
-        self._failures.append(encode_failure(failure, partial))
+        known = {} if partial is None else {PARTIAL_MEMBER: partial}
+        self._failures.append(orjson.dumps({**failure.model_dump(by_alias=True), **known}))
         self.attempts[key] = self.attempts.get(key, 0) + 1
         if self.is_final(failure.failure_kind, failure.server):
             self.permanently_failed.add(key)
@@ -356,12 +357,6 @@ def failure_row(
         time=time.time(),
         duration_s=round(attempt.seconds, 3),
     )
-
-
-def encode_failure(row: FailureRow, partial: Json | None) -> bytes:
-    """Return the line of X_failures.jsonl. The key `partial` is absent if the conversation is not known."""
-    known = {} if partial is None else {PARTIAL_MEMBER: partial}
-    return orjson.dumps({**row.model_dump(by_alias=True), **known})
 
 
 def first_failure(row: FailureRow) -> str:

@@ -154,7 +154,12 @@ class ForeignLauncher:
                 try:
                     if (await probe.probe()).up and not ended.done():
                         if not registered:
-                            await self._register(spec, instance, process)
+                            code = await asyncio.to_thread(server_code, spec.folder)
+                            where: Json = {"url": url_of(spec), "pid": _pid_of(process)}
+                            registration = Registration(
+                                name=spec.name, instance=instance, ready=True, code=code, **where
+                            )
+                            self._registry.register(registration)
                             registered = True
                         self._registry.record_heartbeat(
                             Heartbeat(instance=instance, requests=0, in_flight=0, sessions=0)
@@ -168,14 +173,6 @@ class ForeignLauncher:
                 await asyncio.wait({ended}, timeout=HEARTBEAT_S if registered else PROBE_S)
         finally:
             ended.cancel()
-
-    async def _register(self, spec: ServerSpec, instance: str, process: ServerProgram) -> None:
-        assert spec.program is not None
-        code = await asyncio.to_thread(server_code, spec.folder)
-        registration = Registration(
-            name=spec.name, instance=instance, url=url_of(spec), pid=_pid_of(process), ready=True, code=code
-        )
-        self._registry.register(registration)
 
 
 def _pid_of(process: ServerProgram) -> int:

@@ -109,7 +109,8 @@ class ExternalServers:
                 self._register(server)
                 self._print_line(f"{name} responds again at {server.url}; sessions that were open are lost")
             else:
-                self._registry.record_heartbeat(_heartbeat(server.instance))
+                beat = Heartbeat(instance=server.instance, requests=0, in_flight=0, sessions=0)
+                self._registry.record_heartbeat(beat)
             return
         if health.silent:
             return  # it may be busy: without heartbeats, the registry reports it as late
@@ -129,10 +130,6 @@ class ExternalServers:
         self._registry.register(
             Registration(name=server.spec.name, instance=server.instance, url=server.url, pid=0, ready=True)
         )
-
-
-def _heartbeat(instance: str) -> Heartbeat:
-    return Heartbeat(instance=instance, requests=0, in_flight=0, sessions=0)
 
 
 def check_access(spec: ServerSpec, servers: Sequence[ServerSpec], keys: Keys) -> None:

@@ -163,9 +163,10 @@ class Supervisor:
         while not self._stopping.is_set():
             replica.failures += 1
             pause_s = self._restarts.pause_s(replica.failures)
+            ending = f"exit status {status}" if status >= 0 else f"signal {-status}"
             again = f"restarting it in {pause_s:g} s"
             self._print_line(
-                f"{replica.title} exited ({_ending(status)}) after {uptime_s:.1f} s; {again}; log: {self._log(replica)}"
+                f"{replica.title} exited ({ending}) after {uptime_s:.1f} s; {again}; log: {self._log(replica)}"
             )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
@@ -205,10 +206,6 @@ class Supervisor:
         lines = path.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:] if path.exists() else []
         shown = "\n".join(f"  | {line}" for line in lines) or "  | (empty)"
         return f"{shown}\nLog: {path}"
-
-
-def _ending(status: int) -> str:
-    return f"exit status {status}" if status >= 0 else f"signal {-status}"
 
 
 class StartupProgress:

@@ -49,18 +49,13 @@ class ServerSettings(BaseModel):
     """Number of instances. Each episode is assigned to the least busy instance and stays with it."""
     start_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds within which the server must become ready; default: the run's ready_timeout_s."""
+    # NeMo Gym's catalogue entry, which is not used for serving.
     domain: str | None = None
-    """Part of NeMo Gym's catalogue entry; not used for serving."""
     description: str | None = None
-    """Part of NeMo Gym's catalogue entry; not used for serving."""
     value: str | None = None
-    """Part of NeMo Gym's catalogue entry; not used for serving."""
     license: str | None = None
-    """Part of NeMo Gym's catalogue entry; not used for serving."""
     verified: bool | None = None
-    """Part of NeMo Gym's catalogue entry; not used for serving."""
     datasets: list[Json] = []
-    """Part of NeMo Gym's catalogue entry; not used for serving."""
 
     @property
     def token_needed_for(self) -> str:
