@@ -377,9 +377,8 @@ class DoctorOptions(Options):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Check this host, run one rollout through the entire stack, and list problems with suggested fixes.
-
-    `ng_doctor sandbox` and `ng_doctor tokens` run more detailed checks. The exit status is 1 if a run would fail.
+    """Check this host, run one rollout through the entire stack, and list problems with suggested fixes. `ng_doctor
+    sandbox` and `ng_doctor tokens` run more detailed checks. The exit status is 1 if a run would fail.
     """
     options, overrides = read_options(DoctorOptions, arguments, rest=True)
     if overrides and not options.config_paths:
@@ -458,7 +457,6 @@ async def temporary_stack(
     config: RunConfig, launcher: Launcher | None, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[Stack, Path]]:
     """Yield the started servers of the config, on free ports, and their temporary folder. They print nothing.
-
     `launcher`: None runs them in this process. Raises RunError if a server does not start.
     """
     with tempfile.TemporaryDirectory(prefix="rollyard-doctor-", ignore_cleanup_errors=True) as temporary:
@@ -482,9 +480,8 @@ async def temporary_stack(
 async def _run_rollout(
     config: RunConfig, cache: Path, environ: Mapping[str, str], agent: str | None, rows: Path | None
 ) -> str:
-    """Start the servers, collect one rollout at temperature 0 and return a description of the result.
-
-    It uses the same code as ng_run and ng_collect_rollouts. Raises RollyardError if a step fails.
+    """Start the servers, collect one rollout at temperature 0 and return a description of the result. It uses the same
+    code as ng_run and ng_collect_rollouts. Raises RollyardError if a step fails.
     """
     agent_spec = _agent(config, agent)
     tasks = TaskFile(rows or _example(config, agent_spec), agent=agent_spec.name, limit=1)

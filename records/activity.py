@@ -73,8 +73,7 @@ class Collection(Record):
 
 RECORD_HEADER = "x-rollyard-partial-bytes"
 """Header of a `/run` request. The agent then returns the partial conversation of a failed episode, up to this size, as
-the member `partial` of its problem document. Without the header, the response is the same as that of older agents.
-"""
+the member `partial` of its problem document. Without the header, the response is the same as that of older agents."""
 EPISODE_ID_HEADER = "x-rollyard-episode"
 """Header of a `/run` request with the episode's id, under which the caller can ask for a conversation that it lost."""
 PARTIAL_MEMBER = "partial"

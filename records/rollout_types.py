@@ -79,9 +79,8 @@ _Break = TypedDict("_Break", {"break": NotRequired[PrefixMismatch]})  # a Python
 
 
 class TokenTrace(_Break, total=False):
-    """The origin of a turn's tokens, and how they continue those of the previous turn.
-
-    `break`: present if the prompt does not begin with the exact ids of the previous turn.
+    """The origin of a turn's tokens, and how they continue those of the previous turn. `break`: present if the prompt
+    does not begin with the exact ids of the previous turn.
     """
 
     segment: Required[int]
@@ -293,9 +292,8 @@ class RolloutKeys(_RolloutIndex, total=False):
 
 
 class RolloutRow(RolloutKeys, total=False):
-    """A measured rollout in `output_jsonl_fpath`: the keys of the dataset row, the episode and the verdict.
-
-    Only `reward` is guaranteed: other stacks may omit the rest.
+    """A measured rollout in `output_jsonl_fpath`: the keys of the dataset row, the episode and the verdict. Only
+    `reward` is guaranteed: other stacks may omit the rest.
     """
 
     reward: Required[float]

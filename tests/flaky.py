@@ -46,7 +46,6 @@ def changed_since(revision: str) -> list[str]:
 
 @contextmanager
 def load(processes: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Keep as many processes busy."""
     running = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(processes)]
     try:
         yield running

@@ -40,8 +40,6 @@ NAMES_NO_DEPENDENCY = ("Makefile", "README.md")
 
 @dataclass(frozen=True)
 class Suite:
-    """A target of the Makefile."""
-
     name: str
     tests: tuple[str, ...]
     """Folders and files, relative to the root."""
@@ -57,7 +55,6 @@ class Tree:
 
     @cached_property
     def modules(self) -> dict[str, str]:
-        """Paths relative to the root."""
         return {name: str(path) for name, path in modules(self.root).items()}
 
     @cached_property
@@ -109,7 +106,6 @@ class Tree:
         return self._known[module]
 
     def reached(self, suite: Suite) -> set[str]:
-        """The modules on which a suite depends."""
         own = {name for name, path in self.modules.items() if path.startswith(suite.tests)}
         pending = [*own, *(name for name in self.modules if name.endswith("conftest") and is_above(name, own))]
         pending += filter(RECORDS.fullmatch, self.modules)
@@ -204,7 +200,6 @@ def reasons(tree: Tree, known: list[Suite], changed: list[str]) -> dict[str, str
 
 
 def plan() -> tuple[str, dict[str, str | None]]:
-    """Return a headline and the reasons."""
     known = suites()
     if os.environ.get("FULL"):
         return "FULL is set", {suite.name: "FULL" for suite in known}

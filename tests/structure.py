@@ -88,7 +88,6 @@ class Source(NamedTuple):
 
 @cache
 def sources() -> dict[str, Source]:
-    """Every module of the package by its dotted name."""
     return dict(zip(modules(), read_sources(modules().values()), strict=True))
 
 
@@ -108,7 +107,6 @@ def _read_source(text: str) -> Source:
 
 @cache
 def imports_of(name: str) -> frozenset[str]:
-    """Modules of the package that a module imports anywhere."""
     return frozenset(found for found in sources()[name].imports if found in modules() and "." in found)
 
 
@@ -134,7 +132,6 @@ def forbidden_imports() -> list[str]:
 
 
 def part_of(name: str) -> str:
-    """The part of a module."""
     return PART_OF_FOLDER.get(f"{name}.".split(".")[1], "api")
 
 
@@ -230,7 +227,6 @@ def modules_parsing_jsonl() -> list[str]:
 
 
 def broken_bounds() -> list[str]:
-    """Return a sentence for each rule that is broken."""
     broken = forbidden_imports()
     broken += [f"circle of folders: {', '.join(circle)}" for circle in folder_circles()]
     if circle := import_circle():

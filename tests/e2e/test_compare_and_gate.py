@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import gzip
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 from rollyard.cli.gate import read_rules
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
-from tests.support.commands import Finished, in_this_process
+from tests.support.commands import Command, in_this_process
 from tests.support.rollout_files import grid, write, write_manifest
 from tests.support.stacks import SHARED
 
@@ -29,7 +28,6 @@ SMALL, SMALL_VERIFIED, LARGE, LARGE_VERIFIED = MODELS = (
     "175b_finetuning",
     "175b_verification",
 )
-Command = Callable[..., Finished]
 
 
 @pytest.fixture(scope="module")
@@ -160,33 +158,6 @@ def test_a_run_with_missing_rollouts_gets_no_verdict(run: Command, recorded: Pat
     assert "9 of the candidate" in accepted.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["a.jsonl"], "1 rollout files"),
-        (["a.jsonl", "none.jsonl"], "'none.jsonl'"),
-        (["a.jsonl", "torn.jsonl"], "line 1"),
-        (["a.jsonl", "b.jsonl", "+metric=reward"], "reward"),
-        (["a.jsonl", "b.jsonl", "+max_dorp=0.1"], "'max_drop'"),
-        (["a.jsonl", "b.jsonl", "+output_json_fpath=a.jsonl"], "a.jsonl"),
-    ],
-)
-def test_without_an_answer_the_status_is_2(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    named: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in "ab":
-        write(tmp_path / f"{name}.jsonl", grid([1, 0], 1))
-    (tmp_path / "torn.jsonl").write_text("{]\n")
-    done = in_this_process("ng_gate", *arguments, capsys=capsys)
-    assert (done.status, done.out) == (2, "")
-    assert named in done.err
-
-
 def test_an_internal_error_of_the_gate_is_no_verdict(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Status 1 would be read as NO-GO."""
 
@@ -199,15 +170,10 @@ def test_an_internal_error_of_the_gate_is_no_verdict(run: Command, monkeypatch: 
     assert "ZeroDivisionError: division by zero" in found.err
 
 
-def test_names_of_files_need_no_quotes_of_hydra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    files = [
-        write(tmp_path / name, grid([1, 0, count], 1)).name for name, count in (("a b.jsonl", 1), ("$(c).jsonl", 0))
-    ]
-    assert in_this_process("ng_compare", *files, capsys=capsys).status == 0
-    assert in_this_process("ng_gate", *files, capsys=capsys).status == 3
+def test_names_of_files_need_no_quotes_of_hydra(here: Path, ng: Command) -> None:
+    files = [write(here / name, grid([1, 0, count], 1)).name for name, count in (("a b.jsonl", 1), ("$(c).jsonl", 0))]
+    assert ng("ng_compare", *files).status == 0
+    assert ng("ng_gate", *files).status == 3
 
 
 def test_the_documented_rules_are_valid(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.server.settings import parse_settings
-from tests.support.commands import in_this_process
+from tests.support.commands import Command
 from tests.support.doc_pages import commands, sections
 from tests.support.shell_boxes import why_no_box
 from tests.support.stacks import read_rows
@@ -92,12 +92,10 @@ def documented_lines(page: Path) -> list[list[str]]:
 
 
 def option(word: str) -> str:
-    """The name of an option, however it is written."""
     return word.lstrip("+-").replace("_", "-")
 
 
 def created_paths() -> set[str]:
-    """Files and folders that documented lines create for others."""
     paths: set[str] = set()
     for words in (words for page in PAGES for words in documented_lines(page)):
         names = ("output", "local-dir", "output-jsonl-fpath", "output-dir", "order-fpath", "export")
@@ -138,7 +136,7 @@ def checked_text(page: Path) -> str:
 
 @pytest.mark.parametrize("words", every("ng_run"), ids=" ".join)
 def test_every_documented_ng_run_line_passes_a_dry_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ng: Command, words: list[str]
 ) -> None:
     vllm = tmp_path / "bin" / "vllm"  # the dry run looks for it without running it
     vllm.parent.mkdir()
@@ -149,13 +147,13 @@ def test_every_documented_ng_run_line_passes_a_dry_run(
     closed = [re.sub(r"(?<=://)[^/,\]]+", "127.0.0.1:1", word) for word in words]  # no endpoint answers
     if "--openenv-url" in words:  # and this one would be waited for
         closed.append("++openenv_resources_server.resources_servers.openenv_environment.start_wait_s=0.1")
-    checked = in_this_process(*closed, "+dry_run=true", capsys=capsys)
+    checked = ng(*closed, "+dry_run=true")
     assert checked.status == 0, checked.err
 
 
 @pytest.mark.parametrize("words", every("ng_eval"), ids=" ".join)
 def test_every_documented_ng_eval_line_passes_a_dry_run_or_has_a_known_action(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ng: Command, words: list[str]
 ) -> None:
     if words[1] in ACTIONS:
         assert len(words) == 2
@@ -168,7 +166,7 @@ def test_every_documented_ng_eval_line_passes_a_dry_run_or_has_a_known_action(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     given = [word for word in words if word not in ("--detach", "--dry-run", "+dry_run=true")]
     (tmp_path / "checkpoints").mkdir()
-    checked = in_this_process(*given, "+dry_run=true", capsys=capsys)
+    checked = ng(*given, "+dry_run=true")
     assert checked.status == 0, checked.err
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.cli import doctor
 from rollyard.cli.doctor_machine import run
-from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 
 VLLM = "+config_paths=responses_api_models/vllm_model/configs/vllm_model.yaml"
@@ -64,18 +62,3 @@ def test_a_proxy_is_named_without_its_password(
 def test_a_config_with_an_unreachable_endpoint_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, findings = findings_of(capsys, VLLM, *CLOSED_PORT)
     assert status == 1 and "policy_model: http://127.0.0.1:1/v1: " in findings["endpoint"]["found"]
-
-
-def test_a_config_that_cannot_be_loaded_is_a_usage_error(folder: Path) -> None:
-    with pytest.raises(OperatorError, match="policy_base_url"):
-        run([VLLM, "+rollout=false"])
-
-
-@pytest.mark.parametrize(("word", "hint"), [("sandbx", "'sandbox'"), ("machine", "ng_doctor tokens")])
-def test_an_unknown_check_is_rejected_with_a_hint(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str, hint: str
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["ng_doctor", word])
-    with pytest.raises(SystemExit) as raised:
-        doctor.main()
-    assert raised.value.code == 2 and hint in capsys.readouterr().err

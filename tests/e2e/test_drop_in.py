@@ -86,7 +86,6 @@ def test_no_row_is_left_over() -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the folder in the original project, which has configs."""
     folder = Path(shutil.copytree(INSTALLED / "examples" / "drop_in", tmp_path / "project"))
     (folder / "configs").mkdir()
     for name in ("qwen3-1.7B-mixed", "my-config", "my-eval"):
@@ -97,8 +96,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
-    """Runs a program of the project in this process."""
-
     def run_program(path: str, *arguments: str) -> Finished:
         monkeypatch.setattr(sys, "argv", [path, *arguments])
         with pytest.raises(SystemExit) as exited:

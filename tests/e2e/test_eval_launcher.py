@@ -66,7 +66,6 @@ def launch_folder(log: Path) -> Path:
 
 
 def specs(log: Path) -> list[JobSpec]:
-    """What the jobs will run, in the order of the plan."""
     launch = json.loads((launch_folder(log) / "launch.json").read_text())
     return [JobSpec.model_validate(job["spec"]) for job in launch["jobs"]]
 

@@ -18,7 +18,7 @@ from rollyard.cli.init import KINDS, run
 from rollyard.cli.options import read_options
 from rollyard.cli.run import RunOptions
 from rollyard.cli.viewer import ViewerOptions
-from rollyard.errors import OperatorError, RunError
+from rollyard.errors import RunError
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.plan import check
 from rollyard.records.search_path import INSTALLED
@@ -108,27 +108,6 @@ def test_new_folders_pass_their_tests_and_are_formatted(
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["my-env"], "my_env"),
-        (["class"], "'class'"),
-        (["on"], "'on'"),
-        (["null", "+kind=agent"], "'null'"),
-        (["../x"], "'../x'"),
-        (["gsm8k"], "resources_servers/gsm8k"),
-        (["game_agent"], "agents/game_agent"),
-        ([], "name"),
-        (["a", "b"], "'a' and 'b'"),
-        (["a", "+kind=game"], "'single_turn', 'tools', 'turns', 'agent' or 'model'"),
-    ],
-)
-def test_an_invalid_name_is_rejected_and_nothing_is_written(tmp_path: Path, arguments: list[str], named: str) -> None:
-    with pytest.raises(OperatorError, match=re.escape(named)):
-        run(arguments)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("kind", ["single_turn", "tools", "turns"])
 async def test_ng_eval_finds_the_rows_of_a_new_environment(tmp_path: Path, kind: str) -> None:
     init("mine", f"--kind={kind}")
@@ -143,15 +122,6 @@ async def test_ng_eval_finds_rows_beside_an_environment_whose_config_names_none(
     config_file.write_text(re.sub(r"\n +datasets:.*", "", config_file.read_text()))
     config = EvalConfig(model="builtin", environments=("mine",), output_dir=Path("results"))
     assert (await check(config, {}, tmp_path)).tasks.count
-
-
-def test_an_existing_folder_is_not_changed(tmp_path: Path) -> None:
-    init("mine")
-    app = tmp_path / "resources_servers/mine/app.py"
-    app.write_text("changed")
-    with pytest.raises(OperatorError, match="resources_servers/mine"):
-        run(["mine"])
-    assert app.read_text() == "changed"
 
 
 def test_a_folder_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -64,24 +64,3 @@ def test_the_steps_can_be_stated(tmp_path: Path, capsys: pytest.CaptureFixture[s
     done = profile(capsys, listed(files), "+steps=[300,0]", f"+output_dir={tmp_path / 'out'}")
     assert done.status == 0 and "from 0 to 300" in done.out
     assert "1 better, 0 worse" in done.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["+series=true"], "--steps 0,25,50"),
-        (["+steps=[1,1]"], "[1, 1]"),
-        (["+steps=[1,2]", "+where=reward > 0"], "where"),
-    ],
-)
-def test_files_that_are_no_series_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    files = [write(tmp_path / f"{name}.jsonl", step_rows({1: 1})) for name in ("late", "early")]
-    done = profile(capsys, listed(files), *arguments)
-    assert done.status == 2 and message in done.err
-
-
-def test_one_file_is_no_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = profile(capsys, listed([write(tmp_path / "step_1.jsonl", step_rows({1: 1}))]), "+series=true")
-    assert done.status == 2 and "found 1" in done.err

@@ -29,7 +29,6 @@ REWRITE = bool(os.environ.get("REWRITE_SNAPSHOTS"))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder, in which the transcripts find their files."""
     write(tmp_path / "base.jsonl", grid([0, 1, 2, 2], 2))
     write(tmp_path / "trained.jsonl", grid([2, 2, 2, 2], 2))
     write_manifest(write(tmp_path / "partial.jsonl", grid([1, 0], 2)), 4, 2)

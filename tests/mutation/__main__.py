@@ -37,7 +37,6 @@ def drawn_lines(old: Suite, new: Suite, count: int, seed: str) -> list[tuple[str
 
 
 def compare(old: Suite, new: Suite, path: str, mutation: Mutation, judge: Judge) -> tuple[str | None, str | None]:
-    """Return the tests of before and of after that notice a mutation."""
     name = f"{path}:{mutation.line}:{mutation.column} {mutation.old} -> {mutation.new}"
     before = judge.judge(old, path, mutation, name)
     lines = same_lines(old.source(path), new.source(path))

@@ -1,5 +1,3 @@
-"""Small changes of a line of Python, each of which a good test notices."""
-
 from __future__ import annotations
 
 import ast
@@ -84,7 +82,6 @@ def mutations(source: str) -> list[Mutation]:
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
-    """The conditions directly in a node that no change of an operator negates."""
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
             tests = [test]

@@ -8,7 +8,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,13 @@ DEADLINE_S = deadline_s()
 
 @dataclass
 class Finished:
-    """A finished command."""
-
     status: int
     out: str
     err: str
+
+
+Command = Callable[..., Finished]
+"""`in_this_process` with the test's `capsys`."""
 
 
 def command_environ(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -72,17 +74,12 @@ class Running:
 
     @property
     def printed(self) -> str:
-        """Its output so far."""
         return self.log.read_text()
 
 
 @contextlib.asynccontextmanager
 async def ng_run(
-    *arguments: str,
-    cwd: Path,
-    env: Mapping[str, str] | None = None,
-    name: str = "ng_run",
-    ready_s: float = DEADLINE_S,
+    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, name: str = "ng_run", ready_s: float = DEADLINE_S
 ) -> AsyncIterator[Running]:
     """`ng_run` with all servers ready, within `ready_s`; ended with SIGINT."""
     log = cwd / f"{name}.log"

@@ -16,7 +16,6 @@ def page(name: str) -> str:
 
 
 def sections(text: str) -> dict[str, str]:
-    """Each second-level section's text by its heading."""
     return {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
 
 
@@ -33,12 +32,10 @@ def write_files(text: str, folder: Path) -> None:
 
 
 def blocks(text: str) -> list[str]:
-    """The bash blocks."""
     return re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def commands(text: str) -> list[list[str]]:
-    """The command lines of the bash blocks, split into words as a shell does."""
     found, pending = [], ""
     for line in "\n".join(blocks(text)).replace("\\\n", " ").splitlines():
         pending += line
@@ -54,5 +51,4 @@ def commands(text: str) -> list[list[str]]:
 
 
 def programs(text: str) -> list[str]:
-    """The Python blocks."""
     return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

@@ -45,8 +45,6 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class LookEnvironment(Environment[EnvironmentSettings]):
-    """Counts the model's tool calls."""
-
     def __init__(self, task: Any, settings: EnvironmentSettings) -> None:
         super().__init__(task, settings)
         self.calls = 0
@@ -80,11 +78,9 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """The share of all calls that went to bad endpoints while they were bad."""
         return self.calls_to_bad / max(self.calls, 1)
 
     def line(self) -> str:
-        """A line of the table."""
         when = "midway" if self.midway else "from the start"
         return (
             f"{self.kind:14}{self.bad} of 10 {when:16}{self.measured}/{self.rollouts} measured, {self.wrong} wrong, "
@@ -106,18 +102,15 @@ class FakeEndpoint:
         self._open: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
-        """Listen on a free port."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
 
     def turn_bad(self) -> None:
-        """Misbehave from now on."""
         self.bad = bool(self.kind)
         if self.kind == "refuses":
             self.stop()
 
     def stop(self) -> None:
-        """Close the port and every connection."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._open):

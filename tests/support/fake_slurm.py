@@ -65,13 +65,11 @@ class FakeSlurm:
         return {**kept, "LOG": str(log), "PATH": f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
     def calls(self, name: str) -> list[list[str]]:
-        """The arguments of every call of a program."""
         path = self.root / "calls.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return [call[1:] for call in map(json.loads, lines) if call[0] == name]
 
     def names(self) -> list[str]:
-        """The names of all submitted jobs in the order of their ids."""
         return [json.loads(path.read_text())["name"] for path in sorted((self.root / "jobs").iterdir())]
 
     def set_state(self, job_id: str, state: str) -> None:

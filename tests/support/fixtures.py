@@ -101,7 +101,6 @@ def make_server(
 
 @contextlib.asynccontextmanager
 async def listening(server: Server, host: str = "127.0.0.1") -> AsyncIterator[HostedServer]:
-    """Serve on a free port."""
     hosted = HostedServer(server, bind(host, 0))
     await hosted.listen()
     await hosted.start()
@@ -113,7 +112,6 @@ async def listening(server: Server, host: str = "127.0.0.1") -> AsyncIterator[Ho
 
 @contextlib.asynccontextmanager
 async def http_transport() -> AsyncIterator[HttpTransport]:
-    """A real HTTP transport, closed on exit."""
     transport = HttpTransport()
     try:
         yield transport
@@ -165,7 +163,6 @@ async def failure_kind_of(work: Awaitable[object]) -> FailureKind:
 
 
 def http(body: bytes = b"{}", status: str = "200 OK", run: str | None = KEYS.run_id, *more: str) -> bytes:
-    """A complete HTTP response as bytes."""
     lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *more, *([f"{RUN_HEADER}: {run}"] if run else [])]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
@@ -206,13 +203,11 @@ class Peer:
         writer.close()
 
     def close(self) -> None:
-        """Close all connections."""
         for writer in self._writers:
             writer.close()
 
 
 def _with_request_id(response: bytes, head: bytes) -> bytes:
-    """The response with the request's id, which every server of the run echoes."""
     request_id = next((line for line in head.split(b"\r\n") if line.startswith(REQUEST_HEADER.encode() + b":")), None)
     status, line_end, rest = response.partition(b"\r\n")
     if request_id is None or RUN_HEADER.encode() not in rest:
@@ -222,7 +217,6 @@ def _with_request_id(response: bytes, head: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def peer(*script: bytes | None, raw: bool = False) -> AsyncIterator[Peer]:
-    """Start a scripted peer on a free port."""
     scripted = Peer(list(script), raw)
     listener = await asyncio.start_server(scripted.serve, "127.0.0.1", 0)
     scripted.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
@@ -235,7 +229,6 @@ async def peer(*script: bytes | None, raw: bool = False) -> AsyncIterator[Peer]:
 
 
 def unused_url() -> str:
-    """A URL on which nothing listens."""
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
     sock.close()

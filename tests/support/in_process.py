@@ -35,5 +35,4 @@ class Script(StrictScript):
 
 
 def calls(name: str, arguments: Any, call_id: str = "c1") -> Json:
-    """A tool call by the model, with a fixed call id."""
     return call_item(name, arguments, call_id)

@@ -18,7 +18,6 @@ _WORDS = [re.compile(rf"\b(?:{'|'.join(names)})\b") for names in (LINES, PARSERS
 
 
 def parses_jsonl(text: str, tree: ast.AST) -> bool:
-    """Return whether a file with this text and syntax tree parses JSON Lines."""
     if not all(words.search(text) for words in _WORDS):
         return False  # quickly
     loops = (loop for loop in ast.walk(tree) if isinstance(loop, LOOPS))

@@ -99,7 +99,6 @@ class NemoGymStack:
 
 @contextlib.asynccontextmanager
 async def nemo_gym_stack(stack: NemoGymStack) -> AsyncIterator[NemoGymStack]:
-    """Run the head and the agent on free ports."""
     head, agent = FastAPI(), FastAPI()
 
     @head.get("/")

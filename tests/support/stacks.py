@@ -99,7 +99,6 @@ async def collect(
     overwrite: bool = False,
     seeded: bool = True,
 ) -> tuple[State, CollectionProgress]:
-    """Collect rollouts in this process as ng_collect_rollouts does."""
     tasks = TaskFile(rows, agent=agent, limit=limit)
     store = RolloutStore(RolloutPaths(output), identity or {}, {}, resume=True, overwrite=overwrite)
     progress = CollectionProgress(tasks.count * repeats)
@@ -115,12 +114,10 @@ async def collect(
 
 
 def read_rows(path: Path) -> list[Json]:
-    """The rows of a JSON Lines file."""
     return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line]
 
 
 def keys_of(rows: Sequence[Json]) -> list[tuple[int, int]]:
-    """(task, repeat) of each row, sorted."""
     return sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows)
 
 

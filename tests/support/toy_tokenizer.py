@@ -32,7 +32,6 @@ _PIECE = re.compile("|".join(map(re.escape, _MAX_LENGTH)) + "|.", re.DOTALL)
 
 
 def encode(text: str) -> list[int]:
-    """Token ids of the text, which may contain special tokens."""
     ids: list[int] = []
     for part in _SPLIT.split(text):
         if part in SPECIAL:
@@ -57,8 +56,6 @@ def _text(number: int) -> str:
 
 
 class ChatTemplate:
-    """Renders conversations as text."""
-
     def __init__(self, end: str = "<|im_end|>\n") -> None:
         self.end = end
         """Text that ends a turn."""

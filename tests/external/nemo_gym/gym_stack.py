@@ -74,7 +74,6 @@ class GymStack:
         return {one.process_name: one for one in await NemoGymHead(self.transport, f"http://{self.head}").processes()}
 
     async def kill(self, server: str) -> None:
-        """Kill a server with SIGKILL. Its process is a shell that runs Python."""
         pid = (await self.processes())[server].pid
         assert pid is not None
         for found in _family_of(pid):
@@ -135,7 +134,6 @@ def free_port() -> int:
 
 
 def _family_of(pid: int) -> list[int]:
-    """The process and its descendants."""
     found = [pid]
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):

@@ -43,7 +43,6 @@ def examples() -> Path:
 
 
 def documented(program: str, stack: GymStack) -> list[str]:
-    """The page's command, for the head of this stack."""
     text = sections(page("nemo-gym.md"))["Collect from a NeMo Gym stack"]
     [words] = [words for words in commands(text) if words[0] == program]
     host, _, port = stack.head.partition(":")
@@ -106,10 +105,7 @@ async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_wer
     assert len(counted) == len(set(counted))
     assert all("reward" not in failure for failure in read_rows(folder / "results" / "mcqa_failures.jsonl"))
 
-    async with (
-        listening(endpoint.app) as url,
-        gym_stack(folder, url, free_port()) as restarted,
-    ):
+    async with listening(endpoint.app) as url, gym_stack(folder, url, free_port()) as restarted:
         finished = await command(*arguments(restarted), cwd=folder)
         assert finished.status == 0, finished.out + finished.err
     found = rows(folder)

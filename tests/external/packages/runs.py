@@ -29,7 +29,6 @@ def collect(environment: Installation, agent: str, rows: str, cwd: Path) -> list
 def play_sokoban(
     environment: Installation, cwd: Path, mode: str = "processes", env: Mapping[str, str] | None = None
 ) -> None:
-    """Start a run, show its status, collect rollouts and write a report."""
     with environment.stack(SOKOBAN, *MODES[mode], cwd=cwd, env=env):
         assert "3 of 3 ready" in environment.run("ng_status", cwd=cwd, env=env)
         rows = collect(environment, "grl_sokoban_game_agent", "resources_servers/grl_sokoban/data/example.jsonl", cwd)

@@ -1,5 +1,3 @@
-"""What an agent reports about its running episodes."""
-
 from __future__ import annotations
 
 import asyncio
@@ -133,8 +131,6 @@ async def test_metrics_count_the_running_episodes_by_stage() -> None:
 
 async def test_concurrent_calls_are_timed_separately() -> None:
     class Together(GameAgent):
-        """Runs the calls of a turn concurrently."""
-
         async def play(self, episode: Any) -> Any:
             turn = await episode.ask()
             await asyncio.gather(*(episode.call(call) for call in turn.calls))

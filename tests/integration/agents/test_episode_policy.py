@@ -58,8 +58,6 @@ class Proxy:
 
 
 class Environment:
-    """A foreign environment that records what it receives."""
-
     def __init__(self) -> None:
         self.received: list[bytes] = []
         self.app = app = FastAPI()

@@ -285,8 +285,7 @@ async def test_a_stream_that_stays_open_after_the_reply_is_not_waited_for(method
             return staying_open(bytes(response.body), dict(response.headers)) if method_of_reply == method else response
 
     environment = StayingOpen(
-        {"notifications/initialized": lambda _: staying_open(b"", {}, 202)} if "/init" in method else None,
-        events=True,
+        {"notifications/initialized": lambda _: staying_open(b"", {}, 202)} if "/init" in method else None, events=True
     )
     script = Script([[calls("get_weather", {"city": "Paris"})], [says("sunny")]])
     async with listening(environment.app) as url, foreign_environment(url, script, SimpleAgent) as stack:

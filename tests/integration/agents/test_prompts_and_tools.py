@@ -27,8 +27,6 @@ class Plain(Environment[EnvironmentSettings]):
 
 
 class Prompted(Plain):
-    """Its rows are questions."""
-
     system_prompt: ClassVar[str | None] = "Be brief."
     user_template: ClassVar[str | None] = r"{question} Put the answer in \boxed{}, like {{this}}."
 
@@ -38,7 +36,6 @@ OWN_TOOL = {"type": "function", "name": "own", "parameters": {"type": "object", 
 
 
 async def played(kind: type[Environment[Any]], row: Json, **settings: Any) -> tuple[Json, Json]:
-    """The rollout, and the first request that the model received."""
     script = Script([[says("done")]])
     servers = {"environment": environment(kind, **settings), "model": script.model, "agent": agent(GameAgent)}
     async with in_process_servers(servers) as stack:

@@ -48,8 +48,6 @@ async def test_a_row_that_is_a_finished_rollout_is_recorded_as_what_happened_now
 
 
 class Own(Environment[EnvironmentSettings]):
-    """Its verdict has a field with the name of a key of the row."""
-
     async def verify(self, response: Verification) -> Verdict:
         return Verdict(reward=1.0, reason="right", level="hard")
 

@@ -54,10 +54,7 @@ class Guess(Environment[EnvironmentSettings]):
 
 
 class Scored(Guess):
-    """The same environment with its own verdict."""
-
     async def verify(self, response: Verification) -> Verdict:
-        """Reads its own state and the model's last message after the episode has ended."""
         return Verdict(reward=float(self.guesses), success=response.text == str(self.task["secret"]))
 
 
@@ -67,6 +64,13 @@ def guessing(script: Script, kind: type[Guess] = Guess, **settings: Any) -> Any:
     return in_process_servers(
         {"environment": environment(kind), "model": script.model, "agent": agent(TurnAgent, **settings)}
     )
+
+
+async def played(script: Script, kind: type[Guess] = Guess, row: Json = ROW, **settings: Any) -> Json:
+    async with guessing(script, kind, **settings) as stack:
+        rollout: Json = await stack.run(row)
+        assert closed(stack)
+    return rollout
 
 
 def messages(*texts: str) -> Script:
@@ -79,9 +83,7 @@ def closed(stack: InProcessServers) -> bool:
 
 async def test_the_model_sees_the_first_observation_and_then_one_after_each_of_its_messages() -> None:
     script = messages("5", "8", "7")
-    async with guessing(script) as stack:
-        rollout = await stack.run(ROW)
-        assert closed(stack)
+    rollout = await played(script)
     roles_and_texts = [(item["role"], item["content"]) for item in script.requests[2]["input"]]
     assert [text for role, text in roles_and_texts if role == "user"] == [
         "Guess the number.",
@@ -94,8 +96,7 @@ async def test_the_model_sees_the_first_observation_and_then_one_after_each_of_i
 
 
 async def test_an_environment_without_verify_is_scored_by_the_sum_of_its_step_rewards() -> None:
-    async with guessing(messages("5", "8", "7")) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(messages("5", "8", "7"))
     assert rollout["step_rewards"] == [-0.1, -0.1, 1.0]
     assert rollout["reward"] == rollout["total_reward"] == pytest.approx(0.8)
     assert (rollout["terminated"], rollout["info"]) == (True, {"guesses": 3})
@@ -105,17 +106,13 @@ async def test_an_environment_without_verify_is_scored_by_the_sum_of_its_step_re
 
 
 async def test_an_environments_own_verdict_decides_after_the_last_step() -> None:
-    async with guessing(messages("5", "7"), Scored) as stack:
-        rollout = await stack.run(ROW)
-        assert closed(stack)
+    rollout = await played(messages("5", "7"), Scored)
     assert (rollout["reward"], rollout["success"], rollout["total_reward"]) == (2.0, True, 0.9)
     assert Scored.closed == [2]
 
 
 async def test_sum_steps_skips_the_verdict() -> None:
-    async with guessing(messages("7"), Scored, sum_steps=True) as stack:
-        rollout = await stack.run(ROW)
-        assert closed(stack)
+    rollout = await played(messages("7"), Scored, sum_steps=True)
     assert (rollout["reward"], rollout.get("success")) == (1.0, None)
 
 
@@ -146,9 +143,7 @@ async def test_the_verdict_sees_the_models_last_message_and_not_the_last_observa
 async def test_each_ending_has_its_own_finish_reason(
     script: Script, settings: Json, reason: str, truncated: bool
 ) -> None:
-    async with guessing(script, **settings) as stack:
-        rollout = await stack.run(ROW)
-        assert closed(stack)
+    rollout = await played(script, **settings)
     assert (rollout["finish_reason"], rollout["truncated"]) == (reason, truncated)
     assert rollout["timings"]["model_calls"] == len(script.requests)
 
@@ -186,16 +181,14 @@ async def test_a_full_context_ends_the_episode_and_its_steps_still_count() -> No
 
 async def test_with_an_action_tag_the_environment_gets_only_the_last_action() -> None:
     text = "not <action>1</action>, rather <ACTION> 7\n</ACTION>. Done"
-    async with guessing(messages(text), action_tag="action") as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(messages(text), action_tag="action")
     assert (Guess.seen, rollout["reward"]) == (["7"], 1.0)
     assert rollout["response"]["output"][0]["content"][0]["text"] == text
 
 
 async def test_a_message_without_the_tag_costs_a_turn_and_returns_an_error_message() -> None:
     script = messages("7", "<action>7", "<action>7</action>")
-    async with guessing(script, action_tag="action", max_steps=2) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(script, action_tag="action", max_steps=2)
     assert (rollout["finish_reason"], rollout["step_rewards"], rollout["reward"]) == ("max_steps", [0.0, 0.0], 0.0)
     assert "has no <action>...</action>" in script.requests[1]["input"][-1]["content"]
     assert (Guess.seen, len(script.requests)) == ([], 2)
@@ -209,8 +202,7 @@ async def test_an_unreadable_tool_call_ends_the_episode_with_that_finish_reason(
 
 async def test_a_mistake_of_the_model_becomes_an_observation_and_not_a_failure() -> None:
     script = messages("seven", "7")
-    async with guessing(script) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(script)
     assert script.requests[1]["input"][-1]["content"] == "'seven' is not a number"
     assert rollout["step_rewards"] == [0.0, 1.0]
 
@@ -240,8 +232,7 @@ async def test_an_environment_that_is_not_turn_based_rejects_the_row() -> None:
 
 async def test_a_tool_call_in_a_turn_based_environment_gets_an_error_message() -> None:
     script = Script([[says("5"), calls("guess", {"number": 5}, "c9")], [says("7")]])
-    async with guessing(script) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(script)
     tool_outputs = [item for item in script.requests[1]["input"] if item.get("type") == "function_call_output"]
     assert [(item["call_id"], "no tool calls" in item["output"]) for item in tool_outputs] == [("c9", True)]
     assert rollout["reward"] == 0.9

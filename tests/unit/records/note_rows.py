@@ -32,12 +32,10 @@ def rows(tasks: int = 3, repeats: int = 2) -> list[Json]:
 
 
 def record(row: Json, kind: str, author: str = "ann", **fields: Any) -> AnyRecord:
-    """A record about a row."""
     return new_record(kind, author, ref_of(row), **fields)
 
 
 def write_notes(rollouts: Path, *records: AnyRecord) -> NotesFile:
-    """Append the records to the notes of a rollout file."""
     notes = NotesFile.beside(rollouts)
     for one in records:
         notes.append(one)

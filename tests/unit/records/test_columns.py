@@ -1,5 +1,3 @@
-"""CSV and TSV files, renamed columns and prompt templates."""
-
 from __future__ import annotations
 
 import gzip
@@ -81,9 +79,7 @@ def test_columns_become_fields_and_the_others_stay(made: Callable[..., list[Json
     assert "problem" not in first and "solution" not in first
 
 
-def test_the_prompt_is_filled_with_the_renamed_fields_and_braces_of_latex_stay(
-    made: Callable[..., list[Json]],
-) -> None:
+def test_the_prompt_is_filled_with_the_renamed_fields_and_braces_of_latex_stay(made: Callable[..., list[Json]]) -> None:
     rows = made(columns={"question": "problem"}, prompt="{question} Use \\boxed{}. {{x}}")
     assert rows[1]["responses_create_params"]["input"] == [
         {"role": "user", "content": "What is √4? Use \\boxed{}. {x}"}

@@ -40,7 +40,6 @@ def output(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(output: Path) -> RolloutStore:
-    """An open store with five rollouts."""
     store = open_store(output)
     for number, line in enumerate(LINES):
         store.append((number, 0), line)
@@ -252,7 +251,6 @@ def test_a_new_output_is_locked_before_it_gets_its_name(
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files and folders that are synced, in order."""
     names, real_sync = list[str](), os.fsync
 
     def record_sync(fd: int) -> None:

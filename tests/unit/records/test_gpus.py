@@ -1,5 +1,3 @@
-"""Which GPUs a process can use."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Optional packages."""
-
 from __future__ import annotations
 
 import sys

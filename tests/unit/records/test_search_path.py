@@ -1,5 +1,3 @@
-"""Search path of files that users name."""
-
 from __future__ import annotations
 
 from pathlib import Path

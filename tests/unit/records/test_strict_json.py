@@ -41,8 +41,7 @@ PLACES = ['"n": {}', '"deep": [[{{"n":{}}}]]', '"n":\t{} ', '"a:b": "\\u003a", "
 
 
 @pytest.mark.parametrize(
-    ("number", "place"),
-    [*((number, PLACES[0]) for number in INEXACT), *((INEXACT[0], place) for place in PLACES[1:])],
+    ("number", "place"), [*((number, PLACES[0]) for number in INEXACT), *((INEXACT[0], place) for place in PLACES[1:])]
 )
 def test_a_number_that_would_be_rounded_is_rejected_and_quoted(tmp_path: Path, number: str, place: str) -> None:
     assert f"'{number[:30]}" in problem(tmp_path, place.format(number))

@@ -67,7 +67,6 @@ class Gym:
             await transport.close()
 
     async def their_rollout(self, name: str, script: Script, row: Json) -> Json:
-        """Play a row with an agent of NeMo Gym and a scripted model."""
         model = script.model(Context("model", KEYS, None))  # type: ignore[arg-type]
         transport = HttpTransport()
         try:

@@ -68,7 +68,6 @@ def _result(
 
 
 def kind(environment: Environment) -> str:
-    """What the model does in the environment, and whether a judge gives the reward."""
     rows = environment.rows()
     program = environment.folder / environment.program
     if environment.agent == "gymnasium_agent":

@@ -81,10 +81,7 @@ def run_configs(environment: Environment, model_port: int, folder: Path) -> tupl
         own = folder / "config.yaml"
         own.write_text(yaml.safe_dump({name: entry for name, entry in tree.items() if name not in dropped}))
     model = {"responses_api_models": {"openai_model": {"url": f"http://{HOST}:{model_port}"}}}
-    added: dict[str, Any] = {
-        **values(model_port, folder),
-        **dict.fromkeys(("policy_model", *model_names(tree)), model),
-    }
+    added: dict[str, Any] = {**values(model_port, folder), **dict.fromkeys(("policy_model", *model_names(tree)), model)}
     agent = next((name for name in agents if name not in dropped), None)
     if agent is None:
         agent = AGENT
@@ -110,7 +107,6 @@ def _settings(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plays(entry: dict[str, Any], environment: Environment) -> bool:
-    """Whether an agent of the config can play the environment."""
     implementation, settings = next(iter(_settings(entry).items()))
     server = (settings.get("resources_server") or {}).get("name")
     return implementation in PLAYABLE_AGENTS and bool(server == environment.resources_name)

@@ -46,7 +46,6 @@ def reason(printed: str, folder: Path) -> str:
 
 
 def _url(traceback: str) -> str:
-    """The first address in the last of the servers' files that a traceback names."""
     for name in reversed(re.findall(r'File "([^"]*/resources_servers/[^"]+)"', traceback)):
         if (path := Path(name)).is_file() and (found := re.search(r"https://[^\s\"'`){}]+", path.read_text())):
             return found[0]

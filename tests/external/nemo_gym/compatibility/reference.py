@@ -94,7 +94,6 @@ def server_config(environment: Environment, model_port: int, ports: dict[str, in
 
 
 def _mean(answers: list[float | str]) -> float | str:
-    """The mean reward of a group, or the first error in it."""
     failed = [answer for answer in answers if isinstance(answer, str)]
     return failed[0] if failed else mean_reward([answer for answer in answers if not isinstance(answer, str)])
 
@@ -105,7 +104,6 @@ def mean_reward(rewards: list[float]) -> float:
 
 
 def _run(port: int, row: Row) -> float | str:
-    """The reward of a rollout, or the error of the agent."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"http://{HOST}:{port}/run", json.dumps(row).encode(), headers)
     try:

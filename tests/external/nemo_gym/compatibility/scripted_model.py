@@ -118,7 +118,6 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that hang up, as servers do when they are stopped."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

@@ -49,7 +49,6 @@ class WarmPython:
             time.sleep(0.1)
 
     def close(self) -> None:
-        """End the interpreter and its forks."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

@@ -45,7 +45,6 @@ def wrapped(before: str, after: str = "") -> Script:
 
 
 def choice(row: Row, right: bool) -> str:
-    """The text of an option, in a tag."""
     options = {letter: text for option in row["options"] for letter, text in option.items()}
     other = next(letter for letter in options if letter != row["expected_answer"])
     return f"<choice>{options[row['expected_answer'] if right else other]}</choice>"
