@@ -189,13 +189,6 @@ def test_every_documented_ng_train_line_has_known_keys_and_files_that_exist(tmp_
     assert config.head or (names and all(name.is_dir() for name in names))
 
 
-@pytest.mark.parametrize("words", every("ng_collect_rollouts"), ids=" ".join)
-def test_every_documented_collect_line_has_known_options_and_an_input_that_exists(words: list[str]) -> None:
-    options, _ = read_options(CollectOptions, words[1:])
-    rows = str(options.input_jsonl_fpath)
-    assert options.data or (INSTALLED / rows).is_file() or rows in CREATED
-
-
 def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
     checked = {
         *OTHER_PROGRAMS,

@@ -1,14 +1,9 @@
-"""How rollouts of a complete agent fare with a pool of real loopback endpoints of which some are bad.
-
-`python -m tests.support.endpoint_matrix` runs every kind of fault with one and with two bad endpoints of ten, bad
-from the start or from the middle of the run, and prints a line for each.
-"""
+"""How rollouts of a complete agent fare with a pool of real loopback endpoints of which some are bad."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 import struct
 import time
@@ -79,13 +74,6 @@ class Outcome:
     @property
     def share(self) -> float:
         return self.calls_to_bad / max(self.calls, 1)
-
-    def line(self) -> str:
-        when = "midway" if self.midway else "from the start"
-        return (
-            f"{self.kind:14}{self.bad} of 10 {when:16}{self.measured}/{self.rollouts} measured, {self.wrong} wrong, "
-            f"{self.failed_attempts} failed attempts, {self.share:6.2%} of {self.calls} calls, {self.seconds:.1f} s"
-        )
 
 
 class FakeEndpoint:
@@ -277,21 +265,3 @@ async def play(
             calls_to_bad=sum(fake.calls_while_bad for fake in fakes),
             seconds=seconds,
         )
-
-
-async def matrix(kinds: Sequence[str] = KINDS) -> AsyncIterator[Outcome]:
-    """Every kind with one and with two bad endpoints of ten, bad from the start and midway."""
-    for kind in kinds:
-        for bad in (1, 2):
-            for midway in (False, True):
-                yield await play(kind, bad=bad, midway=midway)
-
-
-async def main() -> None:
-    logging.disable(logging.CRITICAL)
-    async for outcome in matrix():
-        print(outcome.line(), flush=True)
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
