@@ -16,7 +16,7 @@ import uvloop
 from pydantic import Field
 
 from rollyard.cli.console import Display, display_for, keep_showing
-from rollyard.cli.options import Options, read_options, run_command
+from rollyard.cli.options import SHARDED, Options, read_options, run_command
 from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_keys import Shard
@@ -59,6 +59,7 @@ EXAMPLE = (
 class CollectOptions(Options):
     SUBJECT: ClassVar[str] = "input_jsonl_fpath"
     NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
+    RETIRED: ClassVar[Mapping[str, str]] = SHARDED
 
     input_jsonl_fpath: str | None = None
     """Dataset to run: a local file, a file in the installed package, or an s3:// URL. The format is JSON Lines (also

@@ -78,8 +78,8 @@ ALIASES = {
     "resume_from_cache": ("resume",),
 }
 """NeMo Gym's name of an option -> ours, of which a command has the first that it knows."""
-REPLACED = {"worker": "shard=i/n", "lease_s": "shard=i/n"}
-"""An option that earlier versions had -> the one that takes its place."""
+SHARDED = dict.fromkeys(("worker", "lease_s"), "use +shard=i/n (--help describes it)")
+"""Retired options of commands that have shards."""
 _OPTION = re.compile(r"--([A-Za-z_][\w\-]*(?:\.[\w\-]+)*)(?:=(.*))?", re.DOTALL)
 _HYDRA_KEY = re.compile(r"([+~]{0,2})([A-Za-z_][\w\-]*)((?:\.[\w\-]+)*)(?==|$)")
 _MARKS = frozenset("+~=-\u2010\u2011\u2012\u2013\u2014\u2015\u2212")
@@ -132,9 +132,6 @@ def unknown_option(override: ConfigOverride, names: Collection[str], below: Mapp
     mapping -> option.key.
     """
     top, meant = override.top, below.get(override.top)
-    instead = REPLACED.get(top.replace("-", "_"), "")
-    if instead.partition("=")[0] in names:
-        return f"{override.source.partition('=')[0]} is no longer an option; use +{instead} (--help describes it)"
     if not override.is_dashed:
         hint = f", did you mean +{meant}=...?" if meant else did_you_mean(top, names)
         known = "" if hint else f" (known: {', '.join(sorted(names))})"

@@ -43,14 +43,7 @@ from rollyard.launchers.sagemaker.submission import (
     evaluation_names,
     training_names,
 )
-from rollyard.launchers.sagemaker.training_job import (
-    ENDED,
-    POLL_S,
-    JobDescription,
-    JobLogs,
-    TrainingJobs,
-    wait,
-)
+from rollyard.launchers.sagemaker.training_job import ENDED, POLL_S, JobDescription, JobLogs, TrainingJobs, wait
 from rollyard.records.errors import OperatorError, RollyardError
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ScriptParser, exit_status, positive
 from rollyard.records.terminal import duration, plain_line

@@ -57,7 +57,6 @@ _NESTED = {
     for name, field in TrainConfig.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 }
-"""Key -> keys below it."""
 
 
 @dataclass(frozen=True)

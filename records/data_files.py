@@ -209,9 +209,7 @@ def _lines(file: BinaryIO, head: bytes, compression: str, delimiter: str) -> Ite
 
 
 HEAD = 6
-"""Number of leading bytes that are needed to identify a format."""
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-"""Extensions of the names of compressed files."""
 _CHUNK = 1 << 16
 _SKIPPABLE = tuple(bytes([0x50 + number]) + b"\x2a\x4d\x18" for number in range(16))
 _MAGIC: dict[str, tuple[bytes, ...]] = {

@@ -143,7 +143,6 @@ def fields_of(node: Node) -> Iterator[FieldPath]:
 
 
 MAX_LENGTH = 2000
-"""Maximum number of characters of an expression."""
 MAX_DEPTH = 100
 """Maximum nesting, far below what the evaluation of a nested expression can bear. `and`, `or` and lists do not nest,
 however long they are, but each operation of a chain such as `a + b + c` does."""

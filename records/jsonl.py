@@ -124,9 +124,7 @@ class ParsedLine(NamedTuple):
     """Line number, starting at 1 and counting blank lines. If only part of a file is read, it is relative to the start
     of that part."""
     offset: int
-    """Byte offset of the line."""
     line: bytes
-    """The raw line, including its line ending."""
     value: Json
 
 

@@ -23,7 +23,6 @@ from rollyard.records.rollout_keys import digest, prompt_key
 from rollyard.records.types import MAX_REWARD, TOKEN_FIELDS, Json, Record
 
 MAX_TEXT = 20_000
-"""Maximum number of characters of a note or a reason."""
 _LINE = r"^[^\x00-\x1f\x7f\u2028\u2029]*\S[^\x00-\x1f\x7f\u2028\u2029]*$"
 
 Name = Annotated[str, Field(max_length=80, pattern=_LINE)]
@@ -87,7 +86,6 @@ class Removal(NoteRecord):
 
     kind: Literal["removal"] = "removal"
     removes: str = Field(min_length=1, max_length=80)
-    """The id of the earlier record."""
 
 
 AnyRecord = TextNote | LabelAdded | LabelRemoved | Override | Removal
@@ -136,7 +134,6 @@ class RolloutNotes:
     added: dict[tuple[str, str], LabelAdded] = field(default_factory=dict)
     """By label and author: each author has labels of their own."""
     judged: dict[str, Override] = field(default_factory=dict)
-    """The last verdict of each author, by author."""
     texts: list[TextNote] = field(default_factory=list)
 
     @property

@@ -23,7 +23,6 @@ _UNIQUE_KEYS = ("_ng_task_index", "_ng_rollout_index", "reward")
 _QUOTED_KEYS = tuple(f'"{name}"'.encode() for name in _UNIQUE_KEYS)
 
 Key = tuple[int, int]
-"""(task index, rollout index)."""
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,12 @@ ID_KEYS = ("prompt_id", "task_id", "id", "level_id")
 
 class Row(NamedTuple):
     line: int
-    """Line number, starting at 1."""
     offset: int
     """Byte offset in the (decompressed) content."""
     value: Json
     problem: str
     """What is wrong with the row, to be appended to `line 17`; empty if the row is a valid task."""
     line_hash: int
-    """A hash of the line, valid within this process."""
     text: bytes = b""
     """The value encoded by orjson; empty if the row is invalid or was not validated."""
 

@@ -186,7 +186,6 @@ def _clustered(
 
 
 NO_NAME = "rows without a dataset_name"
-"""Display name of rows without a `dataset_name` if other rows have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +195,6 @@ class Scale:
     unlike_success: int
     """Number of rollouts that report success with a reward other than 1, or failure with a reward of 1."""
     agents: frozenset[str]
-    """Names of the agents; includes '' if a row does not name its agent."""
 
     @property
     def is_unit(self) -> bool:
@@ -222,7 +220,6 @@ def why_not_comparable(scales: Mapping[str, Scale]) -> str:
 
 
 MAX_DATASETS = 100
-"""Upper bound on distinct dataset names, because rows are user input."""
 _SHARE_NEW = 256
 """With `exact` false, means are recomputed only after one new rollout per this many tasks."""
 
@@ -238,7 +235,6 @@ class RunMeans:
     why_no_reward: str
     """Why there is no mean reward although rewards were measured; empty if there is one."""
     datasets: dict[str, tuple[ClusteredMean, ClusteredMean | None]]
-    """Mean reward and success rate of each dataset; empty unless there are several datasets."""
 
 
 class RunScores:

@@ -27,7 +27,6 @@ class ModelCall:
     entries: list[Json]
     """The elements of `logprobs`, one per token, with `top_logprobs` if the request asked for them."""
     trace: Any
-    """`token_trace` of the item."""
 
     @property
     def count(self) -> int:
@@ -159,7 +158,6 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "policy_versions": policy_versions,
 }
 DERIVED = tuple(_READERS)
-"""Names of the derived fields."""
 
 
 def reader_of(field: FieldPath) -> Callable[[Any], Any]:

@@ -41,16 +41,12 @@ class ServedEnvironment:
 
     client: ServerClient
     server: str
-    """Name of the resources server in its run."""
     name: str
-    """Name under which clients see it."""
     turn_based: bool
     """Whether an action is a message of the model (`/reset`, `/step`) instead of a tool call."""
     tasks: TaskList
     tools: list[Json] = field(default_factory=list)
-    """The environment's tools as Responses function tools."""
     timeout_s: float = 600.0
-    """Deadline of each call to the environment."""
 
     @property
     def description(self) -> str:
@@ -207,7 +203,6 @@ class TaskList:
 @dataclass(frozen=True)
 class EpisodeOutcome:
     text: str
-    """What the model reads next."""
     value: Any = None
     """The tool's result as JSON; None if it is not JSON."""
     problem: str = ""

@@ -15,25 +15,7 @@ import orjson
 
 from rollyard.analysis.annotations import Annotations
 from rollyard.analysis.metrics.selection import SelectedRollouts
-from rollyard.arguments import (
-    CONFIG,
-    COUNT,
-    FLAG,
-    FUNCTION,
-    JSON_MAPPING,
-    PATH,
-    PATHS,
-    PORT,
-    ROWS,
-    SECONDS,
-    SHARE,
-    STACK,
-    SYNC_FUNCTION,
-    TEXT,
-    TEXTS,
-    check,
-    python_words,
-)
+from rollyard.arguments import check_arguments, python_words
 from rollyard.collection_summary import CollectionSummary, summary_of
 from rollyard.records.data_files import DataFiles, TemporaryCopy
 from rollyard.records.errors import OperatorError
@@ -80,15 +62,7 @@ def stack(
     with each line that `ng_run` would print. Raises OperatorError for an invalid config. Entering the block waits until
     all servers are ready, and raises OperatorError or RunError if they cannot be started.
     """
-    check("config", config, CONFIG)
-    check("overrides", overrides, TEXTS)
-    check("colocate", colocate, FLAG)
-    check("folder", folder, PATH, optional=True)
-    check("server_roots", server_roots, PATHS)
-    check("token", token, TEXT, optional=True)
-    check("head_port", head_port, PORT)
-    check("ready_timeout_s", ready_timeout_s, SECONDS)
-    check("print_line", print_line, FUNCTION)
+    check_arguments(locals())
     here = Path.cwd() if folder is None else Path(folder).absolute()
     roots = search_roots(here, server_roots)
     given = [config] if isinstance(config, str | Path | Mapping) else config
@@ -126,9 +100,7 @@ def connect(head: str | None = None, *, folder: str | Path | None = None, token:
     warning, this user's run at 127.0.0.1:11000. The head may be that of a NeMo Gym stack. Entering the `async with`
     block raises RunError if no run is found. Leaving it closes the connections, but does not stop the run.
     """
-    check("head", head, TEXT, optional=True)
-    check("folder", folder, PATH, optional=True)
-    check("token", token, TEXT, optional=True)
+    check_arguments(locals())
     here = Path.cwd() if folder is None else Path(folder)
     return RunningStack(lambda: _connected(head, here, token or os.environ.get("ROLLYARD_TOKEN")))
 
@@ -184,24 +156,7 @@ async def collect(
     OperatorError and RunError with the messages that the command would print. A rollout that fails permanently does not
     raise an exception. The summary counts it, and its `state` is then not `complete`.
     """
-    check("stack", stack, STACK)
-    check("rows", rows, ROWS)
-    check("out", out, PATH)
-    check("agent_name", agent_name, TEXT, optional=True)
-    check("responses_create_params", responses_create_params, JSON_MAPPING, optional=True)
-    check("on_rollout", on_rollout, SYNC_FUNCTION, optional=True)
-    check("print_line", print_line, FUNCTION)
-    check("num_repeats_add_seed", num_repeats_add_seed, FLAG)
-    check("resume", resume, FLAG)
-    check("overwrite", overwrite, FLAG)
-    check("accept_changed_code", accept_changed_code, FLAG)
-    check("num_repeats", num_repeats, COUNT)
-    check("num_samples_in_parallel", num_samples_in_parallel, COUNT)
-    check("max_attempts", max_attempts, COUNT)
-    check("limit", limit, COUNT, optional=True)
-    check("rollout_timeout_s", rollout_timeout_s, SECONDS)
-    check("shard", shard, TEXT, optional=True)
-    check("max_failure_rate", max_failure_rate, SHARE)
+    check_arguments(locals())
     limits = CollectionLimits(num_samples_in_parallel, max_attempts, rollout_timeout_s, max_failure_rate)
     clients = stack.access.clients
     directory = await clients.registry.directory()
@@ -236,8 +191,7 @@ def read_rollouts(path: str | Path, *, where: str | None = None) -> Rollouts:
     `read_rollouts(path).to_pandas()` and `.to_arrow()` return tables. Raises RunError if the file does not exist, and
     OperatorError if `where` is not an expression.
     """
-    check("path", path, PATH)
-    check("where", where, TEXT, optional=True)
+    check_arguments(locals())
     return Rollouts(Path(path)) if where is None else SelectedRollouts(Path(path), where)
 
 
@@ -245,8 +199,7 @@ def annotate(path: str | Path, *, author: str | None = None) -> Annotations:
     """Return the labels, verdicts and notes of a rollout file, to read and to extend; ng_viewer shows them. `author`:
     the name under which this program writes; default: your user name. Raises RunError if the file does not exist.
     """
-    check("path", path, PATH)
-    check("author", author, TEXT, optional=True)
+    check_arguments(locals())
     return Annotations(Path(path), author or user_name())
 
 

@@ -59,7 +59,6 @@ class Script:
 
     turns: Turns
     requests: list[Json] = field(default_factory=list)
-    """The requests so far, oldest first."""
     status: str | None = "completed"
     incomplete: Json | None = None
     """`incomplete_details` for the status `incomplete`, such as `{"reason": "max_output_tokens"}`."""
@@ -192,9 +191,7 @@ class Rollout:
     """The record of a finished episode."""
 
     row: Json
-    """The row that a collection would store."""
     requests: list[Json]
-    """The requests to the model, oldest first."""
 
     def __getitem__(self, name: str) -> Any:
         """Return a field of the row, such as a field of the verdict."""
