@@ -67,7 +67,9 @@ def run(arguments: Sequence[str]) -> int:
     manifest = _manifest(output)
     run_id = _run_id(output, manifest, options.project, name)
     progress_file = ProgressFile(output, options.to, run_id)
-    tracker = TRACKERS[options.to](options.project, name, _config(manifest), run_id)
+    identity = manifest.get("identity")
+    config = {**(identity if isinstance(identity, dict) else {}), "versions": manifest.get("versions")}
+    tracker = TRACKERS[options.to](options.project, name, config if manifest else {}, run_id)
     before = max(tracker.logged, progress_file.logged)
     print(f"{output} -> {tracker.place}", flush=True)
     if before:
@@ -132,13 +134,6 @@ def _manifest(output: Path) -> Json:
     except (OSError, orjson.JSONDecodeError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
-
-
-def _config(manifest: Json) -> Json:
-    if not manifest:
-        return {}
-    identity = manifest.get("identity")
-    return {**(identity if isinstance(identity, dict) else {}), "versions": manifest.get("versions")}
 
 
 if __name__ == "__main__":

@@ -15,12 +15,6 @@ from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN, read_rows
 
 TOKEN = "open-sesame"
 REPEATS = 2
-COLLECT = (
-    "ng_collect_rollouts",
-    "+input_jsonl_fpath=in.jsonl",
-    f"+num_repeats={REPEATS}",
-    "+responses_create_params.temperature=0.8",
-)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +38,9 @@ async def test_an_installed_command_runs_in_an_empty_folder(tmp_path: Path) -> N
 
 
 def test_a_collection_measures_every_rollout_and_writes_its_materialized_inputs(here: Path, ng: Command) -> None:
-    output = ("+output_jsonl_fpath=out/rollouts.jsonl", f"+agent_name={AGENT}", "+materialize_inputs=true")
-    done = ng(*COLLECT, *output)
+    files = ("+input_jsonl_fpath=in.jsonl", "+output_jsonl_fpath=out/rollouts.jsonl", "+materialize_inputs=true")
+    options = (f"+agent_name={AGENT}", f"+num_repeats={REPEATS}", "+responses_create_params.temperature=0.8")
+    done = ng("ng_collect_rollouts", *files, *options)
     assert done.status == 0, done.err
     count = len(read_rows(EXAMPLES)) * REPEATS
     assert f"{count} of {count}" in done.out
@@ -72,12 +67,7 @@ def test_more_parallel_episodes_than_the_open_file_limit_allows_are_rejected_at_
         "from rollyard.cli.collect_rollouts import main; main()"
     )
     options = [f"+agent_name={AGENT}", f"+input_jsonl_fpath={EXAMPLES}", "+output_jsonl_fpath=o.jsonl"]
-    refused = subprocess.run(
-        [sys.executable, "-c", limited, *options, "+num_samples_in_parallel=250"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    given = [sys.executable, "-c", limited, *options, "+num_samples_in_parallel=250"]
+    refused = subprocess.run(given, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert refused.returncode == 2, refused.stderr
     assert "350 open files in this command's process" in refused.stderr

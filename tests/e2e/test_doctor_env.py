@@ -56,10 +56,8 @@ def test_a_shipped_environment_passes_and_leaves_nothing(folder: Path, ng: Comma
 def test_a_running_environment_is_checked_at_its_url(folder: Path, graded: Callable[[str], Path], ng: Command) -> None:
     root = graded("True").parent.parent
     with running_stack(configs={"graded": {"resources_servers": {"graded": {}}}}, folder=root) as stack:
-        done = ng(
-            *("ng_doctor", "env", stack.url("graded"), "--input"),
-            str(root / "resources_servers/graded/data/example.jsonl"),
-        )
+        rows = str(root / "resources_servers/graded/data/example.jsonl")
+        done = ng("ng_doctor", "env", stack.url("graded"), "--input", rows)
     assert done.status == 1 and "failed: wrong answer" in done.out, done.out + done.err
 
 

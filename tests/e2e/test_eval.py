@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -69,14 +69,8 @@ def test_no_secret_is_in_the_files_of_a_run(clean: EvalProcess) -> None:
 
 
 def test_the_output_names_what_was_started_its_logs_and_the_result(clean: EvalProcess) -> None:
-    for text in (
-        "grl_sokoban_game_agent",
-        "4 tasks x 2 = 8",
-        "out/logs/nemo_gym_servers.log",
-        "success rate",
-        "8 of 8",
-    ):
-        assert text in clean.printed
+    named = ("grl_sokoban_game_agent", "4 tasks x 2 = 8", "out/logs/nemo_gym_servers.log", "success rate", "8 of 8")
+    assert all(text in clean.printed for text in named)
 
 
 def test_nothing_is_started_again_for_a_complete_evaluation(
@@ -168,16 +162,9 @@ async def test_a_further_attempt_names_the_rollouts_that_the_file_holds(
         "player: {agents: {simple_agent: {resources_server: {name: broken}, model_server: {name: policy_model}}}}\n"
     )
     monkeypatch.chdir(tmp_path)
-    config = EvalConfig(
-        model="builtin",
-        config_paths=("broken.yaml",),
-        input_jsonl_fpath="rows.jsonl",
-        output_dir=tmp_path / "out",
-        num_repeats=1,
-        colocate=True,
-        max_attempts=2,
-        pause_s=0,
-    )
+    paths: dict[str, Any] = {"config_paths": ("broken.yaml",), "input_jsonl_fpath": "rows.jsonl"}
+    limits: dict[str, Any] = {"num_repeats": 1, "max_attempts": 2, "pause_s": 0}
+    config = EvalConfig(model="builtin", output_dir=tmp_path / "out", colocate=True, **paths, **limits)
 
     class Observer:
         lines: ClassVar[list[str]] = []

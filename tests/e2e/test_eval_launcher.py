@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shlex
 import shutil
@@ -28,19 +29,8 @@ TINY = "generation.model_name=tiny"
 SWEEP = "generation.temperature: [0.6, 0.8, 1.0]\n"
 """Three jobs, where the number is not what is tested."""
 TORTURE = [
-    "two words",
-    'it\'s "quoted"',
-    "$(touch x)",
-    "`touch x`; touch x",
-    "${HOME} $HOME",
-    "line 1\nline 2\n",
-    "ünï 漢字 🎉",
-    "a, b=c: [d]",
-    "--flag",
-    "\\",
-    "*",
-    "007",
-    "",
+    *("two words", 'it\'s "quoted"', "$(touch x)", "`touch x`; touch x", "${HOME} $HOME", "line 1\nline 2\n"),
+    *("ünï 漢字 🎉", "a, b=c: [d]", "--flag", "\\", "*", "007", ""),
 ]
 
 
@@ -77,19 +67,10 @@ def test_the_example_sweep_submits_24_jobs_with_all_combinations(
     assert run(["--sweep", "xp/eval_sweep_example.yaml", TINY], slurm.environ(log)) == 0
     assert len(slurm.calls("sbatch")) == len(set(slurm.names())) == 24
     configs = [yaml.safe_load(Path(spec.command[1]).read_text()) for spec in specs(log)]
-    combinations = [
-        (
-            one["generation"]["temperature"],
-            one["generation"]["top_p"],
-            one["eval"]["num_tests_per_prompt"],
-            one["data"]["dataset_name"],
-        )
-        for one in configs
-    ]
+    swept = ("generation.temperature", "generation.top_p", "eval.num_tests_per_prompt", "data.dataset_name")
+    combinations = [tuple(OmegaConf.select(OmegaConf.create(one), key) for key in swept) for one in configs]
     datasets = ("HuggingFaceH4/MATH-500", "openai/gsm8k")
-    assert combinations == [
-        (t, p, n, d) for t in (0.6, 0.8, 1.0) for p in (0.9, 0.95) for n in (8, 16) for d in datasets
-    ]
+    assert combinations == [*itertools.product((0.6, 0.8, 1.0), (0.9, 0.95), (8, 16), datasets)]
     out = capsys.readouterr().out
     assert out.count("Submitted batch job 1") == 24
     assert "Submitted batch job Submitted" not in out  # B9
@@ -128,10 +109,9 @@ def test_a_dry_run_prints_the_files_and_writes_none(
     assert out.count("/eval.yaml ---") == 24
     line = next(line for line in out.splitlines() if line.startswith("sbatch"))
     assert "--gres=gpu:8" in shlex.split(line)
-    with pytest.raises(OperatorError):
-        run(["--dry", "--sweep", "xp/absent.yaml", TINY], slurm.environ(log))
-    with pytest.raises(OperatorError):
-        run(["--dry", "--config", "absent.yaml", TINY], slurm.environ(log))
+    for missing in ("--sweep", "--config"):
+        with pytest.raises(OperatorError):
+            run(["--dry", missing, "absent.yaml", TINY], slurm.environ(log))
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,13 @@ import orjson
 import pytest
 
 from rollyard.records.types import Json
-from tests.support.commands import Finished, in_this_process
+from tests.support.commands import Command
 from tests.support.rollout_files import grid, row, write, write_manifest
 from tests.support.stacks import PUZZLES, collect, colocated, load_config, read_rows
 from tests.unit.services.datasets.test_packed_files import ROWS, write_packed
 from tests.walkthroughs.test_three_terminals import STATISTICS, TOOL_CALLS
 
 TASKS, REPEATS = 8, 4
-Command = Callable[..., Finished]
 
 
 @pytest.fixture(scope="module")
@@ -53,20 +51,17 @@ def test_the_jq_programs_of_the_specification_give_the_same_numbers(rollouts: Pa
     # jq rounds after every addition, ng_reward_profile once: the means differ in the last digits of a double.
     assert reported["mean"]["mean"] == pytest.approx(rewards["avg"], rel=1e-14)
     calls = by_jq(TOOL_CALLS, rows)
-    assert {"avg": profile["tool_calls"]["mean"], "min": profile["tool_calls"]["min"]} == {
-        "avg": calls["avg"],
-        "min": calls["min"],
-    }
-    assert profile["tool_calls"]["max"] == calls["max"]
+    assert [profile["tool_calls"][key] for key in ("mean", "min", "max")] == [
+        calls[key] for key in ("avg", "min", "max")
+    ]
     successes = by_jq("map(select(.success == true)) | length", rows)
     assert profile["solved"]["rollouts"] == successes
     assert f"success rate            {successes / len(rows):.2%} ({successes} / {len(rows)})" in done.out
 
 
 @pytest.fixture
-def run_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return functools.partial(in_this_process, "ng_reward_profile", capsys=capsys)
+def run_profile(here: Path, ng: Command) -> Command:
+    return functools.partial(ng, "ng_reward_profile")
 
 
 def test_the_same_rollouts_give_a_byte_identical_report(rollouts: Path, run_profile: Command) -> None:
@@ -92,19 +87,13 @@ def test_two_runs_are_reported_with_their_paired_differences(tmp_path: Path, run
 def test_nemo_gyms_command_line_works(tmp_path: Path, run_profile: Command) -> None:
     write(tmp_path / "tasks.jsonl", [{"question": task} for task in range(3)])
     write(tmp_path / "rollouts.jsonl", [row(task, repeat, float(task)) for task in range(2) for repeat in range(2)])
-    done = run_profile(
-        "+input_jsonl_fpath=tasks.jsonl",
-        "+rollouts_jsonl_fpath=rollouts.jsonl",
-        "+output_jsonl_fpath=profiled.jsonl",
-        "+pass_threshold=1.0",
-    )
+    files = {"input": "tasks", "rollouts": "rollouts", "output": "profiled"}
+    done = run_profile(*(f"+{key}_jsonl_fpath={name}.jsonl" for key, name in files.items()), "+pass_threshold=1.0")
     assert done.status == 0, done.err
     assert "4 of 6 measured" in done.out
     profiled = read_rows(tmp_path / "profiled.jsonl")
-    assert [(rollout["question"], rollout["pass_rate_passed"], rollout["avg_reward"]) for rollout in profiled] == [
-        (0, 0, 0.0),
-        (1, 2, 1.0),
-    ]
+    found = [(one["question"], one["pass_rate_passed"], one["avg_reward"]) for one in profiled]
+    assert found == [(0, 0, 0.0), (1, 2, 1.0)]
 
 
 @pytest.mark.parametrize("form", ["gz", "zst", "parquet", "arrow"])

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import rollyard
+from rollyard.cli.options import Options
 from rollyard.records.search_path import INSTALLED
 from rollyard.services.runtime.running_stack import RunningStack
 from tests.support.background_loop import background_loop
@@ -124,6 +125,14 @@ def in_this_process(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Fini
         main()
     printed = capsys.readouterr()
     return Finished(int(exited.value.code or 0), printed.out, printed.err)
+
+
+def options_of(module: str) -> type[Options]:
+    """The options of a module of cli/, such as `doctor_tokens`."""
+    found = vars(importlib.import_module(f"rollyard.cli.{module}"))
+    models = (one for one in found.values() if isinstance(one, type) and issubclass(one, Options))
+    (model,) = (one for one in models if one.__module__ == found["__name__"])
+    return model
 
 
 async def in_thread(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Finished:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from rollyard.cli.options import Options, option_name, read_options, run_command
 from rollyard.cli.train import TrainOptions
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.records.script import ScriptParser
+from tests.support.commands import options_of
 
 
 class ExampleOptions(Options):
@@ -200,16 +200,6 @@ def test_a_file_may_begin_with_a_dash_and_contain_a_comma(
     assert options(name).paths == (name,)
 
 
-def _own_options(command: str) -> type[Options]:
-    module = importlib.import_module(f"rollyard.cli.{command}")
-    (model,) = (
-        one
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, Options) and one.__module__ == module.__name__
-    )
-    return model
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -219,7 +209,7 @@ def _own_options(command: str) -> type[Options]:
     ],
 )
 def test_null_is_the_default_of_every_option_in_every_form(command: str) -> None:
-    model = _own_options(command)
+    model = options_of(command)
     values = {"to": "wandb", "protocol": "openenv"}
     required = [f"+{name}={values.get(name, 'x')}" for name, field in model.model_fields.items() if field.is_required()]
     expected = read_options(model, required)[0]
