@@ -13,7 +13,7 @@ from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
-from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.in_process import InProcessServers, Script, calls, episode_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "_ng_task_index": 7, "_ng_rollout_index": 2}
 
@@ -53,9 +53,7 @@ def gates() -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def stack(**settings: Any) -> AsyncIterator[InProcessServers]:
     script = Script([[calls("look", {})], [says("bye")]])
-    async with in_process_servers(
-        {"environment": environment(Gates), "model": script.model, "agent": agent(GameAgent, **settings)}
-    ) as wired_stack:
+    async with episode_servers(Gates, script, GameAgent, **settings) as wired_stack:
         yield wired_stack
 
 
@@ -149,8 +147,6 @@ async def test_concurrent_calls_are_timed_separately() -> None:
             return Verdict(reward=1.0)
 
     script = Script([[calls("look", {}, "a"), says("and")]])
-    async with in_process_servers(
-        {"environment": environment(Sleepy), "model": script.model, "agent": agent(Together)}
-    ) as wired_stack:
+    async with episode_servers(Sleepy, script, Together) as wired_stack:
         timings = (await wired_stack.run(ROW))["timings"]
     assert timings["tool_s"] >= 0.05 and orjson.dumps(timings)

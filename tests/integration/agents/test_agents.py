@@ -15,7 +15,7 @@ from rollyard.records.types import FinishReason, Json
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.http.request import HttpResponse
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
-from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.in_process import InProcessServers, Script, calls, episode_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "level": 3}
 
@@ -55,9 +55,7 @@ class Counter(Environment[EnvironmentSettings]):
 
 def counting(script: Script, kind: Any = GameAgent, **settings: Any) -> Any:
     Counter.closed.clear()
-    return in_process_servers(
-        {"environment": environment(Counter), "model": script.model, "agent": agent(kind, **settings)}
-    )
+    return episode_servers(Counter, script, kind, **settings)
 
 
 async def played(script: Script, kind: Any = GameAgent, row: Json = ROW, **settings: Any) -> Json:
@@ -90,8 +88,7 @@ async def test_usage_is_summed_over_the_turns() -> None:
 
 async def test_every_turn_sends_the_whole_conversation_so_far() -> None:
     script = Script([[calls("add", {}, "a")], [says("enough")]])
-    async with counting(script) as stack:
-        await stack.run(ROW)
+    await played(script)
     start, call, output = script.requests[1]["input"]
     assert start == {"role": "user", "content": "Play."}
     assert call["call_id"] == output["call_id"] == "a"
@@ -108,8 +105,7 @@ async def test_the_game_agent_counts_tool_calls_and_the_simple_agent_counts_turn
     two_calls = [calls("add", {"amount": 0}, "a"), calls("add", {"amount": 0}, "b")]
     endings = {}
     for kind in (GameAgent, SimpleAgent):
-        async with counting(Script([two_calls]), kind, max_steps=4) as stack:
-            rollout = await stack.run(ROW)
+        rollout = await played(Script([two_calls]), kind, max_steps=4)
         endings[kind.__name__] = (rollout["finish_reason"], rollout["truncated"], rollout["timings"]["model_calls"])
     assert endings == {"GameAgent": ("max_steps", True, 2), "SimpleAgent": ("max_steps", True, 4)}
 
@@ -247,10 +243,8 @@ async def test_calls_of_a_turn_beyond_the_limit_are_answered_in_words_and_not_ru
 
 async def test_the_limit_of_calls_starts_anew_with_every_turn() -> None:
     turns = [[calls("add", {}, f"{turn}-{number}") for number in range(2)] for turn in range(3)]
-    row = {**ROW, "level": 100}
-    assert (await played(Script([*turns, [says("done")]]), SimpleAgent, row, max_tool_calls_per_turn=2))[
-        "reward"
-    ] == 6.0
+    script = Script([*turns, [says("done")]])
+    assert (await played(script, SimpleAgent, {**ROW, "level": 100}, max_tool_calls_per_turn=2))["reward"] == 6.0
 
 
 async def test_an_unknown_create_parameter_reaches_the_model_and_the_rollout() -> None:

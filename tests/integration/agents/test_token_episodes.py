@@ -14,14 +14,15 @@ from rollyard.agents.base import Agent
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.agents.turn_agent.app import TurnAgent
-from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.errors import FailureKind
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Turn, Verdict, Verification, tool
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.server.app import Context, Server
-from tests.support.in_process import InProcessServers, agent, environment, in_process_servers
+from tests.support.fixtures import failure_of
+from tests.support.in_process import InProcessServers, episode_servers
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, TOOL, turn_tokens
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode, encode_letters
@@ -51,9 +52,7 @@ async def stack(
     def model(context: Context) -> Server:
         return VllmModel(VllmModelSettings(**options), context)
 
-    async with in_process_servers(
-        {"environment": environment(env_class), "model": model, "agent": agent(kind)}
-    ) as wired_stack:
+    async with episode_servers(env_class, model, kind) as wired_stack:
         wired_stack.transport.mount("http://engine:1", engine)
         yield wired_stack
 
@@ -123,16 +122,13 @@ async def test_agents_send_back_only_the_tokens_of_the_last_turn() -> None:
             return await super().responses(request, call)
 
     options = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
-    builds = {"environment": environment(Wall), "agent": agent(GameAgent)}
-    model = {"model": lambda context: Recording(VllmModelSettings(**options), context)}
-    async with in_process_servers({**builds, **model}) as wired_stack:
+    model = lambda context: Recording(VllmModelSettings(**options), context)  # noqa: E731
+    async with episode_servers(Wall, model, GameAgent) as wired_stack:
         wired_stack.transport.mount("http://engine:1", TokenEngine([CALL_TURN, CALL_TURN, CALL_TURN, TEXT_TURN]))
         row = await wired_stack.run(ROW)
     held = [[item for item in request["input"] if "generation_token_ids" in item] for request in requests]
-    assert [[item["call_id"] for item in items] for items in held] == [
-        [],
-        *([item["call_id"]] for item in turns(row)[:3]),
-    ]
+    last = [[item["call_id"]] for item in turns(row)[:3]]
+    assert [[item["call_id"] for item in items] for items in held] == [[], *last]
 
 
 @pytest.mark.parametrize("kind", AGENTS)
@@ -173,18 +169,16 @@ async def test_a_conversation_that_exceeds_the_context_ends_the_episode_and_is_s
 
 async def test_a_task_that_exceeds_the_context_at_the_first_turn_is_a_failure() -> None:
     async with stack(TokenEngine([CALL_TURN], max_model_len=20)) as wired_stack:
-        with pytest.raises(Failure) as raised:
-            await wired_stack.run(ROW)
-    assert (raised.value.kind, raised.value.terminal) == (FailureKind.CONTEXT_OVERFLOW, True)
-    assert raised.value.problem.server == "model"
+        failure = await failure_of(wired_stack.run(ROW))
+    assert (failure.kind, failure.terminal) == (FailureKind.CONTEXT_OVERFLOW, True)
+    assert failure.problem.server == "model"
 
 
 async def test_a_turn_without_tokens_fails_the_episode_instead_of_earning_a_reward() -> None:
     engine = TokenEngine([[*encode_letters("hm"), END]], returns_token_ids=False)
     async with stack(engine, max_attempts=1) as wired_stack:
-        with pytest.raises(Failure) as raised:
-            await wired_stack.run(ROW)
-    assert raised.value.kind is FailureKind.MALFORMED_ANSWER
+        failure = await failure_of(wired_stack.run(ROW))
+    assert failure.kind is FailureKind.MALFORMED_ANSWER
 
 
 class Talk(Environment[EnvironmentSettings]):
