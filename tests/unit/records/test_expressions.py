@@ -8,15 +8,8 @@ from rollyard.records.expression_parser import MAX_DEPTH, ExpressionError, field
 from rollyard.records.expressions import Kind, column_of, evaluate, selected
 
 ROWS: list[dict[str, Any]] = [
-    {
-        "reward": 1.0,
-        "calls": 2,
-        "success": True,
-        "end": "done",
-        "text": "Answer 42",
-        "parts": [1, 2],
-        "scores": {"a": 1},
-    },
+    {"reward": 1.0, "calls": 2, "success": True, "end": "done", "text": "Answer 42"}
+    | {"parts": [1, 2], "scores": {"a": 1}},
     {"reward": 0.0, "calls": 5, "success": False, "end": "length", "text": "", "parts": [], "scores": {}},
     {"reward": None, "calls": None, "success": None, "end": None, "text": None, "parts": None, "scores": None},
     {"reward": -1, "calls": 0, "success": False, "end": "max", "text": "answer", "parts": ["x"], "scores": {"b": 2}},
