@@ -6,15 +6,17 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from rollyard.records.types import Json
-from tests.external.nemo_gym.gym_stack import VENV, Endpoint, GymStack, free_port, gym_stack
+from tests.external.nemo_gym.gym_stack import VENV, Endpoint, GymStack, gym_stack
 from tests.support.commands import BIN, command, command_environ
 from tests.support.doc_pages import commands, page, sections
 from tests.support.scripted_engine import listening
+from tests.support.sokoban_page import free_port
 from tests.support.stacks import keys_of, read_rows
 from tests.support.waiting import deadline_s
 
@@ -116,11 +118,5 @@ async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_wer
 
 async def _started(running: GymStack, folder: Path) -> asyncio.subprocess.Process:
     name, *rest = arguments(running)
-    return await asyncio.create_subprocess_exec(
-        str(BIN / name),
-        *rest,
-        cwd=folder,
-        env=command_environ(),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    streams: Any = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.STDOUT}
+    return await asyncio.create_subprocess_exec(str(BIN / name), *rest, cwd=folder, env=command_environ(), **streams)

@@ -49,10 +49,3 @@ class ServerProcess:
                 continue
             break
         self._process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
