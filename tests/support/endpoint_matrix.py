@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from rollyard.resources_servers.base import Environment, tool
 from rollyard.resources_servers.environment import EnvironmentSettings, Verification
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.server.app import Context, Server
-from tests.support.in_process import agent, environment, in_process_servers
+from tests.support.in_process import episode_servers
 
 MODEL = "policy"
 TURNS = 3
@@ -57,19 +56,14 @@ class LookEnvironment(Environment[EnvironmentSettings]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a collection went with one kind of fault."""
+    """How a collection went."""
 
-    kind: str
-    bad: int
-    midway: bool
     rollouts: int
     measured: int
     wrong: int
     """Rollouts with another reward than a healthy pool gives."""
-    failed_attempts: int
     calls: int
     calls_to_bad: int
-    seconds: float
 
     @property
     def share(self) -> float:
@@ -230,15 +224,11 @@ async def play(
             turn_bad()
         for fake in fakes:
             fake.on_call = on_call
-        async with in_process_servers(
-            {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": policy}
-        ) as stack:
+        async with episode_servers(LookEnvironment, policy, SimpleAgent) as stack:
             rewards: list[float] = []
-            failed = 0
             tasks = iter(range(rollouts))
 
             async def work() -> None:
-                nonlocal failed
                 for task in tasks:
                     row = {"responses_create_params": {"input": "look"}, "_ng_task_index": task}
                     for _ in range(ATTEMPTS):
@@ -246,22 +236,14 @@ async def play(
                             rewards.append((await stack.run(row))["reward"])
                             break
                         except Failure as failure:
-                            failed += 1
                             if failure.terminal:
                                 break
 
-            started = time.monotonic()
             await asyncio.gather(*(work() for _ in range(parallel)))
-            seconds = time.monotonic() - started
         return Outcome(
-            kind=kind,
-            bad=bad,
-            midway=midway,
             rollouts=rollouts,
             measured=len(rewards),
             wrong=sum(reward != 1.0 for reward in rewards),
-            failed_attempts=failed,
             calls=sum(fake.calls for fake in fakes),
             calls_to_bad=sum(fake.calls_while_bad for fake in fakes),
-            seconds=seconds,
         )

@@ -92,10 +92,8 @@ def make_server(
     """A server with these routes; `cancellable` ones end when the caller disconnects."""
     context = Context(name, keys, client or make_client({}, LocalTransport(HttpTransport())))
     server = Server(ServerSettings(), context)
-    for path, handler in (routes or {}).items():
-        server.route(path, handler)
-    for path, handler in (cancellable or {}).items():
-        server.route(path, handler, cancellable=True)
+    for path, handler in {**(routes or {}), **(cancellable or {})}.items():
+        server.route(path, handler, cancellable=path in (cancellable or {}))
     return server
 
 
@@ -190,9 +188,8 @@ class Peer:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next(
-                    (line[16:] for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), b"0"
-                )
+                found = (line[16:] for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:")
+                length = next(found, b"0")
                 self.seen.append(head + await reader.readexactly(int(length)))
                 response = self.script[min(self.requests, len(self.script) - 1)]
                 self.requests += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -60,15 +61,9 @@ def resume(given: Path, output: Path, repeats: int) -> Resumed:
     assert not problem, problem
     used: TaskFile | TaskSubset = subset or tasks
     original = subset.original if subset else tasks
-    store = RolloutStore(
-        paths,
-        {**used.identity, "num_repeats": repeats},
-        {},
-        resume=True,
-        overwrite=False,
-        input_path=str(original.file),
-        adopter=Adopter(original, repeats, PARAMS, seeded=False),
-    )
+    identity, adopter = {**used.identity, "num_repeats": repeats}, Adopter(original, repeats, PARAMS, seeded=False)
+    known: Any = {"input_path": str(original.file), "adopter": adopter}
+    store = RolloutStore(paths, identity, {}, resume=True, overwrite=False, **known)
     try:
         store.load()
         collected = []

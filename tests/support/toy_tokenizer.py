@@ -74,17 +74,15 @@ class ChatTemplate:
             after = rest[index + 1]["role"] if index + 1 < len(rest) else ""
             if message["role"] == "tool":
                 text += "" if before == "tool" else "<|im_start|>user"
-                text += f"\n<tool_response>\n{_text_of(message)}\n</tool_response>" + (
-                    "" if after == "tool" else self.end
-                )
+                text += f"\n<tool_response>\n{_text_of(message)}\n</tool_response>"
+                text += "" if after == "tool" else self.end
             elif message["role"] == "assistant":
                 text += f"<|im_start|>assistant\n{_turn(message, index > last_user, not after)}{self.end}"
             else:
                 text += f"<|im_start|>{message['role']}\n{_text_of(message)}{self.end}"
         if ask:
-            text += "<|im_start|>assistant\n" + (
-                "" if kwargs.get("enable_thinking", True) else "<think>\n\n</think>\n\n"
-            )
+            no_thoughts = "" if kwargs.get("enable_thinking", True) else "<think>\n\n</think>\n\n"
+            text += f"<|im_start|>assistant\n{no_thoughts}"
         return text
 
 

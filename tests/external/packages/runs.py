@@ -15,14 +15,8 @@ MODES = {"processes": (), "colocated": ("+colocate=true",)}
 
 
 def collect(environment: Installation, agent: str, rows: str, cwd: Path) -> list[Json]:
-    environment.run(
-        "ng_collect_rollouts",
-        f"+agent_name={agent}",
-        f"+input_jsonl_fpath={rows}",
-        "+output_jsonl_fpath=rollouts.jsonl",
-        "+num_repeats=1",
-        cwd=cwd,
-    )
+    files = (f"+input_jsonl_fpath={rows}", "+output_jsonl_fpath=rollouts.jsonl")
+    environment.run("ng_collect_rollouts", f"+agent_name={agent}", *files, "+num_repeats=1", cwd=cwd)
     return read_rows(cwd / "rollouts.jsonl")
 
 
