@@ -78,10 +78,8 @@ class Tree:
 
     def words(self, text: str) -> set[str]:
         """What a text names: its words, and those of the pages that are among them."""
-        found = set(re.findall(r"[\w.-]*\w", text))
-        return found.union(
-            *(re.findall(r"[\w.-]*\w", self.pages[name].read_text()) for name in found & self.pages.keys())
-        )
+        found = set(WORD.findall(text))
+        return found.union(*(WORD.findall(self.pages[name].read_text()) for name in found & self.pages.keys()))
 
     def direct(self, module: str) -> set[str]:
         """Modules that a module imports anywhere in its code; for a test, also those of processes that it starts."""

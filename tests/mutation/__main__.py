@@ -18,10 +18,7 @@ from tests.mutation.mutations import Mutation, draw, same_lines
 from tests.mutation.suites import Suite, git, newest_older_than_a_day
 
 FOLDERS = (
-    "services/rollouts",
-    "services/http",
-    "resources_servers/answers",
-    "services/sandbox",
+    *("services/rollouts", "services/http", "resources_servers/answers", "services/sandbox"),
     "responses_api_models/chat_engine",
 )
 """Each gives the same share of the drawn lines."""
