@@ -147,7 +147,3 @@ def _socket(options: ServeOptions) -> socket.socket:
         owner = owner_of_port(options.port) if options.port else ""
         where = f"{options.host}:{options.port}{owner}"
         raise RunError(f"cannot listen on {where}: {error.strerror or error}; choose another --port") from error
-
-
-if __name__ == "__main__":
-    main()

@@ -134,7 +134,3 @@ def _manifest(output: Path) -> Json:
     except (OSError, orjson.JSONDecodeError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
-
-
-if __name__ == "__main__":
-    main()
