@@ -23,7 +23,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
-    mutants flaky bench bench-quick bench-verdicts dist lock lock-nemo-gym clean clean-environments
+    mutants bench bench-quick bench-verdicts dist lock lock-nemo-gym clean clean-environments
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
@@ -129,9 +129,6 @@ test-math: $(DEV)  ## test the graders on all gold answers of MATH, rewritten an
 
 mutants: $(DEV)  ## change COUNT=60 lines drawn by SEED=27; fails if fewer are caught than by the tests of BEFORE=<commit>
 	nice -n 15 $(BIN)/python -m tests.mutation --seed $(or $(SEED),27) --count $(or $(COUNT),60) $(addprefix --before=,$(BEFORE))
-
-flaky: $(DEV)  ## run changed tests, or FILES=..., ROUNDS=20 times beside 8 busy processes; fails if one ever fails
-	$(BIN)/python -m tests.flaky --rounds $(or $(ROUNDS),20) $(FILES)
 
 ##@ Tests with other software. With ONLY=smoke, the part that runs in every CI. Environments: 12 GB, shared by checkouts
 

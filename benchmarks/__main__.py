@@ -32,11 +32,7 @@ from benchmarks import (
 def main() -> int:
     """Run all benchmarks; return 1 if one crashed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="smoke test; the numbers are not representative",
-    )
+    parser.add_argument("--quick", action="store_true", help="smoke test; the numbers are not representative")
     quick = parser.parse_args().quick
     chosen = ["--quick"] if quick else []
     parts: list[tuple[str, Callable[[], None]]] = [

@@ -16,7 +16,7 @@ import uvloop
 from pydantic import Field
 
 from rollyard.cli.console import Display, display_for, keep_showing
-from rollyard.cli.options import Options, read_options, run_command
+from rollyard.cli.options import SHARDED, Options, read_options, run_command
 from rollyard.records.data_files import DataFiles
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_keys import Shard
@@ -59,6 +59,7 @@ EXAMPLE = (
 class CollectOptions(Options):
     SUBJECT: ClassVar[str] = "input_jsonl_fpath"
     NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
+    RETIRED: ClassVar[Mapping[str, str]] = SHARDED
 
     input_jsonl_fpath: str | None = None
     """Dataset to run: a local file, a file in the installed package, or an s3:// URL. The format is JSON Lines (also
@@ -113,9 +114,8 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run every row of a dataset num_repeats times through its agent.
-
-    An interrupted collection can be resumed without losing or repeating rollouts.
+    """Run every row of a dataset num_repeats times through its agent. An interrupted collection can be resumed without
+    losing or repeating rollouts.
     """
     options, _ = read_options(CollectOptions, arguments)
     plan = _plan(options)
@@ -201,10 +201,8 @@ async def _file_limits(
 
 
 async def _collect(progress: CollectionProgress, display: Display, collector: Collector) -> State:
-    """Run the collector with a live display.
-
-    After the first Ctrl-C or SIGUSR1, which batch systems send before a time limit, episodes in flight still finish; a
-    second one, or SIGTERM, cancels them.
+    """Run the collector with a live display. After the first Ctrl-C or SIGUSR1, which batch systems send before a time
+    limit, episodes in flight still finish; a second one, or SIGTERM, cancels them.
     """
     loop = asyncio.get_running_loop()
     interrupted = False
@@ -241,11 +239,9 @@ def summary(
     refused: int,
     unmerged: Path | None = None,
 ) -> None:
-    """Print the summary of a collection.
-
-    `why`: why the collection stopped early; empty if it did not.
-    `refused`: number of rollouts whose tasks the environment rejected. `unmerged`: the output of which this job has
-    collected a share, if it has not merged the shards.
+    """Print the summary of a collection. `why`: why the collection stopped early; empty if it did not. `refused`:
+    number of rollouts whose tasks the environment rejected. `unmerged`: the output of which this job has collected a
+    share, if it has not merged the shards.
     """
     complete = progress.measured == progress.expected
     print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")

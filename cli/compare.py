@@ -96,7 +96,8 @@ def run(arguments: Sequence[str]) -> int:
         )
         for name, path in candidates
     ]
-    if level.effect is not None and not options.metric and not any(map(_needs_tasks, pairs)):
+    has_solve_rate = any(not pair.tasks or any(one.metric == SOLVE_RATE for one in pair.differences) for pair in pairs)
+    if level.effect is not None and not options.metric and not has_solve_rate:
         raise OperatorError(
             "--effect is a difference of the solve rate, which these runs do not have; name its metric: --metric reward"
         )
@@ -116,10 +117,6 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print_comparisons(found, written)
     return EXIT_DONE if all(pair.tasks for pair in pairs) else EXIT_FAILED
-
-
-def _needs_tasks(pair: RunPair) -> bool:
-    return not pair.tasks or any(one.metric == SOLVE_RATE for one in pair.differences)
 
 
 def _write(found: RunComparisons, folder: Path) -> list[Path]:

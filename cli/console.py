@@ -53,30 +53,40 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-class ProgressBar:
-    def __init__(self, expected: int) -> None:
-        self._progress = Progress(
-            TextColumn("rollouts", table_column=Column(no_wrap=True)),
+class RolloutBar(Progress):
+    """A bar of measured rollouts, followed by `numbers`."""
+
+    def __init__(self, expected: int, title: str = "rollouts") -> None:
+        super().__init__(
+            TextColumn(title, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=None, table_column=Column(min_width=BAR_MIN_WIDTH, max_width=BAR_MAX_WIDTH)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
             console=console(sys.stderr),
             auto_refresh=False,
         )
-        self._task = self._progress.add_task("rollouts", total=expected, numbers="")
-        self._progress.start()
+        self.add_task(title, total=expected, numbers="")
+        self.start()
+
+    def advance_to(self, measured: int, numbers: str) -> None:
+        self.update(self.task_ids[0], completed=measured, numbers=numbers)
+        self.refresh()
+
+
+class ProgressBar:
+    def __init__(self, expected: int) -> None:
+        self._bar = RolloutBar(expected)
 
     def show(self, progress: CollectionProgress) -> None:
         done = f"rollouts {progress.measured}/{progress.expected} "
-        room = self._progress.console.width - len(done) - BAR_MIN_WIDTH - 3
-        self._progress.update(self._task, completed=progress.measured, numbers=numbers(progress, room))
-        self._progress.refresh()
+        room = self._bar.console.width - len(done) - BAR_MIN_WIDTH - 3
+        self._bar.advance_to(progress.measured, numbers(progress, room))
 
     def print_line(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._bar.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
-        self._progress.stop()
+        self._bar.stop()
 
 
 class PlainLines:
@@ -106,9 +116,8 @@ async def keep_showing(display: Display, progress: CollectionProgress) -> None:
 
 
 def numbers(progress: CollectionProgress, room: int | None = None) -> str:
-    """Format the success rate, reward, speed, time left, failures and so on.
-
-    If they do not fit in `room` characters, the least important ones are omitted.
+    """Format the success rate, reward, speed, time left, failures and so on. If they do not fit in `room` characters,
+    the least important ones are omitted.
     """
     parts = _parts(progress)
     while room is not None and len(parts) > 1 and sum(len(text) + 2 for _, text in parts) - 2 > room:

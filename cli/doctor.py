@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
 
 import orjson
 import uvloop
@@ -13,10 +12,9 @@ from pydantic import Field
 from rollyard.cli import doctor_environment as environment
 from rollyard.cli import doctor_machine as machine
 from rollyard.cli import doctor_tokens as tokens
-from rollyard.cli.options import Options, read_options, run_command, wants_help
-from rollyard.records.errors import OperatorError, did_you_mean
-from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
-from rollyard.records.terminal import plain_output
+from rollyard.cli.options import Options, read_options, run_command
+from rollyard.records.errors import OperatorError
+from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.services.sandbox.records import Layers, SandboxLimits
 from rollyard.services.sandbox.sandbox import Sandbox
 
@@ -32,7 +30,6 @@ class SandboxOptions(Options):
 
 def run(arguments: Sequence[str]) -> int:
     """Start the sandbox that the programming environments use, try to escape from it, and list its isolation layers.
-
     The exit status is 1 if no isolation works on this host.
     """
     options, _ = read_options(SandboxOptions, arguments)
@@ -66,29 +63,17 @@ async def _start(python: str | None) -> Layers:
         await sandbox.stop()
 
 
-CHECKS = ("env", "sandbox", "tokens")
+CHECKS: dict[str, tuple[type[Options], str, Callable[[Sequence[str]], int]]] = {
+    "env": (environment.EnvironmentOptions, environment.EXAMPLE, environment.run),
+    "sandbox": (SandboxOptions, EXAMPLE, run),
+    "tokens": (tokens.TokenOptions, tokens.EXAMPLE, tokens.run),
+}
 
 
 def main() -> None:
     """Entry point. The first argument can be the name of a check."""
     word, *arguments = sys.argv[1:] or [""]
-    if word == "env":
-        command, example = "ng_doctor env", environment.EXAMPLE
-        run_command(command, environment.EnvironmentOptions, example, environment.run, arguments)
-    if word == "tokens":
-        run_command("ng_doctor tokens", tokens.TokenOptions, tokens.EXAMPLE, tokens.run, arguments)
-    if word == "sandbox":
-        command = "ng_doctor sandbox"
-        run_command(command, SandboxOptions, EXAMPLE, run, arguments)
-    if word.isalpha() and word != "help" and not wants_help(arguments):
-        _reject(word)
+    if word in CHECKS:
+        run_command(f"ng_doctor {word}", *CHECKS[word], arguments)
     given = ["--help" if argument == "help" else argument for argument in sys.argv[1:]]
     run_command("ng_doctor", machine.DoctorOptions, machine.EXAMPLE, machine.run, given)
-
-
-def _reject(word: str) -> NoReturn:
-    known = ", ".join(f"ng_doctor {check}" for check in CHECKS)
-    message = f"unknown check {word!r}{did_you_mean(word, CHECKS)} (available: ng_doctor for this host, {known})"
-    with plain_output():
-        print(f"ng_doctor: {message}\nTry 'ng_doctor --help'.", file=sys.stderr)
-    sys.exit(EXIT_USAGE)

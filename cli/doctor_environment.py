@@ -19,12 +19,11 @@ import orjson
 import uvloop
 from pydantic import Field
 
-from rollyard.cli.doctor_machine import MachineFinding, failed, note, ok, shown, temporary_stack
+from rollyard.cli.doctor_machine import MachineFinding, conclude, failed, note, ok, shown, temporary_stack
 from rollyard.cli.options import Options, names_of, read_options, unknown_option
 from rollyard.records.errors import Failure, OperatorError, RollyardError, RunError, did_you_mean
 from rollyard.records.json_values import is_number, number
 from rollyard.records.jsonl import iter_jsonl, refuse
-from rollyard.records.script import EXIT_DONE, EXIT_FAILED
 from rollyard.records.types import MAX_REWARD, Json
 from rollyard.records.verdict_fields import VERDICT_FIELDS, Role, fields_of
 from rollyard.services.config.load import load
@@ -43,12 +42,10 @@ FAMILY = "resources_servers"
 BUILTIN = "responses_api_models/builtin_model/configs/builtin_model.yaml"
 """The policy_model of an environment's own config, for environments that call one, such as those with a judge."""
 MESSAGES = ("1", "left", "I do not know.")
-"""The script of a turn-based episode."""
 WRONG = "I do not know."
 GOLD_FIELDS = ("expected_answer", "answer", "target", "solution")
 """Fields in which datasets store the expected answer."""
 FORMS = ("{}", "\\boxed{{{}}}", "The answer is {}.", "#### {}", "<answer>{}</answer>", "```python\n{}\n```")
-"""How environments expect the final answer."""
 _EXPECTED: tuple[Role, ...] = ("expected",)
 _MAX_DEPTH = 8
 
@@ -79,34 +76,27 @@ class EnvironmentOptions(Options):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Start an environment, play one scripted episode, and try the expected answer and a wrong one.
-
-    No model is called, except by the environment itself. The exit status is 1 if a check fails.
+    """Start an environment, play one scripted episode, and try the expected answer and a wrong one. No model is called,
+    except by the environment itself. The exit status is 1 if a check fails.
     """
     options, overrides = read_options(EnvironmentOptions, arguments, rest=True)
-    return EXIT_DONE if uvloop.run(_check(options, overrides)) else EXIT_FAILED
+    passed = "All checks of the environment passed."
+    return conclude(uvloop.run(_check(options, overrides)), as_json=options.json_output, failed="failed", passed=passed)
 
 
-async def _check(options: EnvironmentOptions, overrides: list[ConfigOverride]) -> bool:
+async def _check(options: EnvironmentOptions, overrides: list[ConfigOverride]) -> list[MachineFinding]:
     raise_file_limit()
     found: list[MachineFinding] = []
     async for finding in _findings(options, overrides):
         found.append(finding)
         if not options.json_output:
             print(shown(finding), flush=True)
-    wrong = [finding.name for finding in found if finding.status == "failed"]
-    if options.json_output:
-        listed = [finding.model_dump() for finding in found]
-        print(orjson.dumps({"ok": not wrong, "findings": listed}, option=orjson.OPT_INDENT_2).decode())
-    else:
-        print(f"failed: {', '.join(wrong)}" if wrong else "All checks of the environment passed.")
-    return not wrong
+    return found
 
 
 async def _findings(options: EnvironmentOptions, overrides: list[ConfigOverride]) -> AsyncIterator[MachineFinding]:
-    target = _target(options, overrides)
     try:
-        async with target as environment:
+        async with _target(options, overrides) as environment:
             async for finding in findings(environment, options.input_jsonl_fpath):
                 yield finding
     except OperatorError:
@@ -136,7 +126,6 @@ class TriedEpisode:
     target: Target
     row: Json
     opened: Json = field(default_factory=dict)
-    """What opening it answered."""
     cookies: dict[str, str] = field(default_factory=dict)
 
     async def post(self, path: str, body: Any, extra: Mapping[str, str] | None = None) -> Reply:
@@ -441,9 +430,8 @@ async def _started(config: RunConfig, spec: ServerSpec, options: EnvironmentOpti
 
 
 def _config(options: EnvironmentOptions, overrides: Sequence[ConfigOverride]) -> tuple[RunConfig, ServerSpec]:
-    """Return the config of the environment and of the servers that it refers to, and the environment's own entry.
-
-    Its name is a server in the configs, or the name or path of a folder. Raises OperatorError if it is unknown or
+    """Return the config of the environment and of the servers that it refers to, and the environment's own entry. Its
+    name is a server in the configs, or the name or path of a folder. Raises OperatorError if it is unknown or
     ambiguous.
     """
     name, folder = options.name, Path(options.name)

@@ -25,7 +25,7 @@ import uvloop
 from pydantic import Field
 
 from rollyard.cli.options import Options, names_of, read_options, unknown_option
-from rollyard.records.errors import OperatorError, RollyardError, RunError
+from rollyard.records.errors import OperatorError, RollyardError, RunError, did_you_mean
 from rollyard.records.jsonl import iter_jsonl, refuse
 from rollyard.records.optional import EXTRAS, install_command, missing
 from rollyard.records.rollout_paths import RolloutPaths
@@ -81,9 +81,15 @@ def shown(finding: MachineFinding) -> str:
     return "\n".join(lines)
 
 
-def verdict(findings: Sequence[MachineFinding]) -> str:
+def conclude(findings: Sequence[MachineFinding], *, as_json: bool, failed: str, passed: str) -> int:
+    """Print the findings as JSON, or how they ended, and return the exit status."""
     wrong = [finding.name for finding in findings if finding.status == "failed"]
-    return f"would fail: {', '.join(wrong)}" if wrong else "Everything that a run requires is available."
+    if as_json:
+        listed = [finding.model_dump() for finding in findings]
+        print(orjson.dumps({"ok": not wrong, "findings": listed}, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(f"{failed}: {', '.join(wrong)}" if wrong else passed)
+    return EXIT_FAILED if wrong else EXIT_DONE
 
 
 GIB = 1 << 30
@@ -353,6 +359,7 @@ def _has_reaper(folder: Path) -> bool:
 
 
 EXAMPLE = "ng_doctor"
+CHECKS = ("env", "sandbox", "tokens")
 STUB = "configs/sokoban_builtin.yaml"
 """Config of a run that needs neither a GPU nor an API key."""
 
@@ -377,10 +384,14 @@ class DoctorOptions(Options):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Check this host, run one rollout through the entire stack, and list problems with suggested fixes.
-
-    `ng_doctor sandbox` and `ng_doctor tokens` run more detailed checks. The exit status is 1 if a run would fail.
+    """Check this host, run one rollout through the entire stack, and list problems with suggested fixes. `ng_doctor
+    sandbox` and `ng_doctor tokens` run more detailed checks. The exit status is 1 if a run would fail.
     """
+    if arguments and (word := arguments[0]).isalpha():
+        known = ", ".join(f"ng_doctor {check}" for check in CHECKS)
+        raise OperatorError(
+            f"unknown check {word!r}{did_you_mean(word, CHECKS)} (available: ng_doctor for this host, {known})"
+        )
     options, overrides = read_options(DoctorOptions, arguments, rest=True)
     if overrides and not options.config_paths:
         raise OperatorError(
@@ -391,13 +402,8 @@ def run(arguments: Sequence[str]) -> int:
     names = DoctorOptions.model_fields
     config = load(options.config_paths, overrides, roots, os.environ, options=names) if options.config_paths else None
     findings = uvloop.run(_run_checks(options, here, config))
-    if options.json_output:
-        passed = not any(finding.status == "failed" for finding in findings)
-        listed = [finding.model_dump() for finding in findings]
-        print(orjson.dumps({"ok": passed, "findings": listed}, option=orjson.OPT_INDENT_2).decode())
-    else:
-        print(verdict(findings))
-    return EXIT_FAILED if any(finding.status == "failed" for finding in findings) else EXIT_DONE
+    passed = "Everything that a run requires is available."
+    return conclude(findings, as_json=options.json_output, failed="would fail", passed=passed)
 
 
 async def _run_checks(options: DoctorOptions, here: Path, config: RunConfig | None) -> list[MachineFinding]:
@@ -424,14 +430,17 @@ async def _findings(options: DoctorOptions, here: Path, config: RunConfig | None
         chosen = config if config is not None and options.rollout else load([STUB], [], [INSTALLED], {})
         is_own = chosen is config
         rows, agent = (options.input_jsonl_fpath, options.agent_name) if is_own else (None, None)
-        result, problem = await try_rollout(chosen, cache, os.environ, agent=agent, rows=rows)
         policy = "" if is_own else " with the built-in policy"
-        if result:
-            yield ok("rollout", f"{result}{policy}")
-        else:
+        try:
+            async with asyncio.timeout(ROLLOUT_TIMEOUT_S * 4):
+                result = await _run_rollout(chosen, cache, agent, rows)
+        except (RollyardError, TimeoutError) as error:
+            problem = str(error) or f"did not finish within {ROLLOUT_TIMEOUT_S * 4:g} s"
             yield failed(
                 "rollout", f"the rollout{policy} failed: {problem}", "fix the reported problem; --debug shows more"
             )
+        else:
+            yield ok("rollout", f"{result}{policy}")
 
 
 async def _config(config: RunConfig, cache: Path) -> AsyncIterator[MachineFinding]:
@@ -458,7 +467,6 @@ async def temporary_stack(
     config: RunConfig, launcher: Launcher | None, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[Stack, Path]]:
     """Yield the started servers of the config, on free ports, and their temporary folder. They print nothing.
-
     `launcher`: None runs them in this process. Raises RunError if a server does not start.
     """
     with tempfile.TemporaryDirectory(prefix="rollyard-doctor-", ignore_cleanup_errors=True) as temporary:
@@ -479,17 +487,14 @@ async def temporary_stack(
             await stack.stop()
 
 
-async def _run_rollout(
-    config: RunConfig, cache: Path, environ: Mapping[str, str], agent: str | None, rows: Path | None
-) -> str:
-    """Start the servers, collect one rollout at temperature 0 and return a description of the result.
-
-    It uses the same code as ng_run and ng_collect_rollouts. Raises RollyardError if a step fails.
+async def _run_rollout(config: RunConfig, cache: Path, agent: str | None, rows: Path | None) -> str:
+    """Start the servers, collect one rollout at temperature 0 and return a description of the result. It uses the same
+    code as ng_run and ng_collect_rollouts. Raises RollyardError if a step fails.
     """
     agent_spec = _agent(config, agent)
     tasks = TaskFile(rows or _example(config, agent_spec), agent=agent_spec.name, limit=1)
     started = time.monotonic()
-    async with temporary_stack(config, LocalLauncher(cache), environ) as (stack, folder):
+    async with temporary_stack(config, LocalLauncher(cache), os.environ) as (stack, folder):
         ready_s = time.monotonic() - started
         row = await _collect(stack, tasks, folder / "rollouts.jsonl")
     success = "" if "success" not in row else ", success" if row["success"] else ", no success"
@@ -535,16 +540,3 @@ def _example(config: RunConfig, agent_spec: ServerSpec) -> Path:
         ):
             return path
     raise OperatorError(f"no example rows for {agent_spec.name}; pass some with --input-jsonl-fpath rows.jsonl")
-
-
-async def try_rollout(
-    config: RunConfig, cache: Path, environ: Mapping[str, str], *, agent: str | None = None, rows: Path | None = None
-) -> tuple[str, str]:
-    """Return descriptions of the rollout and of the failure; one of the two is empty."""
-    try:
-        async with asyncio.timeout(ROLLOUT_TIMEOUT_S * 4):
-            return await _run_rollout(config, cache, environ, agent, rows), ""
-    except RollyardError as error:
-        return "", str(error)
-    except TimeoutError:
-        return "", f"did not finish within {ROLLOUT_TIMEOUT_S * 4:g} s"

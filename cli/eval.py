@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,11 +18,10 @@ from typing import Any, ClassVar, Literal
 import orjson
 import uvloop
 from pydantic import ConfigDict, Field
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Column
 
-from rollyard.cli.console import BAR_MAX_WIDTH, BAR_MIN_WIDTH, PLAIN_EVERY_S, console, is_terminal
+from rollyard.cli.console import PLAIN_EVERY_S, RolloutBar, is_terminal
 from rollyard.cli.options import (
+    SHARDED,
     Options,
     check_key,
     config_path,
@@ -72,6 +71,7 @@ class EvalOptions(EvalConfig, Options):
 
     model_config = ConfigDict(validate_by_name=True)
     SUBJECT: ClassVar[str] = "config_path"
+    RETIRED: ClassVar[Mapping[str, str]] = SHARDED
 
     config_path: str | None = None
     """YAML file with the keys below, also as the first argument: in this folder, configs/ or the installed package. A
@@ -138,7 +138,7 @@ class EvalDisplay:
 
     def __init__(self, here: Path) -> None:
         self._prefix = f"{here}/"
-        self._bar: Progress | None = None
+        self._bar: RolloutBar | None = None
         self._next = 0.0
 
     def print_line(self, text: str) -> None:
@@ -148,7 +148,8 @@ class EvalDisplay:
 
     def show(self, status: CollectionStatus) -> None:
         if is_terminal(sys.stderr):
-            self._show_bar(status)
+            self._bar = self._bar or RolloutBar(status.expected, "  rollouts")
+            self._bar.advance_to(status.measured, numbers(status))
         elif time.monotonic() >= self._next:
             if self._next:
                 counts = f"rollouts {status.measured}/{status.expected}"
@@ -159,21 +160,6 @@ class EvalDisplay:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-    def _show_bar(self, status: CollectionStatus) -> None:
-        if self._bar is None:
-            self._bar = Progress(
-                TextColumn("  rollouts", table_column=Column(no_wrap=True)),
-                BarColumn(bar_width=None, table_column=Column(min_width=BAR_MIN_WIDTH, max_width=BAR_MAX_WIDTH)),
-                MofNCompleteColumn(table_column=Column(no_wrap=True)),
-                TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
-                console=console(sys.stderr),
-                auto_refresh=False,
-            )
-            self._bar.add_task("rollouts", total=status.expected, numbers="")
-            self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=status.measured, numbers=numbers(status))
-        self._bar.refresh()
 
 
 def numbers(status: CollectionStatus) -> str:

@@ -142,7 +142,6 @@ class GateRules(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     rules: list[GateRule] = Field(min_length=1)
-    """The candidate must meet every rule."""
 
 
 def checked(rule: GateRule, source: str) -> GateRule:

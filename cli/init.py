@@ -45,11 +45,7 @@ KINDS = {
     "tools": _ENVIRONMENT,
     "turns": _ENVIRONMENT,
     "agent": PluginKind(
-        "agents",
-        "agent",
-        (f"{_SOKOBAN}/configs/grl_sokoban.yaml", _MODEL),
-        "my_name",
-        f"{_SOKOBAN}/data/example.jsonl",
+        "agents", "agent", (f"{_SOKOBAN}/configs/grl_sokoban.yaml", _MODEL), "my_name", f"{_SOKOBAN}/data/example.jsonl"
     ),
     "model": PluginKind(
         "responses_api_models",

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -126,8 +125,13 @@ def run(arguments: Sequence[str]) -> int:
         show=lambda text: print(f"  {text}", file=sys.stderr, flush=True),
     )
     stopped = Event()
+
+    def stop(*_: object) -> None:
+        stopped.set()
+        raise KeyboardInterrupt
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: _stop(stopped))
+        signal.signal(number, stop)
     try:
         if source is not None:
             evaluator.watch(source, model, options.poll_interval_s, stopped, once=options.once)
@@ -145,11 +149,6 @@ def run(arguments: Sequence[str]) -> int:
 _print_line = partial(print, flush=True)
 
 
-def _stop(stopped: Event) -> None:
-    stopped.set()
-    raise KeyboardInterrupt
-
-
 def _check(options: LmEvalOptions) -> None:
     """Raise OperatorError if an option is missing or invalid, or if options cannot be combined."""
     if sum(given is not None for given in (options.model_server, options.url, options.watch_path)) > 1:
@@ -161,9 +160,8 @@ def _check(options: LmEvalOptions) -> None:
     if options.url is not None and not options.url.startswith(("http://", "https://")):
         raise OperatorError(f"url is {options.url!r}; expected http://host:port/v1")
     if "/" in options.watch_pattern:
-        raise OperatorError(
-            f"watch_pattern is {options.watch_pattern!r}; expected a name pattern without /, such as step_*"
-        )
+        found = repr(options.watch_pattern)
+        raise OperatorError(f"watch_pattern is {found}; expected a name pattern without /, such as step_*")
     if options.baseline not in BASELINES:
         hint = did_you_mean(options.baseline, BASELINES)
         raise OperatorError(f"unknown baseline {options.baseline!r}{hint} (available: {', '.join(BASELINES)})")
@@ -182,12 +180,9 @@ def _harness(options: LmEvalOptions) -> Harness:
 
 
 def _environment(options: LmEvalOptions) -> dict[str, str]:
-    environment = dict(os.environ)
-    if token := options.token or os.environ.get("ROLLYARD_TOKEN"):
-        environment["OPENAI_API_KEY"] = token
+    token = options.token or os.environ.get("ROLLYARD_TOKEN")
     # lm_eval requires a key even if the endpoint does not.
-    environment.setdefault("OPENAI_API_KEY", "none")
-    return environment
+    return {"OPENAI_API_KEY": "none", **os.environ, **({"OPENAI_API_KEY": token} if token else {})}
 
 
 def _name(options: LmEvalOptions) -> str:
@@ -200,10 +195,9 @@ def _name(options: LmEvalOptions) -> str:
 
 def _model(options: LmEvalOptions) -> Model:
     url = options.url.rstrip("/") if options.url else None
-    model = Model(options.model, url, options.model_args, options.num_concurrent)
-    if options.model_server is None:
-        return model
-    return replace(model, url=uvloop.run(_address(options, options.model_server)) + "/v1")
+    if options.model_server is not None:
+        url = uvloop.run(_address(options, options.model_server)) + "/v1"
+    return Model(options.model, url, options.model_args, options.num_concurrent)
 
 
 async def _address(options: LmEvalOptions, name: str) -> str:

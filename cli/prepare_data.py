@@ -178,10 +178,8 @@ def _unique_ids(mixture: Mixture) -> list[str]:
 
 
 MAX_EXAMPLES = 2
-"""Maximum number of examples shown for each kind of overlap."""
 _KINDS = {"row": "same row", "id": "same id", "question": "same question"}
 MAX_LISTED = 5
-"""Maximum number of problems and of duplicates that are listed."""
 
 
 def show(found: Sequence[FileReport], *, against: bool) -> None:

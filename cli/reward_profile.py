@@ -98,7 +98,11 @@ def run(arguments: Sequence[str]) -> int:
     """Report success, rewards, pass@k, coverage, failures, tokens and time of one or more runs."""
     options, _ = read_options(ProfileOptions, arguments)
     files = named_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options.names)
-    _check(options, len(files))
+    for key in ("output_jsonl_fpath", "materialized_inputs_jsonl_fpath"):
+        if len(files) > 1 and getattr(options, key) is not None:
+            raise OperatorError(
+                f"{key} can only be used with a single rollout file, found {len(files)}: profile each file separately"
+            )
     steps = _steps(options, [path for _, path in files])
     places = list(range(len(files)))
     if steps is not None:
@@ -153,15 +157,6 @@ def _report_name(options: ProfileOptions) -> str:
     return f"{options.report_name}_where_{name}"
 
 
-def _check(options: ProfileOptions, files: int) -> None:
-    if files > 1:
-        for name in ("output_jsonl_fpath", "materialized_inputs_jsonl_fpath"):
-            if getattr(options, name) is not None:
-                raise OperatorError(
-                    f"{name} can only be used with a single rollout file, found {files}: profile each file separately"
-                )
-
-
 def _steps(options: ProfileOptions, paths: Sequence[Path]) -> list[int] | None:
     """Return the step of each file; None if they are not a series. Raises OperatorError if their steps are unknown."""
     if not options.series and not options.steps:
@@ -192,12 +187,18 @@ def _all_findings(runs: Sequence[Run], options: ProfileOptions) -> list[Findings
     if not options.findings:
         return []
     is_series = options.series or bool(options.steps)
-    return [None if is_series and run is not runs[-1] else _findings(run, options) for run in runs]
+    # Failed attempts meet no condition, so a selection of rollouts has none.
+    has_attempts = options.where is None
+    return [
+        None
+        if is_series and run is not runs[-1]
+        else findings_of(run, workers=_workers(run.file, options), has_attempts=has_attempts)
+        for run in runs
+    ]
 
 
 def _load(path: Path, name: str, options: ProfileOptions, inputs: DataFile | None) -> Run:
     size = path.stat().st_size if path.is_file() else 0
-    workers = _workers(path, options)
     with _progress(name, size) as report_progress:
         return load(
             path,
@@ -205,7 +206,7 @@ def _load(path: Path, name: str, options: ProfileOptions, inputs: DataFile | Non
             pass_threshold=options.pass_threshold,
             inputs=inputs,
             materialized=options.materialized_inputs_jsonl_fpath,
-            workers=workers,
+            workers=_workers(path, options),
             progress=report_progress,
             where=options.where,
         )
@@ -230,11 +231,6 @@ def _progress(name: str, size: int) -> Iterator[ReportProgress]:
             print(f"{name}: {done / 1e6:,.0f} of {size / 1e6:,.0f} MB read", file=sys.stderr, flush=True)
 
     yield report_progress
-
-
-def _findings(run: Run, options: ProfileOptions) -> Findings | None:
-    # Failed attempts meet no condition, so a selection of rollouts has none.
-    return findings_of(run, workers=_workers(run.file, options), has_attempts=options.where is None)
 
 
 def _workers(path: Path | None, options: ProfileOptions) -> int:

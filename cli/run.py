@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -45,6 +45,10 @@ class RunOptions(Options):
     """Options of ng_run. All other overrides change the configs themselves."""
 
     SUBJECT: ClassVar[str] = "config_paths"
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "reload": "after changing a server's code, stop ng_run with Ctrl-C and start it again, then repeat the "
+        "collection's command"
+    }
 
     config_paths: tuple[str, ...]
     """YAML files that define the servers, relative to this folder, one of server_roots, or the installed package."""
@@ -90,7 +94,6 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Start the servers of the configs and keep them running."""
-    _refuse_reload(arguments)
     options, overrides = read_options(RunOptions, arguments, rest=True)
     here = Path.cwd()
     roots = search_roots(here, options.server_roots)
@@ -157,12 +160,7 @@ def _until_signalled() -> asyncio.Event:
 
 
 async def _run(
-    options: RunOptions,
-    config: RunConfig,
-    specs: list[ServerSpec],
-    token: str | None,
-    here: Path,
-    preflight: Preflight,
+    options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path, preflight: Preflight
 ) -> int:
     stopped = _until_signalled()
     raise_file_limit()
@@ -238,14 +236,6 @@ async def _launcher(options: RunOptions) -> AsyncIterator[tuple[Launcher | None,
         if launcher.on_network:
             _print_line(f"Ray cluster of {len(launcher.hosts)} hosts; requests need the run's token (in its head.json)")
         yield launcher, launcher.node_ip if launcher.on_network else None
-
-
-def _refuse_reload(arguments: Sequence[str]) -> None:
-    if any(argument.lstrip("-+").partition("=")[0] == "reload" for argument in arguments):
-        raise OperatorError(
-            "--reload is no longer an option: after changing a server's code, stop ng_run with Ctrl-C and start it "
-            "again, then repeat the collection's command"
-        )
 
 
 def _check_only(options: RunOptions) -> None:

@@ -73,9 +73,8 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve an environment to other projects' clients, over OpenEnv or ORS.
-
-    Settings of its server can be overridden as for ng_run: --grl_sokoban.resources_servers.grl_sokoban.max_steps 20
+    """Serve an environment to other projects' clients, over OpenEnv or ORS. Settings of its server can be overridden as
+    for ng_run: --grl_sokoban.resources_servers.grl_sokoban.max_steps 20
     """
     options, others = read_options(ServeOptions, arguments, rest=True)
     logging.basicConfig(level=logging.WARNING, format="ng_serve: %(message)s")
@@ -148,7 +147,3 @@ def _socket(options: ServeOptions) -> socket.socket:
         owner = owner_of_port(options.port) if options.port else ""
         where = f"{options.host}:{options.port}{owner}"
         raise RunError(f"cannot listen on {where}: {error.strerror or error}; choose another --port") from error
-
-
-if __name__ == "__main__":
-    main()

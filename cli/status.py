@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections import Counter
@@ -57,10 +58,8 @@ def run(arguments: Sequence[str]) -> int:
     options, _ = read_options(StatusOptions, arguments)
     if not options.watch:
         return uvloop.run(_show_once(options))
-    try:
+    with contextlib.suppress(KeyboardInterrupt):  # the normal end of --watch
         uvloop.run(_watch(options))
-    except KeyboardInterrupt:  # the normal end of --watch
-        return EXIT_DONE
     return EXIT_DONE
 
 
@@ -88,12 +87,10 @@ async def _watch(options: StatusOptions) -> None:
         elif screen.is_terminal:
             with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as display:
                 async for snapshot in _poll(transport, options, print_line):
-                    display.update(
-                        view(snapshot, screen) if isinstance(snapshot, RunSnapshot) else Text(snapshot), refresh=True
-                    )
+                    display.update(view(snapshot, screen), refresh=True)
         else:
             async for snapshot in _poll(transport, options, print_line):
-                screen.print(view(snapshot, screen) if isinstance(snapshot, RunSnapshot) else Text(snapshot), Text())
+                screen.print(view(snapshot, screen), Text())
     finally:
         await transport.close()
 
@@ -135,30 +132,34 @@ STALE_S = 10.0
 """A running collection that has not reported for this long is shown as silent."""
 
 
-def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
+def view(snapshot: RunSnapshot | str, console: Console) -> RenderableType:
+    if isinstance(snapshot, str):
+        return Text(snapshot)
     wide = console.width >= WIDE
     ready = sum(instance.ready for instance in snapshot.servers)
+    title = "a stack of NeMo Gym" if snapshot.stack == "nemo_gym" else f"run {snapshot.run_id}"
     parts: list[RenderableType] = [
         _servers(snapshot.servers, wide, counted=snapshot.stack == "rollyard"),
-        Text(plain_line(f"{_run_title(snapshot)}, head {snapshot.head}: {ready} of {len(snapshot.servers)} ready")),
+        Text(plain_line(f"{title}, head {snapshot.head}: {ready} of {len(snapshot.servers)} ready")),
     ]
     origins = {instance.server_name: instance.origin for instance in snapshot.servers if instance.origin}
     parts += [Text(plain_line(f"{name}: {origin}")) for name, origin in origins.items()]
-    parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _down(snapshot.servers)]
+    down = [one for one in snapshot.servers if _is_down(one) and one.phase]
+    parts += [_alarm(f"{one.server_name} does not respond: {one.phase}") for one in down]
     running = [collection for collection in snapshot.collections if _is_running(collection, snapshot.time)]
     for collection in running or snapshot.collections[:1]:
         parts += [Text(), Text("\n".join(map(plain_line, _lines(collection, snapshot.time))))]
     if snapshot.total:
         parts += [Text(), _stages(snapshot.stages)]
     if snapshot.stuck:
-        parts += [Text(), *(Text(plain_line(f"! {sentence}"), style="bold") for sentence in snapshot.stuck)]
+        parts += [Text(), *map(_alarm, snapshot.stuck)]
     if snapshot.episodes:  # last, because --watch cuts off the end in a short terminal
         parts += [Text(), _oldest(snapshot, console.width < NARROW)]
     return Group(*parts)
 
 
-def _down(instances: Iterable[ServerInstance]) -> list[str]:
-    return [f"{one.server_name} does not respond: {one.phase}" for one in instances if _is_down(one) and one.phase]
+def _alarm(sentence: str) -> Text:
+    return Text(plain_line(f"! {sentence}"), style="bold")
 
 
 def _is_down(instance: ServerInstance) -> bool:
@@ -171,10 +172,6 @@ def _state(instance: ServerInstance) -> str:
     return state if _is_down(instance) or not instance.phase else f"{state}, {instance.phase}"
 
 
-def _run_title(snapshot: RunSnapshot) -> str:
-    return "a stack of NeMo Gym" if snapshot.stack == "nemo_gym" else f"run {snapshot.run_id}"
-
-
 def _servers(instances: Iterable[ServerInstance], wide: bool, *, counted: bool) -> Table:
     """`counted`: whether the head counts requests, sessions and restarts."""
     titles = ("name", "family", "url", "ready") if wide else ("name", "port", "ready")
@@ -185,8 +182,9 @@ def _servers(instances: Iterable[ServerInstance], wide: bool, *, counted: bool) 
     )
     table = _table(titles, numbers if counted else numbers[:1], gap=2 if wide else 1)
     for instance in instances:
-        family = f"{instance.server_type}/{instance.name}"
-        address = (family, instance.url or "") if wide else (str(instance.port or ""),)
+        address = (
+            (f"{instance.server_type}/{instance.name}", instance.url or "") if wide else (str(instance.port or ""),)
+        )
         _row(
             table,
             instance.server_name,

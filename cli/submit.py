@@ -43,14 +43,7 @@ from rollyard.launchers.sagemaker.submission import (
     evaluation_names,
     training_names,
 )
-from rollyard.launchers.sagemaker.training_job import (
-    ENDED,
-    POLL_S,
-    JobDescription,
-    JobLogs,
-    TrainingJobs,
-    wait,
-)
+from rollyard.launchers.sagemaker.training_job import ENDED, POLL_S, JobDescription, JobLogs, TrainingJobs, wait
 from rollyard.records.errors import OperatorError, RollyardError
 from rollyard.records.script import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, ScriptParser, exit_status, positive
 from rollyard.records.terminal import duration, plain_line
@@ -198,13 +191,9 @@ def _existing_job(options: Namespace, settings: SageMakerSettings, log: JobLog) 
         raise OperatorError(f"{log.path} lists no jobs; pass the name of one")
     jobs = TrainingJobs(settings.access.client("sagemaker", FEATURE))
     if options.command == "stop":
-        before = jobs.stop(checked(name))
-        note = (
-            f"had already ended ({before.status})"
-            if before.status in ENDED
-            else "is stopping and uploads its remaining files"
-        )
-        print(f"{name} {note}")
+        status = jobs.stop(checked(name)).status
+        ended = f"had already ended ({status})"
+        print(f"{name} {ended if status in ENDED else 'is stopping and uploads its remaining files'}")
     else:
         _show(jobs.describe(checked(name)))
     return _wait(settings, name, options.poll_interval) if options.wait else EXIT_DONE
@@ -234,10 +223,8 @@ def _wait(settings: SageMakerSettings, name: str, poll_s: float | None) -> int:
     try:
         job = wait(jobs, logs, name, settings.max_runtime_s, _print, poll_s or POLL_S)
     except KeyboardInterrupt:
-        print(
-            f"{name} continues; follow it with: ng_submit status {name} --wait, stop it with: ng_submit stop {name}",
-            file=sys.stderr,
-        )
+        then = f"follow it with: ng_submit status {name} --wait, stop it with: ng_submit stop {name}"
+        print(f"{name} continues; {then}", file=sys.stderr)
         return EXIT_INTERRUPTED
     _show(job)
     return EXIT_DONE if job.status == "Completed" else EXIT_FAILED
@@ -300,9 +287,7 @@ def parse_arguments(words: Sequence[str]) -> Namespace | None:
 
 def _check(options: Namespace) -> None:
     if options.gpus is not None and not options.local:
-        raise OperatorError(
-            "--gpus is for --local; jobs use all GPUs of their instances, see --train-gpus and --eval-gpus"
-        )
+        raise OperatorError("--gpus is for --local; jobs use all GPUs: see --train-gpus and --eval-gpus")
     if options.local and options.push:
         raise OperatorError("--push cannot be combined with --local")
     if options.local and options.wait:
@@ -327,52 +312,24 @@ def _new_job_parser(command: str) -> ScriptParser:
     add("--image-tag", metavar="TAG", help="tag of the image in ECR; default: today, as YYYYMMDD")
     add("--build", action="store_true", help="build the image first")
     add("--push", action="store_true", help="push the image to ECR first")
-    add(
-        "--job-name",
-        metavar="NAME",
-        help="default: eval-CONFIG-TIME" if evaluation else "default: annotations-adhoc-TIME",
-    )
+    named = "eval-CONFIG-TIME" if evaluation else "annotations-adhoc-TIME"
+    add("--job-name", metavar="NAME", help=f"default: {named}")
     add("--description", default="", metavar="TEXT", help="description of the job for the job log")
     add("--wait", action="store_true", help="print the job's log until it ends; exit status 1 if it fails")
     add("--local", action="store_true", help="run on this host: with --gpus in the image, otherwise directly")
     add("--gpus", type=_gpus, metavar="0,1", help="GPUs of --local")
     add("--entrypoint", metavar="PROGRAM", help="program of the job: a .py or .sh file of the project, or a command")
-    add(
-        "--model-source",
-        metavar="SOURCE",
-        choices=("auto", "local", "s3", "hub"),
-        help="overrides the config's model.source",
-    )
-    add(
-        "--ray", choices=("auto", "always", "never"), default="auto", help="start Ray; default: auto, for several hosts"
-    )
+    add("--model-source", metavar="SOURCE", choices=("auto", "local", "s3", "hub"), help="overrides model.source")
+    add("--ray", choices=("auto", "always", "never"), default="auto", help="start Ray; auto: for several hosts")
     add("--ray-arg", action="append", default=[], metavar="ARG", help="argument of ray start; can be repeated")
     if not evaluation:
-        add(
-            "--eval-config",
-            type=Path,
-            metavar="CONFIG",
-            help="evaluate checkpoints next to the training with this config",
-        )
-        add(
-            "--train-gpus",
-            type=_gpus,
-            default="0,1,2,3,4,5",
-            metavar="0,1",
-            help="with --eval-config; default: 0,1,2,3,4,5",
-        )
-        add("--eval-gpus", type=_gpus, default="6,7", metavar="0,1", help="with --eval-config; default: 6,7")
+        add("--eval-config", type=Path, metavar="CONFIG", help="evaluate checkpoints next to the training with it")
+        for name, gpus in (("--train-gpus", "0,1,2,3,4,5"), ("--eval-gpus", "6,7")):
+            add(name, type=_gpus, default=gpus, metavar="0,1", help=f"with --eval-config; default: {gpus}")
         add("--eval-entrypoint", metavar="PROGRAM", help="program that watches the checkpoints: PROGRAM CONFIG FOLDER")
     else:
         parser.set_defaults(eval_config=None, eval_entrypoint=None, train_gpus="", eval_gpus="")
-    add(
-        "--include",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="also upload this file, although git ignores it",
-    )
+    add("--include", action="append", default=[], type=Path, metavar="FILE", help="also upload this ignored file")
     add("--dry-run", action="store_true", help="show every call and file, and change nothing")
     add("--print-iam", action="store_true", help="print the IAM policy that is required for submitting")
     _add_shared(parser)

@@ -67,7 +67,9 @@ def run(arguments: Sequence[str]) -> int:
     manifest = _manifest(output)
     run_id = _run_id(output, manifest, options.project, name)
     progress_file = ProgressFile(output, options.to, run_id)
-    tracker = TRACKERS[options.to](options.project, name, _config(manifest), run_id)
+    identity = manifest.get("identity")
+    config = {**(identity if isinstance(identity, dict) else {}), "versions": manifest.get("versions")}
+    tracker = TRACKERS[options.to](options.project, name, config if manifest else {}, run_id)
     before = max(tracker.logged, progress_file.logged)
     print(f"{output} -> {tracker.place}", flush=True)
     if before:
@@ -84,9 +86,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _track(options: TrackOptions, tracker: Tracker, progress_file: ProgressFile, before: int) -> int:
-    """Log all rollouts after the first `before`, and return the number of measured rollouts in the file.
-
-    The tracked run already has the first ones, but they are read again to compute its means.
+    """Log all rollouts after the first `before`, and return the number of measured rollouts in the file. The tracked
+    run already has the first ones, but they are read again to compute its means.
     """
     metrics, sample = RolloutMetrics(), RolloutSample(options.samples)
     logged, logged_at = before, time.monotonic()
@@ -115,9 +116,8 @@ def _track(options: TrackOptions, tracker: Tracker, progress_file: ProgressFile,
 
 
 def _run_id(output: Path, manifest: Json, project: str, name: str) -> str:
-    """Return a run id that stays the same for these rollouts and this name while the file grows.
-
-    It is derived from the collection's manifest, or from the first line of a file without one.
+    """Return a run id that stays the same for these rollouts and this name while the file grows. It is derived from the
+    collection's manifest, or from the first line of a file without one.
     """
     origin: object = [manifest.get("identity"), manifest.get("created")]
     if not manifest:
@@ -134,14 +134,3 @@ def _manifest(output: Path) -> Json:
     except (OSError, orjson.JSONDecodeError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
-
-
-def _config(manifest: Json) -> Json:
-    if not manifest:
-        return {}
-    identity = manifest.get("identity")
-    return {**(identity if isinstance(identity, dict) else {}), "versions": manifest.get("versions")}
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,6 @@ import signal
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -57,16 +56,9 @@ _NESTED = {
     for name, field in TrainConfig.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 }
-"""Key -> keys below it."""
 
 
-@dataclass(frozen=True)
-class TrainArguments:
-    config: TrainConfig
-    options: TrainOptions
-
-
-def read_arguments(arguments: Sequence[str], here: Path) -> TrainArguments:
+def read_arguments(arguments: Sequence[str], here: Path) -> tuple[TrainConfig, TrainOptions]:
     overrides, files = read_command_line(TrainOptions, arguments, rest=True)
     own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
     others = [one for one in overrides if one.top not in _OWN]
@@ -80,7 +72,7 @@ def read_arguments(arguments: Sequence[str], here: Path) -> TrainArguments:
     output_dir = here / config.output_dir.expanduser()
     config = config.model_copy(update={"overrides": (*config.overrides, *servers), "output_dir": output_dir})
     required = {"model": config.model, "output_dir": config.output_dir}
-    return TrainArguments(config, parse_settings(TrainOptions, {**required, **own}, COMMAND_LINE))
+    return config, parse_settings(TrainOptions, {**required, **own}, COMMAND_LINE)
 
 
 _TRAIN = ("train/reward", "train/correct_rate", "train/parse_err_rate", "train/avg_completion_length")
@@ -201,13 +193,12 @@ def run(arguments: Sequence[str]) -> int:
     the end. A run that was interrupted or crashed continues if the command is repeated.
     """
     here = Path.cwd()
-    given = read_arguments(arguments, here)
-    config, messages = given.config, Messages(here)
+    (config, options), messages = read_arguments(arguments, here), Messages(here)
     if not is_main_process(os.environ):
         _quiet_libraries()
         return _status(train(config, None, partial(_trainer, config), print_line=messages.print_line))
     plan = asyncio.run(check(config, os.environ, here))
-    if given.options.dry_run:
+    if options.dry_run:
         print(messages.shortened(heading(plan)))
         print("Everything is configured correctly; nothing was started (dry_run).")
         return EXIT_DONE

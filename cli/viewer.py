@@ -91,8 +91,7 @@ class ViewerOptions(Options):
     """Write no notes: the page shows those that exist."""
     tokenizer: str | None = None
     """Gives texts to tokens that are recorded as ids only: the folder of a model, a tokenizer.json, or the name of a
-    model on the Hugging Face Hub. Needs the extra `tokens`.
-    """
+    model on the Hugging Face Hub. Needs the extra `tokens`."""
     head: str | None = None
     """HOST:PORT of the head whose run the live page shows; default: the newest run started from this folder."""
     workers: int | None = Field(default=None, ge=1)
@@ -111,10 +110,9 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show rollouts in a browser: metrics, lists, conversations, boards, tokens, comparisons and the active run.
-
-    Files and folders of evaluations may be named without an option. The folder of a training run shows its curves
-    and the rollouts of each step: `ng_viewer results/my_training`.
+    """Show rollouts in a browser: metrics, lists, conversations, boards, tokens, comparisons and the active run. Files
+    and folders of evaluations may be named without an option. The folder of a training run shows its curves and the
+    rollouts of each step: `ng_viewer results/my_training`.
     """
     options, _ = read_options(ViewerOptions, arguments)
     logging.basicConfig(level=logging.WARNING, format="ng_viewer: %(message)s")

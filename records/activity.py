@@ -15,20 +15,15 @@ STAGES: tuple[Stage, ...] = ("seed", "model", "tool", "verify", "close")
 
 class RunningEpisode(Record):
     agent: str
-    """The agent's server name."""
     episode: str
-    """The episode's id, which is sent with its model calls."""
     task: int | None
     """`_ng_task_index` of the episode's row; None if absent."""
     repeat: int | None
     stage: Stage
     server: str
-    """The server that the episode is waiting for."""
     turn: int
-    """Number of model calls started."""
     age_s: float
     stage_s: float
-    """Seconds since this stage started."""
     stuck: bool = False
     """True if the episode counts towards `StageActivity.stuck`."""
 
@@ -45,7 +40,6 @@ class StageActivity(Record):
     """Number of episodes that have been in this stage for more than 30 s and more than ten times the median. If there
     is no median, the limit is five minutes."""
     slowest: RunningEpisode
-    """The episode that has been in this stage for the longest time."""
 
 
 class RunningEpisodes(Record):
@@ -66,15 +60,13 @@ class Collection(Record):
     """Absolute path of the rollout file, on the host on which the collection runs."""
     status: CollectionStatus
     failures: list[FailureRow]
-    """The collection's last 50 failed attempts, most recent last."""
     code: dict[str, str] = Field(default_factory=dict)
     """Server name -> the code digest that is recorded in new rows, for each server that the rows use."""
 
 
 RECORD_HEADER = "x-rollyard-partial-bytes"
 """Header of a `/run` request. The agent then returns the partial conversation of a failed episode, up to this size, as
-the member `partial` of its problem document. Without the header, the response is the same as that of older agents.
-"""
+the member `partial` of its problem document. Without the header, the response is the same as that of older agents."""
 EPISODE_ID_HEADER = "x-rollyard-episode"
 """Header of a `/run` request with the episode's id, under which the caller can ask for a conversation that it lost."""
 PARTIAL_MEMBER = "partial"
@@ -94,7 +86,6 @@ class Omitted(Record):
     tokens: int = 0
     """Number of model calls whose recorded tokens were removed."""
     fields: list[str] = Field(default_factory=list)
-    """Fields of the row that were removed."""
 
 
 class PartialConversation(Record):
@@ -105,19 +96,14 @@ class PartialConversation(Record):
     stage: str = ""
     """What the episode was waiting for when it failed: `seed`, `model`, `tool`, `verify`; empty if unknown."""
     server: str = ""
-    """The server that it was waiting for."""
     stage_s: float | None = None
-    """Seconds since that stage began."""
     age_s: float | None = None
-    """Seconds since the episode began."""
     turn: int = 0
-    """Number of model calls that had been started."""
     timings: list[tuple[str, float]] = Field(default_factory=list)
     """The finished stages in order, each with its duration in seconds."""
     row: Json
     """The row as far as it was known: its own fields, `responses_create_params`, and `response.output`."""
     omitted: Omitted | None = None
-    """None if it is complete."""
 
 
 class EpisodeTail(Record):
@@ -139,4 +125,3 @@ class EpisodeTail(Record):
     items: list[Json]
     """Output items from `since` on, up to a few megabytes."""
     total: int
-    """Number of output items so far."""

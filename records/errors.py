@@ -23,23 +23,17 @@ class FailureKind(StrEnum):
     BAD_TASK = "bad_task"
     """The environment rejects this row (impossible geometry, missing field). Retrying does not help."""
     BAD_REQUEST = "bad_request"
-    """The server cannot parse the request."""
     UNAUTHORIZED = "unauthorized"
-    """The run token is missing or wrong."""
     FORBIDDEN = "forbidden"
     """The run has no token, and the request comes from another user or a web page, or uses an unknown host name."""
     UNKNOWN_SERVER = "unknown_server"
-    """The run has no server with that name."""
     WRONG_RUN = "wrong_run"
     """The server at the URL belongs to a different run, or is not a Rollyard server."""
     SESSION_LOST = "session_lost"
     """The environment no longer has the session: it restarted, or the session exceeded its idle timeout."""
     UNREACHABLE = "unreachable"
-    """No connection could be established in time."""
     CONNECTION_LOST = "connection_lost"
-    """The connection broke before the response was complete."""
     TIMEOUT = "timeout"
-    """A deadline was exceeded."""
     RATE_LIMITED = "rate_limited"
     """The policy's endpoint repeatedly responded with status 429."""
     UPSTREAM_ERROR = "upstream_error"
@@ -49,13 +43,10 @@ class FailureKind(StrEnum):
     CONTEXT_OVERFLOW = "context_overflow"
     """The conversation no longer fits the model's context. After the first turn, it is a finish reason."""
     MALFORMED_ANSWER = "malformed_answer"
-    """A response is complete but cannot be parsed."""
     OVERLOADED = "overloaded"
     """The server has reached a limit, such as the maximum number of sessions."""
     SERVER_ERROR = "server_error"
-    """A server's code raised an exception."""
     CANCELLED = "cancelled"
-    """The caller disconnected or the run was stopped."""
 
 
 _STATUS = {
@@ -93,7 +84,6 @@ _TERMINAL = frozenset(
 
 
 MAX_DETAIL = 10_000
-"""Maximum length of a failure's detail, in characters."""
 
 
 class RollyardError(Exception):
@@ -101,7 +91,6 @@ class RollyardError(Exception):
 
 
 EXIT_OPERATOR = 2
-"""Exit status for an OperatorError."""
 
 
 class OperatorError(RollyardError):

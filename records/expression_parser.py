@@ -143,7 +143,6 @@ def fields_of(node: Node) -> Iterator[FieldPath]:
 
 
 MAX_LENGTH = 2000
-"""Maximum number of characters of an expression."""
 MAX_DEPTH = 100
 """Maximum nesting, far below what the evaluation of a nested expression can bear. `and`, `or` and lists do not nest,
 however long they are, but each operation of a chain such as `a + b + c` does."""
@@ -176,9 +175,8 @@ class ExpressionError(ValueError):
 
 
 def parse(text: str) -> Node:
-    """Parse an expression such as `reward < 0.5 and (tool_calls > 3 or finish_reason == "length")`.
-
-    Raises ExpressionError.
+    """Parse an expression such as `reward < 0.5 and (tool_calls > 3 or finish_reason == "length")`. Raises
+    ExpressionError.
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"the expression has {len(text):,} characters; at most {MAX_LENGTH:,} are allowed")

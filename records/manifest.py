@@ -20,7 +20,6 @@ class Adoption(Record):
     """Records that rollouts without a manifest were checked and adopted."""
 
     time: float
-    """Unix seconds."""
     rollouts: int
     new_keys: int
     """Number of rollouts whose `_ng_task_index` or `_ng_rollout_index` was missing or had to be changed."""
@@ -34,7 +33,6 @@ class Manifest(Record):
     identity: Json
     versions: Json
     created: float
-    """Creation time in Unix seconds."""
     output: str = ""
     """File name of the output; empty in older manifests, which did not record it."""
     code: list[CodeVersion] = Field(default_factory=list)
@@ -83,9 +81,8 @@ def resumed_manifest(
     accept_changed_code: bool,
     note: Callable[[str], None] = lambda text: None,
 ) -> Manifest:
-    """Return the manifest at `path` for resuming `output`. Raises OperatorError if it cannot be resumed.
-
-    `note` receives what the user should know.
+    """Return the manifest at `path` for resuming `output`. Raises OperatorError if it cannot be resumed. `note`
+    receives what the user should know.
     """
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())

@@ -23,7 +23,6 @@ from rollyard.records.rollout_keys import digest, prompt_key
 from rollyard.records.types import MAX_REWARD, TOKEN_FIELDS, Json, Record
 
 MAX_TEXT = 20_000
-"""Maximum number of characters of a note or a reason."""
 _LINE = r"^[^\x00-\x1f\x7f\u2028\u2029]*\S[^\x00-\x1f\x7f\u2028\u2029]*$"
 
 Name = Annotated[str, Field(max_length=80, pattern=_LINE)]
@@ -87,7 +86,6 @@ class Removal(NoteRecord):
 
     kind: Literal["removal"] = "removal"
     removes: str = Field(min_length=1, max_length=80)
-    """The id of the earlier record."""
 
 
 AnyRecord = TextNote | LabelAdded | LabelRemoved | Override | Removal
@@ -136,7 +134,6 @@ class RolloutNotes:
     added: dict[tuple[str, str], LabelAdded] = field(default_factory=dict)
     """By label and author: each author has labels of their own."""
     judged: dict[str, Override] = field(default_factory=dict)
-    """The last verdict of each author, by author."""
     texts: list[TextNote] = field(default_factory=list)
 
     @property
@@ -165,9 +162,8 @@ class RolloutNotes:
 
 
 def fold(records: Iterable[AnyRecord], place_of: Callable[[RolloutRef], K | None]) -> dict[K, RolloutNotes]:
-    """Return what applies to each place. Records whose rollout has no place (None) are left out.
-
-    A record that a later one removes does not count, and the earlier one that it replaced applies again.
+    """Return what applies to each place. Records whose rollout has no place (None) are left out. A record that a later
+    one removes does not count, and the earlier one that it replaced applies again.
     """
     all_records = list(records)
     removed = removed_ids(all_records)
@@ -204,8 +200,7 @@ def removed_ids(records: Iterable[AnyRecord]) -> set[str]:
 NOTE_FIELDS = ("labels", "override", "annotators", "note_texts", "labels_by", "overrides")
 """`labels`: a list of the labels of all authors. `override`: the last verdict, "correct", "wrong" or a reward.
 `annotators`: a list of the authors. `note_texts`: a list of the notes. `labels_by.ann`, `overrides.ann`: labels and
-verdict of one author. Rollouts without any have no value (null).
-"""
+verdict of one author. Rollouts without any have no value (null)."""
 
 
 def is_note_field(field: FieldPath) -> bool:
@@ -237,12 +232,11 @@ def note_columns(
 
 
 def placed(refs: Iterable[RolloutRef], rows: Iterable[tuple[int, RolloutRef]]) -> dict[RolloutRef, int]:
-    """Return the place of each rollout among `rows`, which are places with the identities of their rows.
-
-    A rollout is the row with the same task key, response key and repeat; among duplicate tasks, that with the same task
-    index. If no row has its repeat, because a file was merged or its repeats were numbered again, it is a row with the
-    same task key and response key that is not another rollout of `refs`. A rollout without such a row is left out: it
-    is no longer in the file, and a row with another response never takes its place.
+    """Return the place of each rollout among `rows`, which are places with the identities of their rows. A rollout is
+    the row with the same task key, response key and repeat; among duplicate tasks, that with the same task index. If no
+    row has its repeat, because a file was merged or its repeats were numbered again, it is a row with the same task key
+    and response key that is not another rollout of `refs`. A rollout without such a row is left out: it is no longer in
+    the file, and a row with another response never takes its place.
     """
     by_content: defaultdict[tuple[str, str], list[tuple[int, RolloutRef]]] = defaultdict(list)
     for place, row in rows:
@@ -271,8 +265,7 @@ def _content(ref: RolloutRef) -> tuple[str, str]:
 PROMPT_PREFIX = "prompt:"
 _INCIDENTAL = frozenset({"id", "call_id", "status", "annotations", "logprobs", *TOKEN_FIELDS})
 """Keys of an output item, or of a part of its content, that say nothing about what was written. Programs remove or
-renew them, as when token ids are stripped from a file.
-"""
+renew them, as when token ids are stripped from a file."""
 
 
 def ref_of(row: Mapping[str, Any], task: int | None = None, repeat: int | None = None) -> RolloutRef:
@@ -298,9 +291,8 @@ def prompt_text(key: int) -> str:
 
 
 def response_key(row: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits from the SHA-256 hash of the output: messages, reasoning, calls and results.
-
-    Ids, token ids and log-probabilities do not count, nor do rewards: a row that is scored again is the same rollout.
+    """Return 16 hexadecimal digits from the SHA-256 hash of the output: messages, reasoning, calls and results. Ids,
+    token ids and log-probabilities do not count, nor do rewards: a row that is scored again is the same rollout.
     """
     output = items(mapping(row.get("response")).get("output"))
     try:

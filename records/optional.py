@@ -14,7 +14,6 @@ from rollyard.records.errors import OperatorError
 @dataclass(frozen=True)
 class Extra:
     packages: tuple[str, ...]
-    """The import names of its packages."""
     purpose: str
 
 

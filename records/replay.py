@@ -12,7 +12,6 @@ from rollyard.records.types import Record
 
 class Cell(Record):
     symbol: str
-    """One character."""
     name: str
     """Accessible name, for screen readers."""
     looks: str
@@ -23,11 +22,9 @@ class Frame(Record):
     """The board after a move."""
 
     board: str
-    """One text line per row of the board."""
     move: str = ""
     """The move that led to this board, in the environment's notation; empty at the start."""
     reward: float | None = None
-    """Reward for this move."""
     total: float | None = None
     """Sum of the rewards up to and including this move."""
     event: int | None = None

@@ -22,9 +22,7 @@ class PrefixMismatch(TypedDict):
     position: int
     """Index of the first token id that differs."""
     expected_length: int
-    """Number of token ids in the previous turn's prompt and generation together."""
     prompt_length: int
-    """Number of token ids in this turn's prompt."""
     expected: list[int]
     """At most 8 token ids of the previous turn, starting at `position`."""
     found: list[int]
@@ -64,7 +62,6 @@ class SamplingRecord(PolicyVersion, total=False):
     ignore_eos: bool
     include_stop_str_in_output: bool
     repetition_detection: Any
-    """vLLM's `repetition_detection` object, unchanged."""
     constrained: list[str]
     """Request fields that changed the model's distribution; absent if there are none."""
     constraints: dict[str, Any]
@@ -79,15 +76,13 @@ _Break = TypedDict("_Break", {"break": NotRequired[PrefixMismatch]})  # a Python
 
 
 class TokenTrace(_Break, total=False):
-    """The origin of a turn's tokens, and how they continue those of the previous turn.
-
-    `break`: present if the prompt does not begin with the exact ids of the previous turn.
+    """The origin of a turn's tokens, and how they continue those of the previous turn. `break`: present if the prompt
+    does not begin with the exact ids of the previous turn.
     """
 
     segment: Required[int]
     """Index of the segment. It starts at 0 and increases with each break."""
     way: str
-    """The token backend that handled the turn."""
     context: str
     """Fingerprint (24 hexadecimal digits) of the tools and the conversation up to the end of this turn."""
     escaped: list[str]
@@ -115,17 +110,14 @@ class PrefixMismatchSummary(TypedDict, total=False):
     turns: Required[int]
     """Number of model calls with recorded tokens, not counting the first."""
     breaks: Required[int]
-    """Number of these calls whose prompt starts a new segment."""
     segments: Required[int]
     constrained: list[str]
-    """Constraints that applied to at least one turn."""
 
 
 class AgentRef(TypedDict, total=False):
     """The agent that runs a row's episode."""
 
     name: Required[str]
-    """Name of the agent's server."""
     type: str
     """The server's family, as in NeMo Gym's rows. The name alone identifies the agent."""
 
@@ -140,19 +132,14 @@ class ResponseItem(TokenHistory, total=False):
     """`message`, `reasoning`, `function_call`, `function_call_output`, ...; messages may omit it."""
     id: str | None
     status: str | None
-    """`completed`, `incomplete` or `in_progress`."""
     role: str
-    """Role of a message: `user`, `system`, `developer` or `assistant`."""
     content: str | list[Any] | None
     """Content of a message or a reasoning item: a string or a list of parts."""
     summary: list[Any]
-    """Summary in a reasoning item."""
     encrypted_content: str | None
     """Encrypted reasoning, from endpoints that do not reveal its text."""
     call_id: str
-    """Id that a tool call shares with its output."""
     name: str
-    """Name of the called tool."""
     arguments: str
     """Arguments of a tool call as JSON text. It may be invalid, because it is exactly what the model wrote."""
     output: str | list[Any]
@@ -177,7 +164,6 @@ class Response(TypedDict, total=False):
     id: str
     object: str
     created_at: float
-    """Creation time in Unix seconds."""
     status: str | None
     error: Any
     incomplete_details: dict[str, Any] | None
@@ -193,11 +179,9 @@ class Response(TypedDict, total=False):
     parallel_tool_calls: bool
     previous_response_id: str | None
     reasoning: dict[str, Any] | None
-    """The requested `effort` and `summary`."""
     service_tier: str | None
     temperature: float | None
     text: dict[str, Any] | None
-    """The requested output format."""
     tool_choice: str | dict[str, Any]
     tools: list[Any]
     top_logprobs: int | None
@@ -212,7 +196,6 @@ class CreateParams(TypedDict, total=False):
     input: Required[str | list[ResponseItem]]
     instructions: str | None
     tools: list[Any] | None
-    """Tools in the Responses format: `type`, `name`, `description`, `parameters`."""
     metadata: dict[str, Any] | None
     """`extra_body` contains a JSON object as text, with engine-specific fields such as a seed."""
     temperature: float | None
@@ -227,7 +210,6 @@ class _RolloutIndex(TypedDict, total=False):
     _ng_task_index: int
     """Zero-based index of the input row, not counting blank lines."""
     _ng_rollout_index: int
-    """Zero-based index of this repeat of the task."""
 
 
 class DatasetRow(TypedDict):
@@ -237,7 +219,6 @@ class DatasetRow(TypedDict):
     """May be absent if the environment adds the input."""
     agent_ref: NotRequired[AgentRef | None]
     dataset_name: NotRequired[str]
-    """Name of the mixture's dataset to which the row belongs."""
 
 
 class EpisodeTimings(TypedDict, total=False):
@@ -259,13 +240,9 @@ class TurnSteps(TypedDict, total=False):
     step_rewards: list[float]
     """The reward for each of the model's turns, 0 for a turn without an action."""
     total_reward: float
-    """The sum of `step_rewards`."""
     terminated: bool
-    """Whether the environment reached a terminal state."""
     info: dict[str, Any]
-    """The info dictionary of the last step."""
     reset_info: dict[str, Any]
-    """The info dictionary of `/reset`."""
     final_observation: str | list[dict[str, Any]]
     """The environment's last observation, which the model never sees."""
 
@@ -293,9 +270,8 @@ class RolloutKeys(_RolloutIndex, total=False):
 
 
 class RolloutRow(RolloutKeys, total=False):
-    """A measured rollout in `output_jsonl_fpath`: the keys of the dataset row, the episode and the verdict.
-
-    Only `reward` is guaranteed: other stacks may omit the rest.
+    """A measured rollout in `output_jsonl_fpath`: the keys of the dataset row, the episode and the verdict. Only
+    `reward` is guaranteed: other stacks may omit the rest.
     """
 
     reward: Required[float]
@@ -304,7 +280,6 @@ class RolloutRow(RolloutKeys, total=False):
     response: Response
     dataset_name: str
     success: bool
-    """Whether the task was solved; present if the environment reports it."""
     extracted_answer: Any
     """The answer found in the response, None if there is none; present if the environment compares answers."""
     reward_components: dict[str, float]
@@ -317,7 +292,6 @@ class RolloutRow(RolloutKeys, total=False):
     finish_reason: FinishReason | str
     """Why the episode ended; absent in rows of NeMo Gym's agents."""
     truncated: bool
-    """True if a limit ended the episode, rather than the model or the environment."""
     timings: EpisodeTimings
     token_trail: PrefixMismatchSummary
     mask_sample: bool

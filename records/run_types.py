@@ -19,7 +19,6 @@ class AccessRules(Record):
     """Who may call the servers of a run that has no token, in addition to root and the user who started it."""
 
     other_users: bool = False
-    """Whether any user of the host may call them."""
     hosts: tuple[str, ...] = ()
     """Additional host names to accept in requests, such as that of a proxy."""
 
@@ -45,7 +44,6 @@ class Launch(Record):
     family: str
     implementation: str
     folder: str
-    """Absolute path of the server's folder."""
     settings: Json
     keys: Keys
     head_url: str
@@ -54,7 +52,6 @@ class Launch(Record):
     advertise: str | None = None
     """Host name under which other hosts reach this host, if it differs from the bound address."""
     log_folder: str | None = None
-    """The run's log folder. On other hosts, it might not exist."""
     check_only: bool = False
     """If true, only create the server, check for problems that would prevent it from starting, and exit."""
 
@@ -63,7 +60,6 @@ class ServerCode(Record):
     """The code that a server process has loaded, computed in `services/config/server_code.py`."""
 
     digest: str
-    """Digest of `files`."""
     files: dict[str, str]
     """Each file in the server's own folder, such as `agents/mine/app.py` -> short digest of its content."""
     packages: dict[str, str] = Field(default_factory=dict)
@@ -98,7 +94,6 @@ class CodeVersion(Record):
     servers: dict[str, ServerCode]
     """Server name -> its code; a server that does not report its code is absent."""
     since: float
-    """Time at which the collection first used this version, in Unix seconds."""
 
     @classmethod
     def of(cls, servers: Mapping[str, ServerCode], since: float) -> Self:
@@ -127,7 +122,6 @@ class Registration(Record):
     pid: int
     ready: bool = False
     phase: str = ""
-    """What the server is doing while it starts."""
     code: ServerCode | None = None
     """None if the process does not report its code."""
 
@@ -147,9 +141,7 @@ class ServerInstance(Record):
     """One running instance, in the format of NeMo Gym's `/server_instances` with additional counters."""
 
     process_name: str
-    """Unique name of the instance."""
     server_type: str
-    """The server's family, such as `agents`."""
     name: str
     """The implementation, as in NeMo Gym's listing. Other servers refer to this one by `server_name`."""
     server_name: str
@@ -164,12 +156,10 @@ class ServerInstance(Record):
     """`success` means ready, as in NeMo Gym. `connection_error`: a server that runs elsewhere, or one of a NeMo Gym
     stack, does not respond."""
     start_time: float
-    """Start time in Unix seconds."""
     uptime_seconds: float
     ready: bool
     requests: int
     requests_per_s: float = 0.0
-    """Mean request rate over the last ten seconds."""
     in_flight: int
     sessions: int
     restarts: int
@@ -190,7 +180,6 @@ class Directory(Record):
     instances: list[str] = Field(default_factory=list)
     """Names of all registered instances, whatever their state. A name is removed when the process exits."""
     families: dict[str, str]
-    """Server name -> family."""
     start_timeouts_s: dict[str, float] = Field(default_factory=dict)
     """Server name -> its start timeout, if set. Callers wait that long for the server to become ready."""
     settings: Json
@@ -219,7 +208,6 @@ class HeadFile(Record):
     host: str = ""
     """Name of the host that `pid` is on; empty in the files of older versions."""
     folder: str = ""
-    """Absolute path of the working directory in which the run was started."""
     token: str | None = Field(default=None, repr=False)
     private: bool = False
     """Another command, such as ng_eval, started the run for itself."""

@@ -15,7 +15,6 @@ import orjson
 
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 _MAX_DOUBLE_DIGITS = 767
-"""Maximum number of significant digits of a double's exact value."""
 _SPACES = b" \t\r\n"
 _SHAPES = bytes(
     ord("0") if chr(byte) in "0123456789." else ord("e") if chr(byte) in "eE" else byte if byte == ord("-") else 0
@@ -28,7 +27,6 @@ _LONG_NUMBER = 16
 
 
 MAX_DEPTH = 230
-"""Maximum nesting of lists and objects in a row."""
 TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels, the maximum that can be written"
 
 
@@ -58,7 +56,6 @@ class ExactParser:
 
 def check_exact(text: bytes, written: bytes) -> None:
     """Check that parsing `text` with orjson lost no information. `written` is the parsed value, serialized by orjson.
-
     Raises ValueError if a number lost digits or a key is duplicated; the message contains the number or key.
     """
     # Most documents differ from orjson's output only in white space, which means that nothing was lost.

@@ -27,7 +27,6 @@ class ModelCall:
     entries: list[Json]
     """The elements of `logprobs`, one per token, with `top_logprobs` if the request asked for them."""
     trace: Any
-    """`token_trace` of the item."""
 
     @property
     def count(self) -> int:
@@ -69,10 +68,8 @@ def model_call(item: Json) -> ModelCall | None:
 
 
 def log_probs_of(item: Json) -> list[float]:
-    """Return the log-probabilities of the tokens of the model call that ends with this item.
-
-    If one of them is invalid, or their number is not that of the token ids, return an empty list, because a gap would
-    shift the others.
+    """Return the log-probabilities of the tokens of the model call that ends with this item. If one of them is invalid,
+    or their number is not that of the token ids, return an empty list, because a gap would shift the others.
     """
     ids = ids_of(item.get("generation_token_ids"))
     if ids is None and "generation_log_probs" not in item:
@@ -101,10 +98,9 @@ def alternatives_of(entry: Json) -> list[tuple[str, float]]:
 
 
 def least_entropy(entry: Json) -> float | None:
-    """Return a lower bound of the entropy of the distribution at a position, in nats; None without alternatives.
-
-    The probability that the recorded tokens leave counts as that of a single further token, which has less entropy than
-    any other distribution of it.
+    """Return a lower bound of the entropy of the distribution at a position, in nats; None without alternatives. The
+    probability that the recorded tokens leave counts as that of a single further token, which has less entropy than any
+    other distribution of it.
     """
     known = dict(alternatives_of(entry))
     if not known:
@@ -162,7 +158,6 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "policy_versions": policy_versions,
 }
 DERIVED = tuple(_READERS)
-"""Names of the derived fields."""
 
 
 def reader_of(field: FieldPath) -> Callable[[Any], Any]:

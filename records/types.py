@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_field, model_validator
 
 Json = dict[str, Any]
-"""A JSON object as orjson parses it."""
 
 
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "token_trace")
@@ -52,13 +51,9 @@ class Problem(BaseModel):
     """`urn:rollyard:<failure kind>`."""
     title: str = ""
     status: int
-    """HTTP status of this response."""
     detail: str = ""
-    """One human-readable sentence."""
     instance: str = ""
-    """The request path that failed."""
     server: str = ""
-    """Name of the server where the failure originated."""
     upstream_status: int | None = None
     """Status of the external endpoint behind that server, if there is one."""
     code: str | int | None = None
@@ -87,20 +82,17 @@ class FinishReason(StrEnum):
     """Why an episode ended."""
 
     DONE = "done"
-    """The environment ended the episode."""
     ANSWERED = "answered"
     """The model called no tool."""
     TRUNCATED = "truncated"
     """The environment truncated the episode (Gymnasium's `truncated`)."""
     MAX_STEPS = "max_steps"
-    """The episode reached the agent's own limit on tool calls or turns."""
     LENGTH = "length"
     """The token limit truncated the model's output. Tool calls in it are not run."""
     CONTENT_FILTER = "content_filter"
     """The endpoint withheld the model's output."""
 
     CONTEXT_OVERFLOW = "context_overflow"
-    """The conversation no longer fits the model's context."""
     UNREADABLE_CALL = "unreadable_call"
     """The model started a tool call that the engine's tool parser could not parse."""
 
@@ -120,19 +112,10 @@ _TRUNCATING = (
 
 
 MAX_REWARD = 1e60
-"""Maximum magnitude of a reward. Squares and sums of larger rewards would not be finite."""
 
 
 RECORDED_KEYS = frozenset(
-    {
-        "responses_create_params",
-        "response",
-        "finish_reason",
-        "truncated",
-        "timings",
-        "token_trail",
-        "agent_ref",
-    }
+    {"responses_create_params", "response", "finish_reason", "truncated", "timings", "token_trail", "agent_ref"}
 )
 """Keys of a rollout row that the agent and the collector write, in addition to all keys that begin with `_ng_`."""
 
@@ -179,7 +162,6 @@ class FailureRow(Record):
     agent_ref: Json
     failure_kind: str
     server: str
-    """Name of the server where the failure originated."""
     status: int
     upstream_status: int | None
     detail: str
@@ -189,7 +171,6 @@ class FailureRow(Record):
     abandoned: bool = False
     """True if the command gave up the rollout after this attempt: the failure is terminal, or no attempts are left."""
     time: float
-    """Time of the failure in Unix seconds."""
     duration_s: float
 
 
@@ -201,16 +182,12 @@ class DatasetStatus(Record):
     """One dataset of a mixture in `X_status.json`."""
 
     measured: int
-    """Number of measured rollouts on disk: those with a reward."""
     tasks: int
-    """Number of tasks with at least one measured rollout."""
     successes: int | None
     """Number of solved rollouts; None if the environment does not report success."""
     success_stderr: float | None
-    """Standard error of the success rate, clustered by task."""
     mean_reward: float
     reward_stderr: float | None
-    """Standard error of the mean reward, clustered by task."""
 
 
 class CollectionStatus(Record):
@@ -218,21 +195,15 @@ class CollectionStatus(Record):
 
     state: State
     expected: int
-    """Number of expected rollouts: rows x repeats."""
     measured: int
-    """Number of measured rollouts on disk: those with a reward."""
     tasks: int = 0
-    """Number of tasks with at least one measured rollout."""
     failed: int
-    """Number of permanently failed rollouts in this collection."""
     failed_attempts: int
     in_flight: int
     oldest_s: float = 0.0
-    """Age of the oldest rollout in flight, in seconds."""
     successes: int | None
     """Number of solved rollouts; None unless every dataset reports success."""
     success_stderr: float | None = None
-    """Standard error of the success rate, clustered by task."""
     token_turns: int = 0
     """Number of turns with recorded tokens, not counting the first turn of each episode."""
     token_breaks: int = 0
@@ -242,11 +213,9 @@ class CollectionStatus(Record):
     reward_stderr: float | None
     """Standard error of the mean reward, clustered by task, because repeats of one task are correlated."""
     datasets: dict[str, DatasetStatus] = Field(default_factory=dict)
-    """The status of each dataset in a mixture, by `dataset_name`; empty unless there are several."""
     rollouts_per_s: float
     eta_s: float | None
     failures: dict[str, int]
-    """Failure kind -> number of failed attempts."""
     started: float = 0.0
     """Time in Unix seconds from which this command collects. What an earlier command abandoned is tried again."""
     updated: float

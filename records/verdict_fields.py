@@ -15,10 +15,8 @@ from rollyard.records.types import Json, Record
 
 VERDICT_FIELDS = "_ng_verdict_fields"
 MAX_FIELDS = 32
-"""Maximum number of fields that are read from a row, which is untrusted."""
 Role = Literal["expected", "extracted", "outcome", "reason", "tests", "component", "limit"]
 ROLES: tuple[Role, ...] = get_args(Role)
-"""All roles, in the order in which the viewer shows them."""
 
 
 class VerdictField(Record):

@@ -1,5 +1,3 @@
-"""What every test may rely on, however and by whom pytest was started."""
-
 from __future__ import annotations
 
 import contextlib

@@ -40,8 +40,6 @@ NAMES_NO_DEPENDENCY = ("Makefile", "README.md")
 
 @dataclass(frozen=True)
 class Suite:
-    """A target of the Makefile."""
-
     name: str
     tests: tuple[str, ...]
     """Folders and files, relative to the root."""
@@ -57,7 +55,6 @@ class Tree:
 
     @cached_property
     def modules(self) -> dict[str, str]:
-        """Paths relative to the root."""
         return {name: str(path) for name, path in modules(self.root).items()}
 
     @cached_property
@@ -81,10 +78,8 @@ class Tree:
 
     def words(self, text: str) -> set[str]:
         """What a text names: its words, and those of the pages that are among them."""
-        found = set(re.findall(r"[\w.-]*\w", text))
-        return found.union(
-            *(re.findall(r"[\w.-]*\w", self.pages[name].read_text()) for name in found & self.pages.keys())
-        )
+        found = set(WORD.findall(text))
+        return found.union(*(WORD.findall(self.pages[name].read_text()) for name in found & self.pages.keys()))
 
     def direct(self, module: str) -> set[str]:
         """Modules that a module imports anywhere in its code; for a test, also those of processes that it starts."""
@@ -109,7 +104,6 @@ class Tree:
         return self._known[module]
 
     def reached(self, suite: Suite) -> set[str]:
-        """The modules on which a suite depends."""
         own = {name for name, path in self.modules.items() if path.startswith(suite.tests)}
         pending = [*own, *(name for name in self.modules if name.endswith("conftest") and is_above(name, own))]
         pending += filter(RECORDS.fullmatch, self.modules)
@@ -204,7 +198,6 @@ def reasons(tree: Tree, known: list[Suite], changed: list[str]) -> dict[str, str
 
 
 def plan() -> tuple[str, dict[str, str | None]]:
-    """Return a headline and the reasons."""
     known = suites()
     if os.environ.get("FULL"):
         return "FULL is set", {suite.name: "FULL" for suite in known}

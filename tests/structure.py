@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import gc
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,6 @@ from typing import NamedTuple
 from tests.modules import PACKAGES, PLUGINS, ROOT, imported
 from tests.modules import modules as modules_of_checkout
 from tests.rollout_trace import trace
-from tests.support.jsonl_parsers import parses_jsonl
 
 SOURCE = ROOT / "src"
 JSONL_PARSERS = 1
@@ -67,6 +67,30 @@ A jump is a call from a function in one file into one in another, while a room i
 counts them in another way, 388 with a target of 150: the target here is the same share."""
 
 
+LINES = {"line", "raw"}
+PARSERS = {"loads", "_loads", "parse", "parsed", "lenient", "strict", "model_validate_json", "validate_json"}
+LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+_WORDS = [re.compile(rf"\b(?:{'|'.join(names)})\b") for names in (LINES, PARSERS)]
+
+
+def parses_jsonl(text: str, tree: ast.AST) -> bool:
+    if not all(words.search(text) for words in _WORDS):
+        return False  # quickly
+    loops = (loop for loop in ast.walk(tree) if isinstance(loop, LOOPS))
+    calls = (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call) and node.args)
+    return any(_called(call) in PARSERS and any(_names(each) & LINES for each in call.args) for call in calls)
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
 @cache
 def modules() -> dict[str, Path]:
     """Every module of the package by its dotted name, reached through the links in src/rollyard."""
@@ -88,7 +112,6 @@ class Source(NamedTuple):
 
 @cache
 def sources() -> dict[str, Source]:
-    """Every module of the package by its dotted name."""
     return dict(zip(modules(), read_sources(modules().values()), strict=True))
 
 
@@ -108,7 +131,6 @@ def _read_source(text: str) -> Source:
 
 @cache
 def imports_of(name: str) -> frozenset[str]:
-    """Modules of the package that a module imports anywhere."""
     return frozenset(found for found in sources()[name].imports if found in modules() and "." in found)
 
 
@@ -134,7 +156,6 @@ def forbidden_imports() -> list[str]:
 
 
 def part_of(name: str) -> str:
-    """The part of a module."""
     return PART_OF_FOLDER.get(f"{name}.".split(".")[1], "api")
 
 
@@ -230,7 +251,6 @@ def modules_parsing_jsonl() -> list[str]:
 
 
 def broken_bounds() -> list[str]:
-    """Return a sentence for each rule that is broken."""
     broken = forbidden_imports()
     broken += [f"circle of folders: {', '.join(circle)}" for circle in folder_circles()]
     if circle := import_circle():

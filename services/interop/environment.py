@@ -41,16 +41,12 @@ class ServedEnvironment:
 
     client: ServerClient
     server: str
-    """Name of the resources server in its run."""
     name: str
-    """Name under which clients see it."""
     turn_based: bool
     """Whether an action is a message of the model (`/reset`, `/step`) instead of a tool call."""
     tasks: TaskList
     tools: list[Json] = field(default_factory=list)
-    """The environment's tools as Responses function tools."""
     timeout_s: float = 600.0
-    """Deadline of each call to the environment."""
 
     @property
     def description(self) -> str:
@@ -102,10 +98,9 @@ async def _listed(client: ServerClient, server: str, path: str) -> list[Json]:
 async def open_environment(
     client: ServerClient, server: str | None, name: str | None, tasks: TaskList | None, timeout_s: float
 ) -> ServedEnvironment:
-    """Return the environment. `server`: its name in the run, optional if the run has only one environment.
-
-    Without `tasks`, they are the environment's example rows. Raises OperatorError if the server is unknown, and
-    RunError if it does not answer.
+    """Return the environment. `server`: its name in the run, optional if the run has only one environment. Without
+    `tasks`, they are the environment's example rows. Raises OperatorError if the server is unknown, and RunError if it
+    does not answer.
     """
     families = (await client.book.current()).families
     known = [each for each, family in families.items() if family == "resources_servers"]
@@ -125,9 +120,8 @@ async def open_environment(
 
 
 async def _is_turn_based(turns: ServedEnvironment) -> bool:
-    """Return whether the environment plays with `/reset` and `/step`, tried with its first task.
-
-    Only an environment without tools needs this test: one that has tools is played with them.
+    """Return whether the environment plays with `/reset` and `/step`, tried with its first task. Only an environment
+    without tools needs this test: one that has tools is played with them.
     """
     if turns.tools or not turns.tasks:
         return False
@@ -175,9 +169,8 @@ class TaskList:
         return self.rows[index]
 
     def choose(self, asked: Json) -> Json:
-        """Return the row for a reset: `row` itself, else number `index`, else `seed` modulo the number of rows.
-
-        Without any of them, the row is random. Raises UnknownTask.
+        """Return the row for a reset: `row` itself, else number `index`, else `seed` modulo the number of rows. Without
+        any of them, the row is random. Raises UnknownTask.
         """
         if (row := asked.get("row")) is not None:
             if not isinstance(row, dict):
@@ -210,7 +203,6 @@ class TaskList:
 @dataclass(frozen=True)
 class EpisodeOutcome:
     text: str
-    """What the model reads next."""
     value: Any = None
     """The tool's result as JSON; None if it is not JSON."""
     problem: str = ""

@@ -125,7 +125,6 @@ def _task(split: str, index: object) -> Json:
 
 
 MAX_BODY = 16 * 1024 * 1024
-"""Maximum size of a request body or WebSocket message, in bytes."""
 
 
 class InvalidBody(ValueError):

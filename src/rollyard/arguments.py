@@ -21,42 +21,58 @@ from rollyard.services.server.settings import REDACTED, is_secret
 Rule = tuple[Callable[[Any], bool], str]
 """A function that returns whether a value is valid, and a description of valid values."""
 
-PATH: Rule = (lambda value: isinstance(value, str | os.PathLike), "a path")
-PATHS: Rule = (
-    lambda value: isinstance(value, Sequence) and not isinstance(value, str) and all(map(PATH[0], value)),
-    "a list of paths",
-)
-TEXT: Rule = (lambda value: isinstance(value, str), "a string")
-TEXTS: Rule = (lambda value: all(isinstance(text, str) for text in value), "strings")
-FLAG: Rule = (lambda value: isinstance(value, bool), "True or False")
-PORT: Rule = (lambda value: _is_integer(value) and 0 <= value <= 65535, "a port from 0 to 65535")
-COUNT: Rule = (lambda value: _is_integer(value) and value >= 1, "an integer of at least 1")
-SECONDS: Rule = (lambda value: _is_number(value) and value > 0, "more than 0 seconds")
-SHARE: Rule = (lambda value: _is_number(value) and 0 <= value <= 1, "a share from 0 to 1")
-FUNCTION: Rule = (callable, "a function")
-SYNC_FUNCTION: Rule = (
-    lambda value: callable(value) and not inspect.iscoroutinefunction(value),
-    "a function that is not async",
-)
-JSON_MAPPING: Rule = (lambda value: isinstance(value, Mapping) and _is_json(dict(value)), "a mapping of JSON values")
-STACK: Rule = (lambda value: isinstance(value, RunningStack), "a stack from rollyard.stack or rollyard.connect")
-CONFIG: Rule = (
-    lambda value: _is_config(value) or (isinstance(value, Sequence) and all(map(_is_config, value))),
-    "a YAML file, a mapping, or a list of these",
-)
-ROWS: Rule = (
-    lambda value: PATH[0](value) or (_is_iterable(value) and not isinstance(value, bytes | Mapping)),
-    "a file, or rows",
-)
+_PATH: Rule = (lambda value: isinstance(value, str | os.PathLike), "a path")
+_TEXT: Rule = (lambda value: isinstance(value, str), "a string")
+_FLAG: Rule = (lambda value: isinstance(value, bool), "True or False")
+_COUNT: Rule = (lambda value: _is_integer(value) and value >= 1, "an integer of at least 1")
+_SECONDS: Rule = (lambda value: _is_number(value) and value > 0, "more than 0 seconds")
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(("folder", "out", "path"), _PATH),
+    **dict.fromkeys(("agent_name", "author", "head", "shard", "token", "where"), _TEXT),
+    **dict.fromkeys(("accept_changed_code", "colocate", "num_repeats_add_seed", "overwrite", "resume"), _FLAG),
+    **dict.fromkeys(("limit", "max_attempts", "num_repeats", "num_samples_in_parallel"), _COUNT),
+    **dict.fromkeys(("ready_timeout_s", "rollout_timeout_s"), _SECONDS),
+    "config": (
+        lambda value: _is_config(value) or (isinstance(value, Sequence) and all(map(_is_config, value))),
+        "a YAML file, a mapping, or a list of these",
+    ),
+    "head_port": (lambda value: _is_integer(value) and 0 <= value <= 65535, "a port from 0 to 65535"),
+    "max_failure_rate": (lambda value: _is_number(value) and 0 <= value <= 1, "a share from 0 to 1"),
+    "on_rollout": (
+        lambda value: callable(value) and not inspect.iscoroutinefunction(value),
+        "a function that is not async",
+    ),
+    "overrides": (lambda value: all(isinstance(text, str) for text in value), "strings"),
+    "print_line": (callable, "a function"),
+    "responses_create_params": (
+        lambda value: isinstance(value, Mapping) and _is_json(dict(value)),
+        "a mapping of JSON values",
+    ),
+    "rows": (
+        lambda value: _PATH[0](value) or (_is_iterable(value) and not isinstance(value, bytes | Mapping)),
+        "a file, or rows",
+    ),
+    "server_roots": (
+        lambda value: isinstance(value, Sequence) and not isinstance(value, str) and all(map(_PATH[0], value)),
+        "a list of paths",
+    ),
+    "stack": (lambda value: isinstance(value, RunningStack), "a stack from rollyard.stack or rollyard.connect"),
+}
+_OPTIONAL = {
+    *("agent_name", "author", "folder", "head", "limit", "on_rollout", "responses_create_params", "shard", "token"),
+    "where",
+}
+"""Arguments that may be None."""
 
 
-def check(name: str, value: Any, rule: Rule, *, optional: bool = False) -> None:
-    """Raise OperatorError if the value is invalid. The message has the argument's name and what was expected."""
-    is_valid, expected = rule
-    if not (is_valid(value) or (optional and value is None)):
-        found = REDACTED if is_secret(name) else f"{value!r:.100}"
-        shown = found if isinstance(value, int | float | str | None) else f"{found} ({type(value).__name__})"
-        raise OperatorError(f"{name} is {shown}; expected {expected}")
+def check_arguments(values: Mapping[str, Any]) -> None:
+    """Raise OperatorError for the first invalid argument. The message has its name and what was expected."""
+    for name, value in values.items():
+        is_valid, expected = _RULES[name]
+        if not (is_valid(value) or (value is None and name in _OPTIONAL)):
+            found = REDACTED if is_secret(name) else f"{value!r:.100}"
+            shown = found if isinstance(value, int | float | str | None) else f"{found} ({type(value).__name__})"
+            raise OperatorError(f"{name} is {shown}; expected {expected}")
 
 
 _IN_PYTHON = {
@@ -70,16 +86,7 @@ _FLAGS = ("overwrite", "accept_changed_code", "colocate", "allow_other_users", "
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?: (\.\.\.|\[[^\]\n]*\]|[\w./:{}-]*[\w}]))?")
 _VALUED = (
     *("agent_name", "token", "shard", "limit", "num_repeats", "num_samples_in_parallel", "head", "server_roots"),
-    *(
-        "rows",
-        "out",
-        "config",
-        "ready_timeout_s",
-        "head_port",
-        "max_attempts",
-        "rollout_timeout_s",
-        "max_failure_rate",
-    ),
+    *("rows", "out", "config", "ready_timeout_s", "head_port", "max_attempts", "rollout_timeout_s", "max_failure_rate"),
 )
 
 

@@ -21,25 +21,20 @@ class CollectionSummary:
     expected: int
     """Total number of rollouts: rows times repeats."""
     measured: int
-    """Rollouts in the file."""
     collected: int
-    """Rollouts that this call added to the file."""
     failed: int
     """Rollouts that failed permanently. They have no reward and are not in the file."""
     failed_attempts: int
     """Failed attempts of this call, including those of rollouts that succeeded later."""
     failures: Mapping[str, int]
-    """Kind of failure -> number of failed attempts."""
     mean_reward: float | None
     """None if no rollout was measured, or if the datasets of a mixture have different reward scales."""
     reward_stderr: float | None
-    """Standard error of the mean, clustered by task."""
     success_rate: float | None
     """None unless every environment reports success."""
     stopped_because: str
     """Why the collection was stopped; empty unless the state is `stopped`."""
     output: Path
-    """The rollout file."""
     failures_file: Path
     """The file with the failed attempts, one per line. It may not exist if no attempt has failed."""
 

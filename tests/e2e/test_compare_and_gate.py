@@ -4,10 +4,9 @@ own labels (shared/data/gsm8k). The figures are checked against statsmodels.
 
 from __future__ import annotations
 
-import functools
 import gzip
 import re
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +17,13 @@ from statsmodels.stats.contingency_tables import mcnemar
 from rollyard.cli.gate import read_rules
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
-from tests.support.commands import Finished, in_this_process
+from tests.support.commands import Command
 from tests.support.rollout_files import grid, write, write_manifest
 from tests.support.stacks import SHARED
 
 RECORDED = SHARED / "data" / "gsm8k" / "example_model_solutions.jsonl.gz"
-SMALL, SMALL_VERIFIED, LARGE, LARGE_VERIFIED = MODELS = (
-    "6b_finetuning",
-    "6b_verification",
-    "175b_finetuning",
-    "175b_verification",
-)
-Command = Callable[..., Finished]
+MODELS = [f"{size}_{method}" for size in ("6b", "175b") for method in ("finetuning", "verification")]
+SMALL, SMALL_VERIFIED, LARGE, LARGE_VERIFIED = MODELS
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +61,9 @@ def rollout(task: int, question: str, answer: Json) -> Json:
 
 
 @pytest.fixture
-def run(recorded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def run(recorded: Path, monkeypatch: pytest.MonkeyPatch, ng: Command) -> Command:
     monkeypatch.chdir(recorded)
-    return functools.partial(in_this_process, capsys=capsys)
+    return ng
 
 
 def test_is_the_difference_noise_and_how_large_is_it(run: Command, problems: list[Json]) -> None:
@@ -103,45 +97,31 @@ def test_the_report_is_written_for_people(run: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("baseline", "candidate", "options", "verdict", "status"),
+    ("runs", "options", "ending"),
     [
-        (SMALL, SMALL_VERIFIED, [], "GO", 0),
-        (SMALL_VERIFIED, LARGE, [], "NO-GO", 1),
-        (LARGE, SMALL_VERIFIED, ["+min_gain=0.03"], "INCONCLUSIVE", 3),
-        (LARGE, LARGE, ["+max_drop=0.001"], "INCONCLUSIVE", 3),
-        (SMALL, LARGE, ["+metric=output_tokens", "+max_drop=5"], "GO", 0),
+        ((SMALL, SMALL_VERIFIED), [], ("GO", 0)),
+        ((SMALL_VERIFIED, LARGE), [], ("NO-GO", 1)),
+        ((LARGE, SMALL_VERIFIED), ["+min_gain=0.03"], ("INCONCLUSIVE", 3)),
+        ((LARGE, LARGE), ["+max_drop=0.001"], ("INCONCLUSIVE", 3)),
+        ((SMALL, LARGE), ["+metric=output_tokens", "+max_drop=5"], ("GO", 0)),
     ],
 )
 def test_may_the_candidate_replace_the_baseline(
-    run: Command,
-    recorded: Path,
-    tmp_path: Path,
-    baseline: str,
-    candidate: str,
-    options: list[str],
-    verdict: str,
-    status: int,
+    run: Command, recorded: Path, tmp_path: Path, runs: tuple[str, str], options: list[str], ending: tuple[str, int]
 ) -> None:
-    file = tmp_path / "gate.json"
-    second = recorded / candidate / "rollouts.jsonl"
+    (baseline, candidate), (verdict, status) = runs, ending
     if baseline == candidate:  # the same rollouts under another name
-        second = tmp_path / "copy.jsonl"
-        second.write_bytes((recorded / candidate / "rollouts.jsonl").read_bytes())
-        second.with_name("copy_manifest.json").write_bytes(
-            (recorded / candidate / "rollouts_manifest.json").read_bytes()
-        )
-    done = run("ng_gate", baseline, str(second), *options, f"+output_json_fpath={file}")
+        candidate = str(shutil.copytree(recorded / candidate, tmp_path / "copy"))
+    done = run("ng_gate", baseline, candidate, *options, f"+output_json_fpath={tmp_path / 'gate.json'}")
     assert done.status == status, done.out + done.err
     assert done.out.startswith(f"{verdict}: ")
-    assert orjson.loads(file.read_bytes())["decision"] == verdict
+    assert orjson.loads((tmp_path / "gate.json").read_bytes())["decision"] == verdict
 
 
 def test_rules_in_a_file_must_all_be_met(run: Command, tmp_path: Path) -> None:
     rules = tmp_path / "rules of gate.yaml"
-    rules.write_text(
-        "rules:\n  - {metric: solve_rate, min_gain: 0.05}\n  - {metric: cons@1, max_drop: 0.01}\n"
-        "  - {metric: output_tokens, max_drop: 0}\n"
-    )
+    limits = ("solve_rate, min_gain: 0.05", "cons@1, max_drop: 0.01", "output_tokens, max_drop: 0")
+    rules.write_text(f"rules: [{', '.join(f'{{metric: {limit}}}' for limit in limits)}]")
     done = run("ng_gate", SMALL, LARGE_VERIFIED, f"+rules='{rules}'", "+json=true")
     assert done.status == 1
     assert [one["decision"] for one in orjson.loads(done.out)["rules"]] == ["GO", "GO", "NO-GO"]
@@ -160,33 +140,6 @@ def test_a_run_with_missing_rollouts_gets_no_verdict(run: Command, recorded: Pat
     assert "9 of the candidate" in accepted.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["a.jsonl"], "1 rollout files"),
-        (["a.jsonl", "none.jsonl"], "'none.jsonl'"),
-        (["a.jsonl", "torn.jsonl"], "line 1"),
-        (["a.jsonl", "b.jsonl", "+metric=reward"], "reward"),
-        (["a.jsonl", "b.jsonl", "+max_dorp=0.1"], "'max_drop'"),
-        (["a.jsonl", "b.jsonl", "+output_json_fpath=a.jsonl"], "a.jsonl"),
-    ],
-)
-def test_without_an_answer_the_status_is_2(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    named: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in "ab":
-        write(tmp_path / f"{name}.jsonl", grid([1, 0], 1))
-    (tmp_path / "torn.jsonl").write_text("{]\n")
-    done = in_this_process("ng_gate", *arguments, capsys=capsys)
-    assert (done.status, done.out) == (2, "")
-    assert named in done.err
-
-
 def test_an_internal_error_of_the_gate_is_no_verdict(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Status 1 would be read as NO-GO."""
 
@@ -199,15 +152,10 @@ def test_an_internal_error_of_the_gate_is_no_verdict(run: Command, monkeypatch: 
     assert "ZeroDivisionError: division by zero" in found.err
 
 
-def test_names_of_files_need_no_quotes_of_hydra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    files = [
-        write(tmp_path / name, grid([1, 0, count], 1)).name for name, count in (("a b.jsonl", 1), ("$(c).jsonl", 0))
-    ]
-    assert in_this_process("ng_compare", *files, capsys=capsys).status == 0
-    assert in_this_process("ng_gate", *files, capsys=capsys).status == 3
+def test_names_of_files_need_no_quotes_of_hydra(here: Path, ng: Command) -> None:
+    files = [write(here / name, grid([1, 0, count], 1)).name for name, count in (("a b.jsonl", 1), ("$(c).jsonl", 0))]
+    assert ng("ng_compare", *files).status == 0
+    assert ng("ng_gate", *files).status == 3
 
 
 def test_the_documented_rules_are_valid(tmp_path: Path) -> None:

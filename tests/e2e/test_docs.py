@@ -16,25 +16,11 @@ import yaml
 
 import rollyard
 from rollyard import collect
-from rollyard.cli.collect_rollouts import CollectOptions
-from rollyard.cli.compare import CompareOptions
-from rollyard.cli.doctor_environment import EnvironmentOptions
-from rollyard.cli.doctor_machine import DoctorOptions
-from rollyard.cli.doctor_tokens import TokenOptions
 from rollyard.cli.eval import ACTIONS
-from rollyard.cli.gate import GateOptions
-from rollyard.cli.lm_eval import LmEvalOptions
-from rollyard.cli.merge import MergeOptions
-from rollyard.cli.notes import NotesOptions
-from rollyard.cli.options import Options, read_options
-from rollyard.cli.prepare_data import PrepareOptions
-from rollyard.cli.reward_profile import ProfileOptions
+from rollyard.cli.options import read_options
 from rollyard.cli.serve import ServeOptions
-from rollyard.cli.status import StatusOptions
 from rollyard.cli.submit import parse_arguments
-from rollyard.cli.track import TrackOptions
 from rollyard.cli.train import read_arguments
-from rollyard.cli.viewer import ViewerOptions
 from rollyard.launchers.evaluation.lm_eval import Benchmark
 from rollyard.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.records.errors import OperatorError
@@ -45,7 +31,7 @@ from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.server.settings import parse_settings
-from tests.support.commands import in_this_process
+from tests.support.commands import Command, options_of
 from tests.support.doc_pages import commands, sections
 from tests.support.shell_boxes import why_no_box
 from tests.support.stacks import read_rows
@@ -92,12 +78,10 @@ def documented_lines(page: Path) -> list[list[str]]:
 
 
 def option(word: str) -> str:
-    """The name of an option, however it is written."""
     return word.lstrip("+-").replace("_", "-")
 
 
 def created_paths() -> set[str]:
-    """Files and folders that documented lines create for others."""
     paths: set[str] = set()
     for words in (words for page in PAGES for words in documented_lines(page)):
         names = ("output", "local-dir", "output-jsonl-fpath", "output-dir", "order-fpath", "export")
@@ -136,39 +120,41 @@ def checked_text(page: Path) -> str:
     return text
 
 
-@pytest.mark.parametrize("words", every("ng_run"), ids=" ".join)
-def test_every_documented_ng_run_line_passes_a_dry_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    vllm = tmp_path / "bin" / "vllm"  # the dry run looks for it without running it
+@pytest.fixture
+def with_vllm(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, with a vLLM that a dry run finds and does not start."""
+    vllm = here / "bin" / "vllm"
     vllm.parent.mkdir()
     vllm.touch(0o755)
-    monkeypatch.chdir(tmp_path)
-    for name, value in {**EXPORTED, "PATH": f"{vllm.parent}{os.pathsep}{os.environ['PATH']}"}.items():
+    monkeypatch.setenv("PATH", f"{vllm.parent}{os.pathsep}{os.environ['PATH']}")
+    return here
+
+
+@pytest.mark.parametrize("words", every("ng_run"), ids=" ".join)
+@pytest.mark.usefixtures("with_vllm")
+def test_every_documented_ng_run_line_passes_a_dry_run(
+    monkeypatch: pytest.MonkeyPatch, ng: Command, words: list[str]
+) -> None:
+    for name, value in EXPORTED.items():
         monkeypatch.setenv(name, value)
     closed = [re.sub(r"(?<=://)[^/,\]]+", "127.0.0.1:1", word) for word in words]  # no endpoint answers
     if "--openenv-url" in words:  # and this one would be waited for
         closed.append("++openenv_resources_server.resources_servers.openenv_environment.start_wait_s=0.1")
-    checked = in_this_process(*closed, "+dry_run=true", capsys=capsys)
+    checked = ng(*closed, "+dry_run=true")
     assert checked.status == 0, checked.err
 
 
 @pytest.mark.parametrize("words", every("ng_eval"), ids=" ".join)
 def test_every_documented_ng_eval_line_passes_a_dry_run_or_has_a_known_action(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+    with_vllm: Path, monkeypatch: pytest.MonkeyPatch, ng: Command, words: list[str]
 ) -> None:
     if words[1] in ACTIONS:
         assert len(words) == 2
         return
-    vllm = tmp_path / "bin" / "vllm"  # the dry run looks for it without running it
-    vllm.parent.mkdir()
-    vllm.touch(0o755)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{vllm.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     given = [word for word in words if word not in ("--detach", "--dry-run", "+dry_run=true")]
-    (tmp_path / "checkpoints").mkdir()
-    checked = in_this_process(*given, "+dry_run=true", capsys=capsys)
+    (with_vllm / "checkpoints").mkdir()
+    checked = ng(*given, "+dry_run=true")
     assert checked.status == 0, checked.err
 
 
@@ -184,34 +170,16 @@ def test_every_documented_ng_serve_line_has_known_options_and_files_that_exist(w
 @pytest.mark.parametrize("words", every("ng_train"), ids=" ".join)
 def test_every_documented_ng_train_line_has_known_keys_and_files_that_exist(tmp_path: Path, words: list[str]) -> None:
     """The checks of the dry run need torch: tests/external/training/test_start_checks.py."""
-    config = read_arguments(words[1:], tmp_path).config
+    config, _ = read_arguments(words[1:], tmp_path)
     for rows in (config.input_jsonl_fpath, config.evaluation.input_jsonl_fpath):
         assert rows is None or (INSTALLED / rows).is_file() or rows in CREATED
     names = [INSTALLED / "resources_servers" / name for name in config.environments]
     assert config.head or (names and all(name.is_dir() for name in names))
 
 
-@pytest.mark.parametrize("words", every("ng_collect_rollouts"), ids=" ".join)
-def test_every_documented_collect_line_has_known_options_and_an_input_that_exists(words: list[str]) -> None:
-    options, _ = read_options(CollectOptions, words[1:])
-    rows = str(options.input_jsonl_fpath)
-    assert options.data or (INSTALLED / rows).is_file() or rows in CREATED
-
-
 def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
-    checked = {
-        *OTHER_PROGRAMS,
-        *OPTIONS,
-        "make",
-        "python",
-        "ng_eval",
-        "ng_eval_launcher",
-        "ng_init",
-        "ng_run",
-        "ng_serve",
-        "ng_submit",
-        "ng_train",
-    }
+    others = ("make", "python", "ng_eval", "ng_eval_launcher", "ng_init", "ng_run", "ng_serve", "ng_submit", "ng_train")
+    checked = {*OTHER_PROGRAMS, *OPTIONS, *others}
     pages = [page for page in PAGES if page != SOKOBAN_EVALUATION]
     assert {words[0] for page in pages for words in documented_lines(page)} <= checked
     for page in PAGES:
@@ -221,20 +189,14 @@ def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
         )
 
 
-OPTIONS: dict[str, type[Options]] = {
-    "ng_collect_rollouts": CollectOptions,
-    "ng_compare": CompareOptions,
-    "ng_doctor": DoctorOptions,
-    "ng_gate": GateOptions,
-    "ng_lm_eval": LmEvalOptions,
-    "ng_merge": MergeOptions,
-    "ng_notes": NotesOptions,
-    "ng_prepare_data": PrepareOptions,
-    "ng_reward_profile": ProfileOptions,
-    "ng_status": StatusOptions,
-    "ng_track": TrackOptions,
-    "ng_viewer": ViewerOptions,
-}
+OPTIONS = {
+    name: name.removeprefix("ng_")
+    for name in (
+        *("ng_collect_rollouts", "ng_compare", "ng_gate", "ng_lm_eval", "ng_merge", "ng_notes", "ng_prepare_data"),
+        *("ng_reward_profile", "ng_status", "ng_track", "ng_viewer"),
+    )
+} | {"ng_doctor": "doctor_machine"}
+"""Command -> module of its options."""
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -242,10 +204,12 @@ def test_every_documented_command_line_has_known_options_and_its_files_exist_or_
     name: str,
 ) -> None:
     for words in every(name):
-        actions: dict[str, type[Options]] = {"tokens": TokenOptions, "env": EnvironmentOptions}
-        model = actions.get(words[1] if words[1:] else "", OPTIONS[name])
-        given = words[1:] if model is OPTIONS[name] else words[2:]
-        options, _ = read_options(model, given, rest=name == "ng_doctor")
+        actions = {"tokens": "doctor_tokens", "env": "doctor_environment"} if name == "ng_doctor" else {}
+        action = actions.get(words[1]) if words[1:] else None
+        options, _ = read_options(
+            options_of(action or OPTIONS[name]), words[2 if action else 1 :], rest=name == "ng_doctor"
+        )
+        assert all(Benchmark.read(written) for written in getattr(options, "benchmarks", ()))
         for key in ("jsonl_fpath", "input_jsonl_fpath", "rollouts_jsonl_fpath", "against", "config_paths"):
             files = getattr(options, key, None) or ()
             for path in [files] if isinstance(files, str | Path) else files:
@@ -276,12 +240,6 @@ def test_every_documented_script_has_an_importable_module_known_options_and_exis
         module.main([*words[3:], "--no-such-option"])
     # The unknown option must be the only error in the line.
     assert re.search(r"arguments: --no-such-option(?:, did you mean [^,]*)?$", str(raised.value))
-
-
-@pytest.mark.parametrize("words", every("ng_lm_eval"), ids=" ".join)
-def test_every_documented_lm_eval_line_has_known_options_and_benchmarks(words: list[str]) -> None:
-    options, _ = read_options(LmEvalOptions, words[1:])
-    assert all(Benchmark.read(written) for written in options.benchmarks)
 
 
 @pytest.mark.parametrize("words", every("ng_submit"), ids=" ".join)

@@ -8,19 +8,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.cli import doctor
 from rollyard.cli.doctor_machine import run
-from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 
 VLLM = "+config_paths=responses_api_models/vllm_model/configs/vllm_model.yaml"
 CLOSED_PORT = ("+policy_base_url=http://127.0.0.1:1/v1", "+policy_api_key=none", "+policy_model_name=m")
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def findings_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Json]]:
@@ -30,15 +22,15 @@ def findings_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[in
     return status, {finding["name"]: finding for finding in report["findings"]}
 
 
-def test_everything_that_a_run_needs_is_checked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_that_a_run_needs_is_checked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, findings = findings_of(capsys)
     basics = {"python", "processors", "memory", "open files", "folder", "temporary", "clock", "loopback", "ports"}
     assert basics | {"proxies", "terminal", "gpus", "[math]", "[ray]", "runs", "sandbox"} <= findings.keys()
-    assert not any(folder.iterdir())
+    assert not any(here.iterdir())
 
 
 def test_a_missing_extra_is_named_with_its_purpose_and_the_command_that_installs_it(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -47,35 +39,20 @@ def test_a_missing_extra_is_named_with_its_purpose_and_the_command_that_installs
     assert "rollyard[math]" in findings["[math]"]["mend"]
 
 
-def test_a_folder_that_cannot_be_written_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / ".rollyard").touch()
+def test_a_folder_that_cannot_be_written_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / ".rollyard").touch()
     status, findings = findings_of(capsys)
     assert status == 1 and findings["folder"]["status"] == "failed" and findings["folder"]["mend"]
 
 
 def test_a_proxy_is_named_without_its_password(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://me:sk-secret@proxy.example:3128")
     _, findings = findings_of(capsys)
     assert "proxy.example" in findings["proxies"]["found"] and "sk-secret" not in findings["proxies"]["found"]
 
 
-def test_a_config_with_an_unreachable_endpoint_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_with_an_unreachable_endpoint_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, findings = findings_of(capsys, VLLM, *CLOSED_PORT)
     assert status == 1 and "policy_model: http://127.0.0.1:1/v1: " in findings["endpoint"]["found"]
-
-
-def test_a_config_that_cannot_be_loaded_is_a_usage_error(folder: Path) -> None:
-    with pytest.raises(OperatorError, match="policy_base_url"):
-        run([VLLM, "+rollout=false"])
-
-
-@pytest.mark.parametrize(("word", "hint"), [("sandbx", "'sandbox'"), ("machine", "ng_doctor tokens")])
-def test_an_unknown_check_is_rejected_with_a_hint(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str, hint: str
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["ng_doctor", word])
-    with pytest.raises(SystemExit) as raised:
-        doctor.main()
-    assert raised.value.code == 2 and hint in capsys.readouterr().err

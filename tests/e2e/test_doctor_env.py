@@ -8,12 +8,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.support.commands import in_this_process, running_stack
+from tests.support.commands import Command, running_stack
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
@@ -37,8 +36,6 @@ server = serve(Graded)
 
 @pytest.fixture
 def graded(tmp_path: Path) -> Callable[[str], Path]:
-    """Makes a user's environment that rewards a response by a condition."""
-
     def make(condition: str) -> Path:
         folder = tmp_path / "resources_servers" / "graded"
         (folder / "data").mkdir(parents=True)
@@ -50,22 +47,17 @@ def graded(tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-def test_a_shipped_environment_passes_and_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = in_this_process("ng_doctor", "env", "grl_sokoban", capsys=capsys)
+def test_a_shipped_environment_passes_and_leaves_nothing(folder: Path, ng: Command) -> None:
+    done = ng("ng_doctor", "env", "grl_sokoban")
     assert done.status == 0 and "failed:" not in done.out, done.out + done.err
     assert not any(folder.iterdir())
 
 
-def test_a_running_environment_is_checked_at_its_url(
-    folder: Path, graded: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_running_environment_is_checked_at_its_url(folder: Path, graded: Callable[[str], Path], ng: Command) -> None:
     root = graded("True").parent.parent
     with running_stack(configs={"graded": {"resources_servers": {"graded": {}}}}, folder=root) as stack:
-        done = in_this_process(
-            *("ng_doctor", "env", stack.url("graded"), "--input"),
-            str(root / "resources_servers/graded/data/example.jsonl"),
-            capsys=capsys,
-        )
+        rows = str(root / "resources_servers/graded/data/example.jsonl")
+        done = ng("ng_doctor", "env", stack.url("graded"), "--input", rows)
     assert done.status == 1 and "failed: wrong answer" in done.out, done.out + done.err
 
 
@@ -77,13 +69,8 @@ def test_a_running_environment_is_checked_at_its_url(
     ],
 )
 def test_the_expected_answer_that_verdict_fields_names_is_tried(
-    folder: Path,
-    graded: Callable[[str], Path],
-    capsys: pytest.CaptureFixture[str],
-    condition: str,
-    status: str,
-    found: str,
+    folder: Path, graded: Callable[[str], Path], ng: Command, condition: str, status: str, found: str
 ) -> None:
-    done = in_this_process("ng_doctor", "env", str(graded(condition)), "--json", capsys=capsys)
+    done = ng("ng_doctor", "env", str(graded(condition)), "--json")
     (finding,) = [one for one in orjson.loads(done.out)["findings"] if one["name"] == "right answer"]
     assert (finding["status"], found in finding["found"]) == (status, True), finding

@@ -21,15 +21,17 @@ LETTER_BY_LETTER = [*encode_letters("the box"), END]
 Diagnose = Callable[..., Awaitable[Finished]]
 
 
+def variables(url: str) -> dict[str, str]:
+    return {"policy_base_url": f"{url}/v1", "policy_api_key": "dummy", "policy_model_name": "tiny"}
+
+
 @pytest.fixture
-def diagnose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Diagnose:
+def diagnose(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Diagnose:
     """`ng_doctor tokens` with an engine."""
-    monkeypatch.chdir(tmp_path)
 
     async def run(engine: TokenEngine, *options: str) -> Finished:
         async with listening(engine) as url:
-            variables = {"policy_base_url": f"{url}/v1", "policy_api_key": "dummy", "policy_model_name": "tiny"}
-            for name, value in variables.items():
+            for name, value in variables(url).items():
                 monkeypatch.setenv(name, value)
             return await in_thread("ng_doctor", "tokens", *options, capsys=capsys)
 
@@ -54,16 +56,14 @@ async def test_turns_that_are_tokenized_as_they_were_generated_do_not_break(diag
     assert report["sampled"] == {"turns": 2, "broken": 0, "first": None}
 
 
-async def test_a_template_that_drops_reasoning_is_reported_with_the_first_difference(diagnose: Diagnose) -> None:
+async def test_the_template_is_checked_for_reasoning_that_it_drops_and_against_the_tool_parser(
+    diagnose: Diagnose,
+) -> None:
     done = await diagnose(TokenEngine([AS_TOKENIZED]), config(MODEL), "+samples=0", "+json=true")
     entry = case(orjson.loads(done.out), "reasoning and text, then a question")
     assert "<think>" in entry["retokenized"]["expected"]
     assert "<think>" not in entry["retokenized"]["found"]
     assert entry["token_in"] is None
-
-
-async def test_the_tool_parser_is_checked_against_the_output_of_the_template(diagnose: Diagnose) -> None:
-    done = await diagnose(TokenEngine([AS_TOKENIZED]), config(MODEL), "+samples=0", "+json=true")
     assert case(orjson.loads(done.out), "two tool calls")["parser"] == "ok"
 
 
@@ -75,8 +75,7 @@ async def test_a_template_without_an_end_of_turn_fails_the_check(diagnose: Diagn
 
 async def test_a_running_stack_is_checked_from_its_folder(tmp_path: Path, diagnose: Diagnose) -> None:
     async with listening(TokenEngine([AS_TOKENIZED])) as url:
-        variables = {"policy_base_url": f"{url}/v1", "policy_api_key": "dummy", "policy_model_name": "tiny"}
-        given = [f"{name}={value}" for name, value in variables.items()]
+        given = [f"{name}={value}" for name, value in variables(url).items()]
         with running_stack(*given, configs=MODEL, folder=tmp_path):
             done = await diagnose(TokenEngine([]), "+samples=1")
     assert done.status == 0, done.err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import shlex
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from rollyard.cli.submit import run
 from rollyard.launchers.sagemaker.container.uploader import name_in_s3
 from rollyard.records.search_path import INSTALLED
 from tests.support.commands import Finished, command_environ
-from tests.support.doc_pages import blocks, commands, page
+from tests.support.doc_pages import command_lines, commands, page
 from tests.support.fake_stores import store
 from tests.support.stacks import SHARED, read_rows
 from tests.support.waiting import deadline_s
@@ -40,18 +39,7 @@ def lines(text: str) -> list[str]:
     dedented = re.sub(
         r"^( +)```bash\n.*?^\1```", lambda found: textwrap.dedent(found[0]), text, flags=re.DOTALL | re.MULTILINE
     )
-    found, pending = [], ""
-    for line in "\n".join(blocks(dedented)).replace("\\\n", " ").splitlines():
-        pending += line
-        try:
-            words = shlex.split(pending, comments=True)
-        except ValueError:  # a quote that ends on a later line
-            pending += "\n"
-            continue
-        if words:
-            found.append(" ".join(re.sub(r"(?<!\S)#.*", "", pending).split()))
-        pending = ""
-    return found
+    return [" ".join(re.sub(r"(?<!\S)#.*", "", line).split()) for line in command_lines(dedented)]
 
 
 def without_environment(line: str) -> str:
@@ -86,7 +74,6 @@ def test_no_row_is_left_over() -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the folder in the original project, which has configs."""
     folder = Path(shutil.copytree(INSTALLED / "examples" / "drop_in", tmp_path / "project"))
     (folder / "configs").mkdir()
     for name in ("qwen3-1.7B-mixed", "my-config", "my-eval"):
@@ -97,8 +84,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
-    """Runs a program of the project in this process."""
-
     def run_program(path: str, *arguments: str) -> Finished:
         monkeypatch.setattr(sys, "argv", [path, *arguments])
         with pytest.raises(SystemExit) as exited:
@@ -130,16 +115,11 @@ def test_the_scripts_of_sagemaker_run_the_commands(project: Path, program: Progr
 
 
 def test_the_training_program_converts_the_config_for_ng_train(project: Path) -> None:
-    """The last argument is refused by ng_train, so that nothing starts."""
-    (project / "configs" / "grpo.yaml").write_text(yaml.safe_dump(RLVR_CONFIG))
     prepared = project / "resources_servers/gsm8k/data/train.jsonl"
     prepared.parent.mkdir(parents=True)
     prepared.touch()
-    command = [sys.executable, "entrypoints/train_grpo.py", "configs/grpo.yaml", "no_such_key=1"]
-    found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=deadline_s())
-    assert found.returncode == 2, found.stderr
-    assert "no_such_key" in found.stderr
-    assert "configs/grpo.yaml: data_iter.skip_chat_template" in found.stdout
+    found = train(project, RLVR_CONFIG, {})
+    assert "no_such_key" in found.err and "configs/grpo.yaml: data_iter.skip_chat_template" in found.out
     converted = yaml.safe_load((project / "results" / f"{RUN}.train.yaml").read_text())
     assert (converted["model"], converted["environments"]) == ("Qwen/Qwen3-1.7B-Base", ["gsm8k"])
 
@@ -148,7 +128,7 @@ RUN = RLVR_CONFIG["run"]["name"]
 SAVED = [{"question": f"What is {number} + 1?", "answer": f"So #### {number + 1}"} for number in range(3)]
 
 
-def train(project: Path, config: dict[str, Any], objects: dict[str, bytes], **environ: str) -> str:
+def train(project: Path, config: dict[str, Any], objects: dict[str, bytes]) -> Finished:
     """Convert a config with these objects in S3. The last argument is refused by ng_train, so that nothing starts."""
     (project / "configs" / "grpo.yaml").write_text(yaml.safe_dump(config))
     command = [sys.executable, "entrypoints/train_grpo.py", "configs/grpo.yaml", "no_such_key=1"]
@@ -163,12 +143,12 @@ def train(project: Path, config: dict[str, Any], objects: dict[str, bytes], **en
             "ROLLYARD_SAGEMAKER_ROOT": "/opt/ml",  # as in the container of a local run
             "AWS_MAX_ATTEMPTS": "1",
         }
-        env = {**command_environ(), **settings, **environ}
+        env = {**command_environ(), **settings}
         done = subprocess.run(
             command, cwd=project, env=env, capture_output=True, text=True, check=False, timeout=deadline_s()
         )
     assert done.returncode == 2, done.stderr
-    return done.stderr
+    return Finished(done.returncode, done.stdout, done.stderr)
 
 
 def saved(project: Path, prefix: str) -> dict[str, bytes]:
@@ -178,24 +158,24 @@ def saved(project: Path, prefix: str) -> dict[str, bytes]:
 
 def test_the_training_program_reads_the_data_set_that_save_to_disk_wrote_to_s3(project: Path) -> None:
     objects = saved(project, "bucket/rlvr-experiments/datasets/gsm8k_train/")
-    assert "no_such_key" in train(project, RLVR_CONFIG, objects)
+    assert "no_such_key" in train(project, RLVR_CONFIG, objects).err
     data = yaml.safe_load((project / f"results/{RUN}.train.yaml").read_text())["data"]
     rows = read_rows(project / data["datasets"][0]["path"])
     assert [(row["id"], row["expected_answer"]) for row in rows] == [(f"gsm8k_{n}", str(n + 1)) for n in range(3)]
-    assert "no_such_key" in train(project, RLVR_CONFIG, {})  # continues with the same rows
+    assert "no_such_key" in train(project, RLVR_CONFIG, {}).err  # continues with the same rows
 
 
 def test_the_path_of_a_data_set_may_be_a_folder_in_s3_and_the_run_has_its_name(project: Path) -> None:
     data = {"dataset": "gsm8k", "path": "s3://bucket/mine/"}
     config = RLVR_CONFIG | {"data": data, "run": {"name": "mixed_lr1e5"}}
-    assert "no_such_key" in train(project, config, saved(project, "bucket/mine/"))
+    assert "no_such_key" in train(project, config, saved(project, "bucket/mine/")).err
     converted = yaml.safe_load((project / "results/mixed_lr1e5.train.yaml").read_text())
     assert converted["output_dir"].endswith("results/mixed_lr1e5")
     assert len(read_rows(project / converted["data"]["datasets"][0]["path"])) == 3
 
 
 def test_a_data_set_that_is_nowhere_is_named_with_the_places_that_were_tried(project: Path) -> None:
-    message = train(project, RLVR_CONFIG, {})
+    message = train(project, RLVR_CONFIG, {}).err
     assert "s3://bucket/rlvr-experiments/datasets/gsm8k_train/" in message and "openai/gsm8k" in message
 
 

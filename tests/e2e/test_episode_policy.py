@@ -21,7 +21,6 @@ STEP = {"id": "c1", "type": "function", "function": {"name": "step", "arguments"
 
 
 async def sent(request: str) -> bytes:
-    """What a curl command prints."""
     environ = {**os.environ, "ROLLYARD_TOKEN": TOKEN}
     process = await asyncio.create_subprocess_exec("bash", "-c", request, env=environ, stdout=asyncio.subprocess.PIPE)
     printed, _ = await asyncio.wait_for(process.communicate(), deadline_s())

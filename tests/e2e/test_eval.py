@@ -8,14 +8,14 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from rollyard.launchers.evaluation.eval_config import EvalConfig
 from rollyard.launchers.evaluation.evaluate import evaluate
 from rollyard.records.types import CollectionStatus
-from tests.support.commands import in_this_process
+from tests.support.commands import Command
 from tests.support.evaluations import EvalProcess, ng_eval
 from tests.support.fixtures import make_folder
 from tests.support.stacks import EXAMPLES, read_rows
@@ -69,58 +69,48 @@ def test_no_secret_is_in_the_files_of_a_run(clean: EvalProcess) -> None:
 
 
 def test_the_output_names_what_was_started_its_logs_and_the_result(clean: EvalProcess) -> None:
-    for text in (
-        "grl_sokoban_game_agent",
-        "4 tasks x 2 = 8",
-        "out/logs/nemo_gym_servers.log",
-        "success rate",
-        "8 of 8",
-    ):
-        assert text in clean.printed
+    named = ("grl_sokoban_game_agent", "4 tasks x 2 = 8", "out/logs/nemo_gym_servers.log", "success rate", "8 of 8")
+    assert all(text in clean.printed for text in named)
 
 
 def test_nothing_is_started_again_for_a_complete_evaluation(
-    clean: EvalProcess, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clean: EvalProcess, folder: Path, monkeypatch: pytest.MonkeyPatch, ng: Command
 ) -> None:
     monkeypatch.chdir(folder)
     before = (clean.output / "logs/nemo_gym_servers.log").stat().st_mtime_ns
-    again = in_this_process("ng_eval", "out/eval_config.yaml", "output_dir=out", capsys=capsys)
+    again = ng("ng_eval", "out/eval_config.yaml", "output_dir=out")
     assert (again.status, "8 of 8" in again.out) == (0, True), again.err
     assert (clean.output / "logs/nemo_gym_servers.log").stat().st_mtime_ns == before
 
 
 def test_the_stored_config_continues_the_evaluation_from_any_folder(
-    clean: EvalProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clean: EvalProcess, here: Path, ng: Command
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    plan = in_this_process("ng_eval", str(clean.output / "eval_config.yaml"), "+dry_run=true", capsys=capsys)
+    plan = ng("ng_eval", str(clean.output / "eval_config.yaml"), "+dry_run=true")
     assert (plan.status, f"folder     {clean.output}\n" in plan.out) == (0, True), plan.err
 
 
-def test_a_folder_with_an_equals_sign_in_its_name_is_not_an_option(
-    clean: EvalProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(clean.output, tmp_path / "lr=0.1")
-    assert "8 of 8" in in_this_process("ng_eval", "status", "lr=0.1", capsys=capsys).out
-    plan = in_this_process("ng_eval", "lr=0.1/eval_config.yaml", "+dry_run=true", capsys=capsys)
+def test_a_folder_with_an_equals_sign_in_its_name_is_not_an_option(clean: EvalProcess, here: Path, ng: Command) -> None:
+    shutil.copytree(clean.output, here / "lr=0.1")
+    assert "8 of 8" in ng("ng_eval", "status", "lr=0.1").out
+    plan = ng("ng_eval", "lr=0.1/eval_config.yaml", "+dry_run=true")
     assert (plan.status, "4 tasks x 2" in plan.out) == (0, True), plan.err
     watch = ("--watch", "lr=0.1", "environments=[gsm8k]", "output_dir=out", "vllm.command=[./vllm]", "+dry_run=true")
-    (tmp_path / "vllm").touch(0o755)
-    assert "watch      lr=0.1" in in_this_process("ng_eval", *watch, capsys=capsys).out
+    (here / "vllm").touch(0o755)
+    assert "watch      lr=0.1" in ng("ng_eval", *watch).out
 
 
 def test_stopping_an_ended_evaluation_shows_its_state_and_pausing_it_is_refused(
-    clean: EvalProcess, capsys: pytest.CaptureFixture[str]
+    clean: EvalProcess, ng: Command
 ) -> None:
-    stopped = in_this_process("ng_eval", "stop", str(clean.output), capsys=capsys)
+    stopped = ng("ng_eval", "stop", str(clean.output))
     assert (stopped.status, "state      complete" in stopped.out) == (0, True), stopped.err
-    paused = in_this_process("ng_eval", "pause", str(clean.output), capsys=capsys)
+    paused = ng("ng_eval", "pause", str(clean.output))
     assert (paused.status, "is not running" in paused.err) == (1, True)
 
 
 def test_a_changed_evaluation_is_refused_with_the_differences(
-    clean: EvalProcess, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clean: EvalProcess, folder: Path, monkeypatch: pytest.MonkeyPatch, ng: Command
 ) -> None:
     monkeypatch.chdir(folder)
     files = {path: path.stat().st_mtime_ns for path in clean.output.rglob("*")}
@@ -130,48 +120,9 @@ def test_a_changed_evaluation_is_refused_with_the_differences(
         ("responses_create_params.temperature=1", r"temperature: 0\.8 .* 1 "),
         (steps, r"max_steps: 10 .* 9 "),
     ):
-        refused = in_this_process("ng_eval", CONFIG, *SMALL, "output_dir=out", changed, capsys=capsys)
+        refused = ng("ng_eval", CONFIG, *SMALL, "output_dir=out", changed)
         assert refused.status == 2 and re.search(difference, refused.err), refused.err
     assert {path: path.stat().st_mtime_ns for path in clean.output.rglob("*")} == files
-
-
-def test_a_dry_run_prints_the_plan_and_touches_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    printed = in_this_process("ng_eval", CONFIG, "+dry_run=true", "output_dir=out", capsys=capsys)
-    assert (printed.status, "200 tasks x 16 = 3,200" in printed.out) == (0, True)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("argument", "named"),
-    [
-        ("model=Qwen/Qwen3-4B", "vllm/Qwen/Qwen3-4B"),
-        ("agent_name=nobody", "available: grl_sokoban_game_agent"),
-        ("input_jsonl_fpath=missing.jsonl", "missing.jsonl"),
-        ("input_jsonl_fpath=bad.jsonl", "line 1"),
-        ("output_dir=file/out", "file/out"),
-        ("temperature=1", "responses_create_params.temperature"),
-        ("responses_create_params.temperature=-1", "-1"),
-        ("environments=[gsm]", "gsm8k.yaml"),
-        ("model=vllm/./nothing", "'./nothing'"),
-        ("config_paths=[x.yaml]", "'x.yaml'"),
-        ("policy_base_url=http://127.0.0.1:1/v1 model=a", "http://127.0.0.1:1/v1/models"),
-    ],
-)
-def test_what_can_be_checked_is_checked_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argument: str, named: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.jsonl").write_text("{\n")
-    (tmp_path / "file").touch()
-    (tmp_path / "vllm").touch(0o755)
-    command = ["vllm.command=[./vllm]"] if "vllm/" in argument else []
-    given = [CONFIG, "output_dir=out", *command, *argument.split(" ")]
-    refused = in_this_process("ng_eval", *given, capsys=capsys)
-    assert (refused.status, named in refused.err) == (2, True), refused.err
-    assert not (tmp_path / "out").exists() and not (tmp_path / ".rollyard").exists()
 
 
 def test_a_failed_check_in_the_background_prints_the_error_and_no_json(tmp_path: Path) -> None:
@@ -180,13 +131,10 @@ def test_a_failed_check_in_the_background_prints_the_error_and_no_json(tmp_path:
     assert refused.printed.startswith("ng_eval: agent_name=a ") and "{" not in refused.printed
 
 
-def test_what_is_odd_about_a_mixture_is_said_before_it_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_is_odd_about_a_mixture_is_said_before_it_is_used(here: Path, ng: Command) -> None:
     data = f"data={{datasets: [{{name: rooms, path: {EXAMPLES}, count: 99}}]}}"
     given = ("model=builtin", "environments=[grl_sokoban]", data, "output_dir=out", "dry_run=true")
-    planned = in_this_process("ng_eval", *given, capsys=capsys)
+    planned = ng("ng_eval", *given)
     assert planned.status == 0, planned.err
     assert "note: dataset 'rooms': count is 99, but there are only 5 rows" in planned.out
 
@@ -214,16 +162,9 @@ async def test_a_further_attempt_names_the_rollouts_that_the_file_holds(
         "player: {agents: {simple_agent: {resources_server: {name: broken}, model_server: {name: policy_model}}}}\n"
     )
     monkeypatch.chdir(tmp_path)
-    config = EvalConfig(
-        model="builtin",
-        config_paths=("broken.yaml",),
-        input_jsonl_fpath="rows.jsonl",
-        output_dir=tmp_path / "out",
-        num_repeats=1,
-        colocate=True,
-        max_attempts=2,
-        pause_s=0,
-    )
+    paths: dict[str, Any] = {"config_paths": ("broken.yaml",), "input_jsonl_fpath": "rows.jsonl"}
+    limits: dict[str, Any] = {"num_repeats": 1, "max_attempts": 2, "pause_s": 0}
+    config = EvalConfig(model="builtin", output_dir=tmp_path / "out", colocate=True, **paths, **limits)
 
     class Observer:
         lines: ClassVar[list[str]] = []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import os
 import shlex
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,6 @@ from rollyard.launchers.slurm.job import JobSpec
 from rollyard.records.errors import OperatorError
 from rollyard.records.search_path import INSTALLED
 from tests.support.doc_pages import commands, page
-from tests.support.fake_slurm import FakeSlurm
 from tests.support.waiting import deadline_s
 
 DROP_IN = INSTALLED / "examples" / "drop_in"
@@ -28,20 +30,91 @@ TINY = "generation.model_name=tiny"
 SWEEP = "generation.temperature: [0.6, 0.8, 1.0]\n"
 """Three jobs, where the number is not what is tested."""
 TORTURE = [
-    "two words",
-    'it\'s "quoted"',
-    "$(touch x)",
-    "`touch x`; touch x",
-    "${HOME} $HOME",
-    "line 1\nline 2\n",
-    "ünï 漢字 🎉",
-    "a, b=c: [d]",
-    "--flag",
-    "\\",
-    "*",
-    "007",
-    "",
+    *("two words", 'it\'s "quoted"', "$(touch x)", "`touch x`; touch x", "${HOME} $HOME", "line 1\nline 2\n"),
+    *("ünï 漢字 🎉", "a, b=c: [d]", "--flag", "\\", "*", "007", ""),
 ]
+
+
+_PROGRAM = """#!{python} -SE
+import json, os, sys
+from pathlib import Path
+root = Path({root!r})
+name, args = os.path.basename(sys.argv[0]), sys.argv[1:]
+with (root / "calls.jsonl").open("a") as calls:
+    calls.write(json.dumps([name, *args]) + "\\n")
+jobs = root / "jobs"
+option = lambda key: next((one.partition("=")[2] for one in args if one.startswith("--" + key + "=")), "")
+if name == "sbatch":
+    if (root / "refusal").exists() and len(list(jobs.iterdir())) >= int((root / "refusal").read_text().split()[0]):
+        sys.exit("sbatch: error: " + (root / "refusal").read_text().split(" ", 1)[1])
+    number = str(100 + len(list(jobs.iterdir())))
+    job = {{"comment": option("comment"), "state": "PENDING", "name": option("job-name")}}
+    (jobs / number).write_text(json.dumps(job))
+    if (root / "killed").exists():
+        os.kill(os.getppid(), 9)
+    print(number + ";cluster")
+elif name == "squeue":
+    wanted = args[args.index("--jobs") + 1].split(",") if "--jobs" in args else None
+    for job in sorted(jobs.iterdir()):
+        found = json.loads(job.read_text())
+        if found["state"] == "PURGED" or (wanted and job.name not in wanted):
+            continue
+        if option("Format"):
+            print(found["state"], 0, "2026-11-23T00:00:00")
+        else:
+            print(job.name, found["state"], found["comment"], sep="|")
+elif name == "scancel":
+    for number in args:
+        if (jobs / number).exists():
+            (jobs / number).write_text(json.dumps({{**json.loads((jobs / number).read_text()), "state": "CANCELLED"}}))
+else:
+    sys.exit("Slurm accounting storage is disabled")
+"""
+
+
+@dataclass(frozen=True)
+class FakeSlurm:
+    root: Path
+
+    @classmethod
+    def create(cls, root: Path) -> FakeSlurm:
+        (root / "jobs").mkdir(parents=True)
+        (root / "bin").mkdir()
+        for name in ("sbatch", "squeue", "sacct", "scancel"):
+            path = root / "bin" / name
+            path.write_text(_PROGRAM.format(python=sys.executable, root=str(root)))
+            path.chmod(0o755)
+        return cls(root)
+
+    def environ(self, log: Path) -> dict[str, str]:
+        """Variables of a user whose SLURM this is."""
+        kept = {key: value for key, value in os.environ.items() if key not in ("LOG", "ACCOUNT", "CON")}
+        return {**kept, "LOG": str(log), "PATH": f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+    def calls(self, name: str) -> list[list[str]]:
+        path = self.root / "calls.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [call[1:] for call in map(json.loads, lines) if call[0] == name]
+
+    def names(self) -> list[str]:
+        return [json.loads(path.read_text())["name"] for path in sorted((self.root / "jobs").iterdir())]
+
+    def set_state(self, job_id: str, state: str) -> None:
+        """`PURGED`: SLURM no longer knows the job."""
+        path = self.root / "jobs" / job_id
+        path.write_text(json.dumps({**json.loads(path.read_text()), "state": state}))
+
+    def refuse_after(self, jobs: int, message: str = "QOSMaxSubmitJobPerUserLimit") -> None:
+        (self.root / "refusal").write_text(f"{jobs} {message}")
+
+    def accept_all(self) -> None:
+        (self.root / "refusal").unlink()
+
+    def kill_the_caller_of_sbatch(self, *, on: bool = True) -> None:
+        if on:
+            (self.root / "killed").touch()
+        else:
+            (self.root / "killed").unlink()
 
 
 @pytest.fixture
@@ -66,7 +139,6 @@ def launch_folder(log: Path) -> Path:
 
 
 def specs(log: Path) -> list[JobSpec]:
-    """What the jobs will run, in the order of the plan."""
     launch = json.loads((launch_folder(log) / "launch.json").read_text())
     return [JobSpec.model_validate(job["spec"]) for job in launch["jobs"]]
 
@@ -78,19 +150,10 @@ def test_the_example_sweep_submits_24_jobs_with_all_combinations(
     assert run(["--sweep", "xp/eval_sweep_example.yaml", TINY], slurm.environ(log)) == 0
     assert len(slurm.calls("sbatch")) == len(set(slurm.names())) == 24
     configs = [yaml.safe_load(Path(spec.command[1]).read_text()) for spec in specs(log)]
-    combinations = [
-        (
-            one["generation"]["temperature"],
-            one["generation"]["top_p"],
-            one["eval"]["num_tests_per_prompt"],
-            one["data"]["dataset_name"],
-        )
-        for one in configs
-    ]
+    swept = ("generation.temperature", "generation.top_p", "eval.num_tests_per_prompt", "data.dataset_name")
+    combinations = [tuple(OmegaConf.select(OmegaConf.create(one), key) for key in swept) for one in configs]
     datasets = ("HuggingFaceH4/MATH-500", "openai/gsm8k")
-    assert combinations == [
-        (t, p, n, d) for t in (0.6, 0.8, 1.0) for p in (0.9, 0.95) for n in (8, 16) for d in datasets
-    ]
+    assert combinations == [*itertools.product((0.6, 0.8, 1.0), (0.9, 0.95), (8, 16), datasets)]
     out = capsys.readouterr().out
     assert out.count("Submitted batch job 1") == 24
     assert "Submitted batch job Submitted" not in out  # B9
@@ -129,10 +192,9 @@ def test_a_dry_run_prints_the_files_and_writes_none(
     assert out.count("/eval.yaml ---") == 24
     line = next(line for line in out.splitlines() if line.startswith("sbatch"))
     assert "--gres=gpu:8" in shlex.split(line)
-    with pytest.raises(OperatorError):
-        run(["--dry", "--sweep", "xp/absent.yaml", TINY], slurm.environ(log))
-    with pytest.raises(OperatorError):
-        run(["--dry", "--config", "absent.yaml", TINY], slurm.environ(log))
+    for missing in ("--sweep", "--config"):
+        with pytest.raises(OperatorError):
+            run(["--dry", missing, "absent.yaml", TINY], slurm.environ(log))
     assert sorted(tmp_path.rglob("*")) == before
 
 

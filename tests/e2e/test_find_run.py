@@ -83,12 +83,6 @@ def here(tmp_path: Path) -> Path:
     return tmp_path / "here"
 
 
-async def test_the_run_of_this_folder_is_found_without_a_note(here: Path) -> None:
-    async with running_head(here, token="t0ken") as head:
-        run, notes = await find(here)
-    assert (run.run_id, run.url, run.token, notes) == ("r1", head.url, "t0ken", [])
-
-
 async def test_this_users_run_on_the_default_port_is_used_and_a_note_names_its_id_and_folder(
     here: Path, elsewhere: Path
 ) -> None:
@@ -97,13 +91,15 @@ async def test_this_users_run_on_the_default_port_is_used_and_a_note_names_its_i
     assert run.run_id == "r1" and len(notes) == 1 and "run r1" in notes[0] and str(elsewhere) in notes[0]
 
 
-@pytest.mark.parametrize("below", ["results/x", "a/b/c/d"])
-async def test_the_run_of_a_parent_folder_is_found_and_a_note_names_that_folder(here: Path, below: str) -> None:
-    (here / below).mkdir(parents=True)
+@pytest.mark.parametrize("below", [".", "results/x", "a/b/c/d"])
+async def test_the_run_of_a_folder_is_found_in_it_and_below_it_where_a_note_names_that_folder(
+    here: Path, below: str
+) -> None:
+    (here / below).mkdir(parents=True, exist_ok=True)
     async with running_head(here, token="t0ken") as head:
         run, notes = await find(here / below)
     assert (run.run_id, run.url, run.token) == ("r1", head.url, "t0ken")
-    assert len(notes) == 1 and "using run r1" in notes[0] and str(here) in notes[0]
+    assert ["using run r1" in note and str(here) in note for note in notes] == ([] if below == "." else [True])
 
 
 async def test_the_nearest_run_is_used_and_a_run_of_a_parent_comes_before_the_default_port(
@@ -129,11 +125,12 @@ async def test_the_private_run_of_an_evaluation_is_used_only_if_there_is_no_othe
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_another_users_run_in_a_parent_folder_is_not_used(here: Path) -> None:
+async def test_another_users_head_file_is_not_read_in_this_folder_and_above(here: Path) -> None:
     (here / "below").mkdir()
     async with running_head(here):
         (head,) = (here / HOME).glob("*/head.json")
         os.chown(head, OTHER_USER, -1)
+        await finds_nothing(here)
         await finds_nothing(here / "below")
 
 
@@ -143,16 +140,13 @@ async def test_without_a_default_only_runs_of_this_folder_or_above_are_found(her
             await find_run(transport, here, None, None, default=None)
 
 
-async def test_another_users_run_on_the_default_port_is_never_used(here: Path, elsewhere: Path) -> None:
+async def test_a_run_of_another_or_an_unknown_user_on_the_default_port_is_never_used(
+    here: Path, elsewhere: Path
+) -> None:
     async with running_head(elsewhere) as head:
         error = await refusal(here, head.url, OTHER_USER)
-        assert head.server.requests == 0
-    assert f"belongs to user {OTHER_USER}" in error and "--head" in error
-
-
-async def test_a_listener_whose_owner_is_unknown_is_not_used(here: Path, elsewhere: Path) -> None:
-    async with running_head(elsewhere) as head:
-        assert "this user" in await refusal(here, head.url, None)
+        assert f"belongs to user {OTHER_USER}" in error and "--head" in error
+        assert "this user" in await refusal(here, head.url, None)  # its owner is unknown
         assert head.server.requests == 0
 
 
@@ -213,14 +207,6 @@ async def test_a_folder_renamed_during_its_run_still_finds_it(here: Path, tmp_pa
         assert (await find(moved))[0].run_id == "r1"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_another_users_head_file_is_not_read(here: Path) -> None:
-    async with running_head(here):
-        (head,) = (here / HOME).glob("*/head.json")
-        os.chown(head, OTHER_USER, -1)
-        await finds_nothing(here)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
 async def test_a_run_of_this_user_in_a_shared_folder_is_found(here: Path) -> None:
     async with running_head(here):
@@ -255,16 +241,12 @@ def write_killed_run(folder: Path) -> None:
     RunFolder.create(folder, "r0").write_head(head_file)
 
 
-async def test_a_killed_run_of_this_folder_is_named_when_another_folders_run_is_used(
+async def test_a_killed_run_of_this_folder_is_named_whether_or_not_another_run_is_used(
     here: Path, elsewhere: Path
 ) -> None:
     write_killed_run(here)
+    killed = "run r0, which was started from this folder, was killed"
+    assert killed in await refusal(here)
     async with running_head(elsewhere) as head:
         _, notes = await find(here, default=head.url)
-    assert len(notes) == 1 and str(elsewhere) in notes[0]
-    assert "run r0, which was started from this folder, was killed" in notes[0]
-
-
-async def test_a_killed_run_of_this_folder_is_named_if_there_is_no_other_run(here: Path) -> None:
-    write_killed_run(here)
-    assert "run r0, which was started from this folder, was killed" in await refusal(here)
+    assert len(notes) == 1 and str(elsewhere) in notes[0] and killed in notes[0]

@@ -6,10 +6,9 @@ import contextlib
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
-from tests.support.commands import in_this_process, ng_run
+from tests.support.commands import Command, ng_run
 from tests.support.foreign_folders import entry, make_root, program_entry
 from tests.support.processes import processes_with
 from tests.support.waiting import until
@@ -46,30 +45,17 @@ async def test_programs_and_what_they_started_end_when_ng_run_is_killed(tmp_path
         await until(lambda: not programs(tmp_path))
 
 
-def test_a_dry_run_names_what_runs_where_and_which_agent_plays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_root(tmp_path)
+def test_a_dry_run_names_what_runs_where_and_which_agent_plays(here: Path, ng: Command) -> None:
+    make_root(here)
     given = write_config(
-        tmp_path,
+        here,
         counter=program_entry(),
         elsewhere=entry("resources_servers", "mcqa", host="10.0.0.5", port=8080),
         policy_model=entry("responses_api_models", "builtin_model"),
         agent=entry("responses_api_agents", "tool_simulation_agent", **REFERENCES),
     )
-    finished = in_this_process("ng_run", given, "+dry_run=true", "+head_port=0", capsys=capsys)
+    finished = ng("ng_run", given, "+dry_run=true", "+head_port=0")
     assert finished.status == 0, finished.err
     assert f"resources_servers/counter (NeMo Gym, {sys.executable})" in finished.out
     assert "resources_servers/mcqa (external, http://10.0.0.5:8080)" in finished.out
     assert "agent: simple_agent" in finished.out and "tool_simulation_agent" in finished.out
-
-
-def test_a_program_cannot_be_started_on_a_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_root(tmp_path)
-    given = write_config(tmp_path, counter=program_entry())
-    finished = in_this_process("ng_run", given, "+ray_head_node_address=127.0.0.1:1", capsys=capsys)
-    assert finished.status == 2 and "counter: " in finished.err and "--ray-head-node-address" in finished.err

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from rollyard.analysis.findings.detector import Category, Finding
 from rollyard.analysis.findings.find import findings_of
 from rollyard.analysis.metrics.load import load
 from rollyard.records.search_path import INSTALLED
-from tests.support.commands import in_this_process
+from tests.support.commands import Command
 from tests.support.doc_pages import commands
 
 HUNT = INSTALLED / "examples" / "hunt"
@@ -43,16 +41,13 @@ def test_recordings_are_small_and_name_no_folder_of_a_machine() -> None:
 README = HUNT / "README.md"
 
 
-def test_the_commands_of_the_readme_report_what_it_quotes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "examples").symlink_to(INSTALLED / "examples")
+def test_the_commands_of_the_readme_report_what_it_quotes(here: Path, ng: Command) -> None:
+    (here / "examples").symlink_to(INSTALLED / "examples")
     profile, viewer = commands(README.read_text())
     assert (profile[0], viewer[0]) == ("ng_reward_profile", "ng_viewer")
-    done = in_this_process(*profile, capsys=capsys)
+    done = ng(*profile)
     assert done.status == 0, done.err
     [quote] = re.findall(r"^> (.*?)\n\n", README.read_text(), re.DOTALL | re.MULTILINE)
     assert quote.replace("\n> ", " ") in done.out
-    shown = in_this_process(*viewer, f"+export={tmp_path / 'page.html'}", capsys=capsys)
+    shown = ng(*viewer, f"+export={here / 'page.html'}")
     assert shown.status == 0, shown.err

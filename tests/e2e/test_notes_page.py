@@ -12,7 +12,7 @@ import pytest
 import rollyard
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.search_path import INSTALLED
-from tests.support.commands import in_this_process
+from tests.support.commands import Command
 from tests.support.doc_pages import commands, page, sections
 from tests.support.rollout_files import row, write
 from tests.support.stacks import read_rows
@@ -49,11 +49,11 @@ def rollouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_every_command_of_the_page_runs(rollouts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_of_the_page_runs(rollouts: Path, ng: Command) -> None:
     lines = [words for words in commands(TEXT) if words[0] in ("ng_notes", "ng_reward_profile")]
     assert len(lines) == 4
     for words in lines:
-        done = in_this_process(*words, capsys=capsys)
+        done = ng(*words)
         assert done.status == 0, done.err
     assert len((rollouts.parent / "loops.jsonl").read_bytes().splitlines()) == 3
     assert len((rollouts.parent / "judged.jsonl").read_bytes().splitlines()) == 40
@@ -65,22 +65,18 @@ def test_the_program_of_the_page_labels_rollouts(rollouts: Path, capsys: pytest.
     assert "'override': 'wrong'" in capsys.readouterr().out
 
 
-def test_the_summary_shows_that_the_verifier_rewards_what_a_person_calls_wrong(
-    rollouts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done = in_this_process("ng_notes", str(rollouts), capsys=capsys)
+def test_the_summary_shows_that_the_verifier_rewards_what_a_person_calls_wrong(rollouts: Path, ng: Command) -> None:
+    done = ng("ng_notes", str(rollouts))
     lines = [line.split() for line in done.out.splitlines()]
     wrong, solved = next((int(line[2]), int(line[3])) for line in lines if line[:2] == ["verdict:", "wrong"])
     assert wrong >= solved >= 10
     assert "loop" in done.out and "by bob" in done.out
 
 
-def test_a_row_of_the_data_set_is_the_same_task_with_the_corrected_reward(
-    rollouts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_of_the_data_set_is_the_same_task_with_the_corrected_reward(rollouts: Path, ng: Command) -> None:
     write(Path("rows.jsonl"), [{"left": one["left"], "right": one["right"]} for one in read_rows(rollouts)])
     options = ["+output_jsonl_fpath=judged.jsonl", "+input_jsonl_fpath=rows.jsonl"]
-    done = in_this_process("ng_notes", str(rollouts), *options, capsys=capsys)
+    done = ng("ng_notes", str(rollouts), *options)
     assert done.status == 0, done.err
     written = [orjson.loads(line) for line in Path("judged.jsonl").read_bytes().splitlines()]
     assert len(written) == 40
@@ -94,17 +90,14 @@ def test_a_row_of_the_data_set_is_the_same_task_with_the_corrected_reward(
 
 
 @pytest.mark.parametrize("options", [[], ["+input_jsonl_fpath=rows.jsonl"]], ids=["recorded", "original"])
-async def test_a_data_set_of_labelled_rollouts_is_collected_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    first, again = tmp_path / "first.jsonl", tmp_path / "again.jsonl"
-    async with rollyard.stack(SOKOBAN, colocate=True, folder=tmp_path) as stack:
-        await rollyard.collect(stack, write(tmp_path / "rows.jsonl", PUZZLES), first)
+async def test_a_data_set_of_labelled_rollouts_is_collected_again(here: Path, ng: Command, options: list[str]) -> None:
+    first, again = here / "first.jsonl", here / "again.jsonl"
+    async with rollyard.stack(SOKOBAN, colocate=True, folder=here) as stack:
+        await rollyard.collect(stack, write(here / "rows.jsonl", PUZZLES), first)
         notes = rollyard.annotate(first)
         for one in rollyard.read_rollouts(first, where="task > 0"):
             notes.add_label(one, "again")
-        done = in_this_process("ng_notes", "first.jsonl", "+output_jsonl_fpath=data.jsonl", *options, capsys=capsys)
+        done = ng("ng_notes", "first.jsonl", "+output_jsonl_fpath=data.jsonl", *options)
         assert done.status == 0, done.err
         summary = await rollyard.collect(stack, "data.jsonl", again)
     assert (summary.state, summary.measured) == ("complete", 2)
@@ -115,17 +108,15 @@ async def test_a_data_set_of_labelled_rollouts_is_collected_again(
     assert (keys[0] == keys[1]) == bool(options)
 
 
-def test_a_verdict_without_a_known_reward_is_refused_with_what_to_pass(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verdict_without_a_known_reward_is_refused_with_what_to_pass(tmp_path: Path, ng: Command) -> None:
     path = write(tmp_path / "x.jsonl", [row(0, 0, 10.9), row(1, 0, -1.0)])
     notes = rollyard.annotate(path, author="ann")
     for one in rollyard.read_rollouts(path):
         notes.judge(one, "wrong")
     out = f"+output_jsonl_fpath={tmp_path / 'data.jsonl'}"
-    refused = in_this_process("ng_notes", str(path), out, capsys=capsys)
+    refused = ng("ng_notes", str(path), out)
     assert refused.status == 2 and "--wrong-reward" in refused.err
-    done = in_this_process("ng_notes", str(path), out, "+wrong_reward=-1", capsys=capsys)
+    done = ng("ng_notes", str(path), out, "+wrong_reward=-1")
     assert done.status == 0, done.err
     written = [orjson.loads(line)["reward"] for line in (tmp_path / "data.jsonl").read_bytes().splitlines()]
     assert written == [-1.0, -1.0]

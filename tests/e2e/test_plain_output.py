@@ -31,24 +31,9 @@ from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.rollouts.progress import CollectionProgress
 
 ATTACKS = [
-    *(
-        "\x1b[31mred",
-        "\x1b]8;;http://evil\x07link\x1b]8;;\x07",
-        "\x1b]0;title\x07",
-        "\x1b[2J\x1b[H",
-        "\x1bc",
-        "\x1b]52;c;aGk=\x07",
-    ),
-    *(
-        "\x9b31m",
-        "\x9d0;title\x9c",
-        "\x90q\x9c",
-        "\x85",
-        "\x84",
-        "over\rwritten",
-        "back\b\b\b",
-        "\x7f\x00\x07\x0b\x0c\x0e\x0f",
-    ),
+    *("\x1b[31mred", "\x1b]8;;http://evil\x07link\x1b]8;;\x07", "\x1b]0;title\x07", "\x1b[2J\x1b[H", "\x1bc"),
+    *("\x1b]52;c;aGk=\x07", "\x9b31m", "\x9d0;title\x9c", "\x90q\x9c", "\x85", "\x84", "over\rwritten"),
+    *("back\b\b\b", "\x7f\x00\x07\x0b\x0c\x0e\x0f"),
     *("\u202egnp.exe", "\u2066\u2069\u202a\u202b\u202c\u202d", "\u2028\u2029", "\U000e0041\U000e007f", "\ud800"),
     *("[red]markup[/red]", "[link=http://evil]x[/link]", "[/]"),
 ]
@@ -96,9 +81,7 @@ def test_only_harmless_characters_are_left_unchanged() -> None:
 def test_escaped_json_has_the_same_value() -> None:
     rng = random.Random(7)
     for _ in range(200):
-        value = {
-            "".join(rng.choices(HOSTILE[:-8], k=9)).replace("\ud800", ""): rng.choice(ATTACKS).replace("\ud800", "")
-        }
+        value = ["".join(rng.choices(HOSTILE[:-8], k=9)).replace("\ud800", "")]
         assert orjson.loads(plain(orjson.dumps(value).decode())) == value
 
 
@@ -139,11 +122,8 @@ def test_arguments_are_plain_in_error_messages(capsys: pytest.CaptureFixture[str
 
 def snapshot(text: str) -> RunSnapshot:
     """The snapshot of a run in which every text is `text`."""
-    status = (
-        CollectionProgress(10)
-        .status("running", note=text)
-        .model_copy(update={"failures": {text: 3}, "failed_attempts": 3})
-    )
+    failed = {"failures": {text: 3}, "failed_attempts": 3}
+    status = CollectionProgress(10).status("running", note=text).model_copy(update=failed)
     row = FailureRow(
         task_index=0, rollout_index=0, attempt_index=0, agent_ref={}, failure_kind=text, server=text, status=500,
         upstream_status=None, detail=text, terminal=False, time=0.0, duration_s=0.0,

@@ -1,5 +1,3 @@
-"""ng_prepare_data with the arguments of a user."""
-
 from __future__ import annotations
 
 import gzip
@@ -37,26 +35,11 @@ def test_a_mixture_file_is_written_as_rows_that_can_be_collected(
     assert "9 tasks" in capsys.readouterr().out
 
 
-def test_invalid_rows_are_reported_by_line_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_rows(tmp_path / "rows.jsonl", [row("fine"), b"{broken"])
-    out = tmp_path / "out.jsonl"
-    assert prepare_data.run([f"+input_jsonl_fpath={path}", f"+output_jsonl_fpath={out}"]) == 1
-    assert "line 2" in capsys.readouterr().out
-    assert not out.exists()
-
-
 def test_plain_files_keep_their_order(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", rows("r", 20))
     out = tmp_path / "out.jsonl"
     assert prepare_data.run([f"+input_jsonl_fpath=[{path}]", f"+output_jsonl_fpath={out}", "+agent_name=x"]) == 0
     assert [one["prompt_id"] for one in read_rows(out)] == [f"r{number}" for number in range(20)]
-
-
-def test_an_empty_file_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert prepare_data.run([f"+input_jsonl_fpath={write_rows(tmp_path / 'rows.jsonl', [b''])}"]) == 1
-    assert "rows        none" in capsys.readouterr().out
 
 
 def test_with_json_stdout_is_only_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,13 +64,6 @@ def test_inputs_and_rollouts_are_never_overwritten(tmp_path: Path, output: str) 
         prepare_data.run([line[0], f"+rollouts_jsonl_fpath={tmp_path / 'test.jsonl'}", f"+order_fpath={path}"])
 
 
-def test_duplicate_ids_in_a_written_mixture_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_rows(tmp_path / "rows.jsonl", rows("r", 3))
-    both = f"+data={{datasets: [{{name: a, path: {path}}}, {{name: b, path: {path}, count: 2}}]}}"
-    assert prepare_data.run([both, f"+output_jsonl_fpath={tmp_path / 'out.jsonl'}", "+agent_name=x"]) == 0
-    assert "note      2 ids" in capsys.readouterr().out
-
-
 def test_a_curriculum_of_datasets_with_common_ids_is_rejected(tmp_path: Path) -> None:
     one, two = (write_rows(tmp_path / f"{name}.jsonl", [row(name, id=1)]) for name in "ab")
     line = [f"+rollouts_jsonl_fpath={tmp_path / 'r.jsonl'}", f"+order_fpath={tmp_path / 'order.txt'}"]
@@ -97,7 +73,6 @@ def test_a_curriculum_of_datasets_with_common_ids_is_rejected(tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def stack_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a running Sokoban stack."""
     folder: Path = tmp_path_factory.mktemp("run")
     with running_stack(configs=SOKOBAN, folder=folder):
         yield folder
@@ -105,7 +80,6 @@ def stack_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def run(stack_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Path]:
-    """Runs a command in that folder, which it returns."""
     monkeypatch.chdir(stack_folder)
 
     def run_command(*words: str, found: str = "") -> Path:

@@ -108,13 +108,8 @@ def test_a_script_whose_output_is_closed_ends_with_one_line(tmp_path: Path) -> N
     reader, writer = os.pipe()
     os.close(reader)
     script = INSTALLED / "resources_servers/grl_sokoban/analyze_rewards.py"
-    done = subprocess.run(
-        [sys.executable, script, "--rollouts-path", rollouts],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, str(script), "--rollouts-path", str(rollouts)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert done.returncode == 1
     assert done.stderr.startswith("analyze_rewards.py: ") and done.stderr.count("\n") == 1
@@ -130,19 +125,10 @@ def test_a_script_without_stdout_still_writes_its_file(tmp_path: Path) -> None:
 
 def test_rows_are_prepared_in_any_folder_with_python_dash_m(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
-    (tmp_path / "resources_servers" / "mine").mkdir(
-        parents=True
-    )  # a user's own environments must not hide the installed ones
-    words = [
-        sys.executable,
-        "-m",
-        "rollyard.resources_servers.gsm8k.prepare",
-        "--local",
-        "test.jsonl",
-        "--output",
-        "rows.jsonl",
-    ]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # A user's own environments must not hide the installed ones.
+    (tmp_path / "resources_servers" / "mine").mkdir(parents=True)
+    words = ["-m", "rollyard.resources_servers.gsm8k.prepare", "--local", "test.jsonl", "--output", "rows.jsonl"]
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "1 rows -> rows.jsonl\n"
 
@@ -159,13 +145,7 @@ def test_rows_are_prepared_in_any_folder_with_python_dash_m(tmp_path: Path) -> N
 def test_a_mistake_in_the_demo_is_one_line_and_exit_status_2(
     tmp_path: Path, name: str, arguments: list[str], message: str
 ) -> None:
-    script = INSTALLED / "configs" / name
-    done = subprocess.run(
-        ["/bin/sh", script, *arguments],
-        cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["/bin/sh", f"{INSTALLED}/configs/{name}", *arguments]
+    env = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from rollyard.records.types import Json
-from tests.support.commands import Finished, in_this_process
+from tests.support.commands import Command
 from tests.support.rollout_files import write
 from tests.support.step_rows import step_rows
 
@@ -18,24 +18,14 @@ COUNTS = {0: {1: 0, 2: 4, 3: 1}, 25: {3: 2, 2: 2, 1: 2}, 100: {1: 4, 2: 0, 3: 3}
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    monkeypatch.chdir(tmp_path)
-    return [write(tmp_path / f"step_{step}.jsonl", rows_of(step)) for step in (25, 100, 0)]
+def files(here: Path) -> list[Path]:
+    return [write(here / f"step_{step}.jsonl", rows_of(step)) for step in (25, 100, 0)]
 
 
 def rows_of(step: int) -> list[Json]:
-    return [
-        {**row, "response": {**row["response"], "output": [tokens(step)]}}
-        for row in step_rows(COUNTS[step], reward_components={"format": step / 100})
-    ]
-
-
-def tokens(step: int) -> Json:
-    return {"type": "message", "content": [], "generation_log_probs": [-2.0 + step / 100] * 3}
-
-
-def profile(capsys: pytest.CaptureFixture[str], *arguments: str) -> Finished:
-    return in_this_process("ng_reward_profile", *arguments, capsys=capsys)
+    tokens = {"type": "message", "content": [], "generation_log_probs": [-2.0 + step / 100] * 3}
+    rows = step_rows(COUNTS[step], reward_components={"format": step / 100})
+    return [{**row, "response": {**row["response"], "output": [tokens]}} for row in rows]
 
 
 def listed(files: list[Path]) -> str:
@@ -43,9 +33,9 @@ def listed(files: list[Path]) -> str:
 
 
 def test_the_report_of_a_series_has_curves_tasks_and_what_changed(
-    files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    files: list[Path], tmp_path: Path, ng: Command
 ) -> None:
-    done = profile(capsys, listed(files), "+series=true", f"+output_dir={tmp_path / 'out'}")
+    done = ng("ng_reward_profile", listed(files), "+series=true", f"+output_dir={tmp_path / 'out'}")
     assert done.status == 0, done.err
     assert "from 0 to 100" in done.out and "2 better, 1 worse" in done.out
     report = orjson.loads((tmp_path / "out" / "profile.json").read_bytes())
@@ -59,29 +49,8 @@ def test_the_report_of_a_series_has_curves_tasks_and_what_changed(
     assert re.search(r"Entropy, estimated: 2 .* 0, 1 .* 100", page), "positive, and its interval in order"
 
 
-def test_the_steps_can_be_stated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_steps_can_be_stated(tmp_path: Path, ng: Command) -> None:
     files = [write(tmp_path / f"{name}.jsonl", step_rows({1: count})) for name, count in (("late", 4), ("early", 0))]
-    done = profile(capsys, listed(files), "+steps=[300,0]", f"+output_dir={tmp_path / 'out'}")
+    done = ng("ng_reward_profile", listed(files), "+steps=[300,0]", f"+output_dir={tmp_path / 'out'}")
     assert done.status == 0 and "from 0 to 300" in done.out
     assert "1 better, 0 worse" in done.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["+series=true"], "--steps 0,25,50"),
-        (["+steps=[1,1]"], "[1, 1]"),
-        (["+steps=[1,2]", "+where=reward > 0"], "where"),
-    ],
-)
-def test_files_that_are_no_series_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    files = [write(tmp_path / f"{name}.jsonl", step_rows({1: 1})) for name in ("late", "early")]
-    done = profile(capsys, listed(files), *arguments)
-    assert done.status == 2 and message in done.err
-
-
-def test_one_file_is_no_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = profile(capsys, listed([write(tmp_path / "step_1.jsonl", step_rows({1: 1}))]), "+series=true")
-    assert done.status == 2 and "found 1" in done.err

@@ -1,5 +1,3 @@
-"""ng_serve as a process."""
-
 from __future__ import annotations
 
 import signal

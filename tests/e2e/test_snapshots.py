@@ -1,22 +1,29 @@
-"""What the commands print: one file of tests/snapshots for each command, which `make snapshots` rewrites."""
+"""What the commands print: one file of tests/snapshots for each command, which `make snapshots` rewrites.
+
+`$` starts a command line; the indented lines below it are its output, its errors (`!`) and its exit status if not 0.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
+import sys
 import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
 
 from rollyard.records.search_path import INSTALLED
-from tests.support.commands import running_stack
+from tests.support.commands import Finished, in_this_process, running_stack
 from tests.support.foreign_folders import make_root, program_entry
 from tests.support.rollout_files import grid, row, write, write_failures, write_manifest
 from tests.support.stacks import EXAMPLES, SOKOBAN
 from tests.support.training_runs import training_run
-from tests.support.transcripts import rewritten
 
 SNAPSHOTS = INSTALLED / "tests" / "snapshots"
 COMMANDS = sorted(tomllib.loads((INSTALLED / "pyproject.toml").read_text())["project"]["scripts"])
@@ -27,9 +34,66 @@ STARTS_NOTHING = {"ng_run", "ng_eval"}
 REWRITE = bool(os.environ.get("REWRITE_SNAPSHOTS"))
 
 
+COLUMNS = 120
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_VARYING = (
+    (re.compile(re.escape(f"rollyard {version('rollyard')}")), "rollyard VERSION"),
+    (re.compile(r"(?<![\d.])20\d\d(-\d\d){2}-\d{6}\b"), "TIME"),
+    (re.compile(r"(?<![\d.])( ?) *\d+(\.\d+)?( rollouts/)?( ?)s\b"), r"\1N\3\4s"),
+    (re.compile(r"\brun [0-9a-f]{8}\b"), "run ID"),
+    (re.compile(r"(127\.0\.0\.1|localhost):\d{5}\b"), r"\1:PORT"),
+    (re.compile(r"\(\d+\.\d MB\)"), "(N MB)"),
+)
+"""Patterns of what differs between two runs, and what is shown instead."""
+_UNSET = ("LOG", "ACCOUNT", "CON", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "AWS_PROFILE", "OPENAI_API_KEY")
+"""Variables that commands read, and that a test run may have."""
+
+
+def rewritten(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run the command lines of a transcript, one after another in `folder`, and return it with what they print now."""
+    parts: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            parts.append(f"{line}\n")
+        elif line.startswith("$ "):
+            parts.append(f"{line}\n{_printed(line[2:], folder, capsys)}\n")
+        else:
+            assert not line or line.startswith("  "), f"neither a comment nor a command line nor its output: {line}"
+    return "".join(parts)
+
+
+def _printed(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    words = shlex.split(line)
+    variables = {}
+    while _VARIABLE.match(words[0]):
+        name, _, value = words.pop(0).partition("=")
+        variables[name] = value
+    done = _run(words, variables, folder, capsys)
+    lines = [*_marked("    ", done.out, folder), *_marked("  ! ", done.err, folder)]
+    return "".join([*lines, f"  exit status {done.status}\n" if done.status else ""])
+
+
+def _run(words: list[str], variables: Mapping[str, str], folder: Path, capsys: pytest.CaptureFixture[str]) -> Finished:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in _UNSET:
+            patch.delenv(name, raising=False)
+        for name, value in {"COLUMNS": str(COLUMNS), **variables}.items():
+            patch.setenv(name, value)
+        return in_this_process(*words, capsys=capsys)
+
+
+def _marked(mark: str, text: str, folder: Path) -> Iterator[str]:
+    for found, shown in ((str(folder), "FOLDER"), (sys.executable, "PYTHON"), (str(INSTALLED), "ROLLYARD")):
+        text = text.replace(found, shown)
+    for pattern, shown in _VARYING:
+        text = pattern.sub(shown, text)
+    for line in text.splitlines():
+        yield f"{mark}{line}".rstrip() + "\n"
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder, in which the transcripts find their files."""
     write(tmp_path / "base.jsonl", grid([0, 1, 2, 2], 2))
     write(tmp_path / "trained.jsonl", grid([2, 2, 2, 2], 2))
     write_manifest(write(tmp_path / "partial.jsonl", grid([1, 0], 2)), 4, 2)

@@ -1,5 +1,3 @@
-"""ng_status during a collection, for people and for programs."""
-
 from __future__ import annotations
 
 import asyncio
@@ -35,8 +33,6 @@ COLLECT = (
 
 
 class Terminal:
-    """A command in its own pseudo-terminal."""
-
     def __init__(self, columns: int, cwd: Path, *words: str) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
@@ -97,7 +93,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def status(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
-    """Runs ng_status as soon as all rollouts wait for the model."""
     monkeypatch.chdir(run)
     show = partial(in_this_process, "ng_status", capsys=capsys)
     eventually("all wait", lambda: all_wait_for_the_model(show("+json=true", "+episodes=true")))
@@ -106,7 +101,6 @@ def status(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 @pytest.fixture
 def playing(run: Path, status: Callable[..., Finished]) -> Path:
-    """The folder of the run, when all rollouts wait for the model."""
     return run
 
 

@@ -1,5 +1,3 @@
-"""The tables of ng_status at the widths of real terminals."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""ng_viewer as a process."""
-
 from __future__ import annotations
 
 import asyncio
@@ -14,13 +12,10 @@ import httpx
 import orjson
 import pytest
 
-from rollyard.cli.options import read_options
-from rollyard.cli.viewer import FIRST_PORT, ViewerOptions
+from rollyard.cli.viewer import FIRST_PORT
 from rollyard.services.http.listener import bind
-from tests.e2e.test_docs import every
-from tests.support.commands import announced, in_this_process
+from tests.support.commands import Command, announced
 from tests.support.rollout_files import grid, random_rows, write
-from tests.support.training_runs import training_run
 from tests.support.waiting import deadline_s, eventually
 
 
@@ -37,7 +32,6 @@ def first_port_taken() -> Iterator[None]:
 async def viewer(
     tmp_path_factory: pytest.TempPathFactory, first_port_taken: None
 ) -> AsyncIterator[tuple[Path, httpx.Client]]:
-    """The file that ng_viewer shows, and a client of the printed address."""
     folder: Path = tmp_path_factory.mktemp("viewer")
     file = write(folder / "x.jsonl", grid([1], 1))
     async with announced("ng_viewer", "+jsonl_fpath=x.jsonl", "+names=[mine]", cwd=folder) as (_, url):
@@ -89,61 +83,17 @@ async def test_on_other_addresses_than_loopback_the_page_needs_the_token_and_ctr
     assert (bare.status_code, opened.status_code) == (401, 200)
 
 
-def test_a_requested_port_that_is_in_use_is_named_with_its_owner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "x.jsonl", grid([1], 1))
+def test_a_requested_port_that_is_in_use_is_named_with_its_owner(here: Path, ng: Command) -> None:
+    write(here / "x.jsonl", grid([1], 1))
     with bind("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        done = in_this_process("ng_viewer", "x.jsonl", f"+port={port}", capsys=capsys)
+        done = ng("ng_viewer", "x.jsonl", f"+port={port}")
     assert (done.status, f"127.0.0.1:{port}" in done.err) == (1, True), done.err
     assert f"process {os.getpid()}" in done.err
 
 
-def test_export_writes_one_file_and_exits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "x.jsonl", random_rows(3, 2))
-    done = in_this_process("ng_viewer", "+jsonl_fpath=x.jsonl", "+export=out.html", "+export_limit=4", capsys=capsys)
+def test_export_writes_one_file_and_exits(here: Path, ng: Command) -> None:
+    write(here / "x.jsonl", random_rows(3, 2))
+    done = ng("ng_viewer", "+jsonl_fpath=x.jsonl", "+export=out.html", "+export_limit=4")
     assert (done.status, done.err) == (0, "")
-    assert "4 of 6 rollouts" in (tmp_path / "out.html").read_text()
-
-
-def test_an_export_does_not_overwrite_the_rollouts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    before = write(tmp_path / "x.jsonl", grid([1], 1)).read_bytes()
-    refused = in_this_process("ng_viewer", "x.jsonl", "+export=x.jsonl", capsys=capsys)
-    assert (refused.status, (tmp_path / "x.jsonl").read_bytes()) == (2, before)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["+jsonl_fpath=nowhere.jsonl"], "'nowhere.jsonl'"),
-        (["x.jsonl", "+host=0.0.0.0"], "token"),
-        (["run", "x.jsonl"], "'run'"),
-        (["run", "+export=page.html"], "'run'"),
-        (["run/rollouts"], "'run/rollouts'"),
-    ],
-)
-def test_wrong_usage_prints_a_message_and_returns_2(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    named: str,
-) -> None:
-    write(tmp_path / "x.jsonl", grid([1], 1))
-    training_run(tmp_path / "run", 1)
-    monkeypatch.chdir(tmp_path)
-    refused = in_this_process("ng_viewer", *arguments, capsys=capsys)
-    assert (refused.status, named in refused.err) == (2, True), refused.err
-
-
-@pytest.mark.parametrize("words", every("ng_viewer"), ids=" ".join)
-def test_every_documented_viewer_line_has_known_options(words: list[str]) -> None:
-    read_options(ViewerOptions, words[1:])
+    assert "4 of 6 rollouts" in (here / "out.html").read_text()

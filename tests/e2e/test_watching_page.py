@@ -11,11 +11,9 @@ import orjson
 import pytest
 import yaml
 
-from rollyard.cli.options import read_options
-from rollyard.cli.track import TrackOptions
 from rollyard.records.search_path import INSTALLED
 from rollyard.services.runtime.running_stack import RunningStack
-from tests.support.commands import in_this_process, running_stack
+from tests.support.commands import Command, running_stack
 from tests.support.doc_pages import commands, page, sections
 from tests.support.fixtures import http_transport
 from tests.support.stacks import SOKOBAN
@@ -35,11 +33,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
 
 @pytest.mark.parametrize("words", LINES, ids=" ".join)
 def test_a_command_of_the_page_works(
-    stack: RunningStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+    stack: RunningStack, monkeypatch: pytest.MonkeyPatch, ng: Command, words: list[str]
 ) -> None:
     monkeypatch.chdir(stack.access.head.folder)
     if words[0] == "ng_status":
-        done = in_this_process(*words, capsys=capsys)
+        done = ng(*words)
         assert done.status == 0 and done.out, done.err
     else:
         moved = [word.replace(DEFAULT, stack.head_url.removeprefix("http://")) for word in words]
@@ -69,8 +67,3 @@ def test_the_page_lists_every_metric_that_the_dashboard_shows() -> None:
             for name in re.findall(r"\b(?:rollyard|process)_\w+", target["expr"]):
                 short = re.sub(r"_bucket$", "", name)
                 assert short in TEXT or short.replace("rollyard_collection", "") in TEXT, name
-
-
-def test_every_documented_track_line_has_known_options() -> None:
-    lines = [words for words in commands(TEXT) if words[0] == "ng_track"]
-    assert {read_options(TrackOptions, words[1:])[0].to for words in lines} == {"wandb", "mlflow"}

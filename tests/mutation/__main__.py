@@ -18,10 +18,7 @@ from tests.mutation.mutations import Mutation, draw, same_lines
 from tests.mutation.suites import Suite, git, newest_older_than_a_day
 
 FOLDERS = (
-    "services/rollouts",
-    "services/http",
-    "resources_servers/answers",
-    "services/sandbox",
+    *("services/rollouts", "services/http", "resources_servers/answers", "services/sandbox"),
     "responses_api_models/chat_engine",
 )
 """Each gives the same share of the drawn lines."""
@@ -37,7 +34,6 @@ def drawn_lines(old: Suite, new: Suite, count: int, seed: str) -> list[tuple[str
 
 
 def compare(old: Suite, new: Suite, path: str, mutation: Mutation, judge: Judge) -> tuple[str | None, str | None]:
-    """Return the tests of before and of after that notice a mutation."""
     name = f"{path}:{mutation.line}:{mutation.column} {mutation.old} -> {mutation.new}"
     before = judge.judge(old, path, mutation, name)
     lines = same_lines(old.source(path), new.source(path))

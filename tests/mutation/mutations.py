@@ -1,5 +1,3 @@
-"""Small changes of a line of Python, each of which a good test notices."""
-
 from __future__ import annotations
 
 import ast
@@ -10,18 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-_NEGATED = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.GtE,
-    ast.GtE: ast.Lt,
-    ast.Gt: ast.LtE,
-    ast.LtE: ast.Gt,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-}
+_OPPOSITES: list[tuple[type[ast.cmpop], type[ast.cmpop]]] = [
+    *((ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.In, ast.NotIn), (ast.Is, ast.IsNot))
+]
+_NEGATED = {**dict(_OPPOSITES), **{other: one for one, other in _OPPOSITES}}
 _MOVED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 _ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult}
 
@@ -84,7 +74,6 @@ def mutations(source: str) -> list[Mutation]:
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
-    """The conditions directly in a node that no change of an operator negates."""
     match node:
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
             tests = [test]
@@ -169,10 +158,8 @@ def _with(node: ast.expr, **fields: object) -> ast.expr:
 
 def same_lines(before: str, after: str) -> dict[int, int]:
     """Return the lines that both texts have: number in `before` -> number in `after`."""
-    blocks = difflib.SequenceMatcher(
-        None, before.splitlines(), after.splitlines(), autojunk=False
-    ).get_matching_blocks()
-    return {block.a + i + 1: block.b + i + 1 for block in blocks for i in range(block.size)}
+    matcher = difflib.SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
+    return {block.a + i: block.b + i for block in matcher.get_matching_blocks() for i in range(1, block.size + 1)}
 
 
 def draw(before: Mapping[str, str], after: Mapping[str, str], count: int, seed: str) -> list[tuple[str, Mutation]]:

@@ -16,8 +16,8 @@ SUITES = ("tests/unit", "tests/integration", "tests/e2e")
 _MODULE = re.compile(r"(?:rollyard|tests)(?:\.\w+)+")
 
 
-def is_test(path: str, folders: tuple[str, ...] = SUITES) -> bool:
-    return path.startswith(tuple(f"{folder}/" for folder in folders)) and Path(path).match("test_*.py")
+def is_test(path: str) -> bool:
+    return path.startswith(tuple(f"{folder}/" for folder in SUITES)) and Path(path).match("test_*.py")
 
 
 class Imports:

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.modules import ROOT
 from tests.mutation.selection import Imports
 
 
 def git(*arguments: str) -> str:
-    return subprocess.run(
-        ["git", "-C", str(ROOT), *arguments], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def newest_older_than_a_day() -> str:
@@ -118,34 +118,14 @@ class Suite:
         events = self.root.parent / "events.jsonl"
         events.write_text(json.dumps({"kind": "begin", "test": tests[0], "failed": False}) + "\n")
         plugin = Path(__file__).with_name("recorder.py")
-        command = [
-            str(self.root / ".venv/bin/python"),
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-p",
-            plugin.stem,
-            "-p",
-            "no:cacheprovider",
-        ]
-        command += ["--hypothesis-seed=0", *(f"--deselect={test}" for test in deselected), *tests]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(plugin.parent),
-            "MUTATION_EVENTS": str(events),
-            "MUTATION_CPU_S": str(cpu_s),
-        }
+        options = ["-x", "-q", "-p", plugin.stem, "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+        options += [f"--deselect={test}" for test in deselected]
+        command = [str(self.root / ".venv/bin/python"), "-m", "pytest", *options, *tests]
+        variables = {"PYTHONPATH": plugin.parent, "MUTATION_EVENTS": events, "MUTATION_CPU_S": cpu_s}
+        environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         with (self.root.parent / "output.txt").open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=self.root,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            process = subprocess.Popen(command, cwd=self.root, env=environment, start_new_session=True, **streams)
             hung = _wait(process, events, hang_s)
         with events.open("a") as file:
             file.write(json.dumps({"kind": "end", "test": "", "status": process.returncode}) + "\n")

@@ -18,7 +18,6 @@ from typing import Any
 
 
 def settings() -> dict[str, Any]:
-    """Read FILE.json, which may change while requests are answered."""
     read: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     return read
 

@@ -25,7 +25,6 @@ def make_anthropic_client(url: str) -> AsyncAnthropic:
 async def anthropic_and_engine(
     *steps: Step | Json, kind: type[Server] = VllmModel, **settings: Any
 ) -> AsyncIterator[tuple[AsyncAnthropic, Engine]]:
-    """A client, and the engine behind the model server, which records its requests."""
     async with (
         engine(*steps) as fake,
         model_server(kind, base_url=fake.url, **settings) as server,
@@ -38,9 +37,5 @@ async def anthropic_and_engine(
 @contextlib.asynccontextmanager
 async def anthropic_client_of(kind: type[Server], **settings: Any) -> AsyncIterator[AsyncAnthropic]:
     """A client of a model server that needs no engine."""
-    async with (
-        model_server(kind, **settings) as server,
-        listening(server) as url,
-        make_anthropic_client(url) as client,
-    ):
+    async with model_server(kind, **settings) as server, listening(server) as url, make_anthropic_client(url) as client:
         yield client

@@ -11,7 +11,6 @@ from typing import Any
 
 @contextlib.contextmanager
 def background_loop() -> Iterator[Any]:
-    """Yield a function that runs a coroutine on the loop and returns its result."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)  # pytest ends even if it is aborted in a test
     thread.start()

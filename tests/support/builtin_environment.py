@@ -36,8 +36,6 @@ State = tuple[Cell, frozenset[Cell]]
 
 
 class Sokoban:
-    """Sokoban's rules on sets of cells."""
-
     def __init__(self, board: str) -> None:
         cells = {(y, x): symbol for y, row in enumerate(board.split("\n")) for x, symbol in enumerate(row)}
         self.size = (max(y for y, _ in cells) + 1, max(x for _, x in cells) + 1)
@@ -119,8 +117,6 @@ def random_boards(count: int, seed: int) -> list[str]:
 
 
 class ModelServer:
-    """The real built-in model server, reached through the in-process transport."""
-
     def __init__(self, **settings: Any) -> None:
         async def no_lookup() -> Directory:
             raise AssertionError("the built-in model must not look up servers")

@@ -24,7 +24,6 @@ class CheckpointRun:
         return trainer_server(*self.engines, weights_check="values", **settings)
 
     def new_checkpoint(self, number: int) -> str:
-        """Write a checkpoint to a new folder."""
         return write_checkpoint(self.folder / f"step-{number}", seed=number)
 
     def overwrite_checkpoint(self, number: int) -> str:
@@ -33,5 +32,4 @@ class CheckpointRun:
 
 
 def active_urls(policy: TrainerClient) -> list[str]:
-    """URLs of the engines that receive calls."""
     return policy.server.upstream.replicas.urls

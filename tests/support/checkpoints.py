@@ -15,13 +15,8 @@ from rollyard.records.types import Json
 EMBEDDINGS = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 SHAPES = {EMBEDDINGS: [8, 4], "model.layers.0.weight": [4, 4], "model.layers.1.weight": [4, 4], HEAD: [8, 4]}
-CONFIG: Json = {
-    "architectures": ["TinyForCausalLM"],
-    "model_type": "tiny",
-    "num_attention_heads": 2,
-    "vocab_size": 8,
-    "tie_word_embeddings": False,
-}
+CONFIG: Json = {"architectures": ["TinyForCausalLM"], "model_type": "tiny", "num_attention_heads": 2, "vocab_size": 8}
+CONFIG["tie_word_embeddings"] = False
 INDEX = "model.safetensors.index.json"
 WIDTHS = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I32": 4, "F8_E5M2": 1, "F8_E4M3": 1}
 

@@ -8,7 +8,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import rollyard
+from rollyard.cli.options import Options
 from rollyard.records.search_path import INSTALLED
 from rollyard.services.runtime.running_stack import RunningStack
 from tests.support.background_loop import background_loop
@@ -28,11 +29,13 @@ DEADLINE_S = deadline_s()
 
 @dataclass
 class Finished:
-    """A finished command."""
-
     status: int
     out: str
     err: str
+
+
+Command = Callable[..., Finished]
+"""`in_this_process` with the test's `capsys`."""
 
 
 def command_environ(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -72,17 +75,12 @@ class Running:
 
     @property
     def printed(self) -> str:
-        """Its output so far."""
         return self.log.read_text()
 
 
 @contextlib.asynccontextmanager
 async def ng_run(
-    *arguments: str,
-    cwd: Path,
-    env: Mapping[str, str] | None = None,
-    name: str = "ng_run",
-    ready_s: float = DEADLINE_S,
+    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, name: str = "ng_run", ready_s: float = DEADLINE_S
 ) -> AsyncIterator[Running]:
     """`ng_run` with all servers ready, within `ready_s`; ended with SIGINT."""
     log = cwd / f"{name}.log"
@@ -127,6 +125,14 @@ def in_this_process(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Fini
         main()
     printed = capsys.readouterr()
     return Finished(int(exited.value.code or 0), printed.out, printed.err)
+
+
+def options_of(module: str) -> type[Options]:
+    """The options of a module of cli/, such as `doctor_tokens`."""
+    found = vars(importlib.import_module(f"rollyard.cli.{module}"))
+    models = (one for one in found.values() if isinstance(one, type) and issubclass(one, Options))
+    (model,) = (one for one in models if one.__module__ == found["__name__"])
+    return model
 
 
 async def in_thread(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Finished:

@@ -16,7 +16,6 @@ def page(name: str) -> str:
 
 
 def sections(text: str) -> dict[str, str]:
-    """Each second-level section's text by its heading."""
     return {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
 
 
@@ -33,26 +32,28 @@ def write_files(text: str, folder: Path) -> None:
 
 
 def blocks(text: str) -> list[str]:
-    """The bash blocks."""
     return re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def commands(text: str) -> list[list[str]]:
-    """The command lines of the bash blocks, split into words as a shell does."""
+def command_lines(text: str) -> list[str]:
+    """The commands of the bash blocks, without line breaks except in quotes."""
     found, pending = [], ""
     for line in "\n".join(blocks(text)).replace("\\\n", " ").splitlines():
         pending += line
         try:
-            words = shlex.split(re.sub(r"^(?:[A-Z_]+=\S* )+", "", pending), comments=True)
+            if shlex.split(pending, comments=True):
+                found.append(pending)
         except ValueError:  # a quote that ends on a later line
             pending += "\n"
             continue
-        found.append(words)
         pending = ""
     assert not pending, pending
-    return [words for words in found if words]
+    return found
+
+
+def commands(text: str) -> list[list[str]]:
+    return [shlex.split(re.sub(r"^(?:[A-Z_]+=\S* )+", "", line), comments=True) for line in command_lines(text)]
 
 
 def programs(text: str) -> list[str]:
-    """The Python blocks."""
     return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

@@ -1,17 +1,11 @@
-"""How rollouts of a complete agent fare with a pool of real loopback endpoints of which some are bad.
-
-`python -m tests.support.endpoint_matrix` runs every kind of fault with one and with two bad endpoints of ten, bad
-from the start or from the middle of the run, and prints a line for each.
-"""
+"""How rollouts of a complete agent fare with a pool of real loopback endpoints of which some are bad."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 import struct
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +19,7 @@ from rollyard.resources_servers.base import Environment, tool
 from rollyard.resources_servers.environment import EnvironmentSettings, Verification
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.server.app import Context, Server
-from tests.support.in_process import agent, environment, in_process_servers
+from tests.support.in_process import episode_servers
 
 MODEL = "policy"
 TURNS = 3
@@ -45,8 +39,6 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class LookEnvironment(Environment[EnvironmentSettings]):
-    """Counts the model's tool calls."""
-
     def __init__(self, task: Any, settings: EnvironmentSettings) -> None:
         super().__init__(task, settings)
         self.calls = 0
@@ -64,32 +56,18 @@ class LookEnvironment(Environment[EnvironmentSettings]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a collection went with one kind of fault."""
+    """How a collection went."""
 
-    kind: str
-    bad: int
-    midway: bool
     rollouts: int
     measured: int
     wrong: int
     """Rollouts with another reward than a healthy pool gives."""
-    failed_attempts: int
     calls: int
     calls_to_bad: int
-    seconds: float
 
     @property
     def share(self) -> float:
-        """The share of all calls that went to bad endpoints while they were bad."""
         return self.calls_to_bad / max(self.calls, 1)
-
-    def line(self) -> str:
-        """A line of the table."""
-        when = "midway" if self.midway else "from the start"
-        return (
-            f"{self.kind:14}{self.bad} of 10 {when:16}{self.measured}/{self.rollouts} measured, {self.wrong} wrong, "
-            f"{self.failed_attempts} failed attempts, {self.share:6.2%} of {self.calls} calls, {self.seconds:.1f} s"
-        )
 
 
 class FakeEndpoint:
@@ -106,18 +84,15 @@ class FakeEndpoint:
         self._open: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
-        """Listen on a free port."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
 
     def turn_bad(self) -> None:
-        """Misbehave from now on."""
         self.bad = bool(self.kind)
         if self.kind == "refuses":
             self.stop()
 
     def stop(self) -> None:
-        """Close the port and every connection."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._open):
@@ -249,15 +224,11 @@ async def play(
             turn_bad()
         for fake in fakes:
             fake.on_call = on_call
-        async with in_process_servers(
-            {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": policy}
-        ) as stack:
+        async with episode_servers(LookEnvironment, policy, SimpleAgent) as stack:
             rewards: list[float] = []
-            failed = 0
             tasks = iter(range(rollouts))
 
             async def work() -> None:
-                nonlocal failed
                 for task in tasks:
                     row = {"responses_create_params": {"input": "look"}, "_ng_task_index": task}
                     for _ in range(ATTEMPTS):
@@ -265,40 +236,14 @@ async def play(
                             rewards.append((await stack.run(row))["reward"])
                             break
                         except Failure as failure:
-                            failed += 1
                             if failure.terminal:
                                 break
 
-            started = time.monotonic()
             await asyncio.gather(*(work() for _ in range(parallel)))
-            seconds = time.monotonic() - started
         return Outcome(
-            kind=kind,
-            bad=bad,
-            midway=midway,
             rollouts=rollouts,
             measured=len(rewards),
             wrong=sum(reward != 1.0 for reward in rewards),
-            failed_attempts=failed,
             calls=sum(fake.calls for fake in fakes),
             calls_to_bad=sum(fake.calls_while_bad for fake in fakes),
-            seconds=seconds,
         )
-
-
-async def matrix(kinds: Sequence[str] = KINDS) -> AsyncIterator[Outcome]:
-    """Every kind with one and with two bad endpoints of ten, bad from the start and midway."""
-    for kind in kinds:
-        for bad in (1, 2):
-            for midway in (False, True):
-                yield await play(kind, bad=bad, midway=midway)
-
-
-async def main() -> None:
-    logging.disable(logging.CRITICAL)
-    async for outcome in matrix():
-        print(outcome.line(), flush=True)
-
-
-if __name__ == "__main__":
-    asyncio.run(main())

@@ -43,7 +43,6 @@ class EvalProcess:
         return {}
 
     def rows(self) -> int:
-        """Number of complete lines of rollouts.jsonl."""
         path = self.output / "rollouts.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 

@@ -41,7 +41,6 @@ def main() -> None:
 
 
 def serve() -> None:
-    """Run the API server."""
     notes = Path(os.environ["FAKE_NOTES"])
     start = len(list(notes.iterdir())) + 1
     note = notes / f"start-{start}.json"
@@ -70,7 +69,6 @@ def serve() -> None:
 
 
 def core() -> None:
-    """Run EngineCore, which starts a Worker."""
     worker = subprocess.Popen([sys.executable, __file__, "worker"], stdout=subprocess.DEVNULL)
     print(worker.pid, flush=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -80,15 +78,12 @@ def core() -> None:
 
 
 def wait() -> None:
-    """Sleep for ever and ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         time.sleep(3600)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """vLLM's endpoints."""
-
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -97,7 +92,6 @@ class Handler(BaseHTTPRequestHandler):
         self._send(200 if self.server.alive() else 503, models if self.path == "/v1/models" else {})  # type: ignore[attr-defined]
 
     def do_POST(self) -> None:
-        """Answer any chat request with the engine's process id."""
         self.rfile.read(int(self.headers["content-length"]))
         key = os.environ.get("VLLM_API_KEY")
         if key is not None and self.headers["authorization"] != f"Bearer {key}":

@@ -10,7 +10,6 @@ _START, _END = "<!-- detectors -->\n", "<!-- end of detectors -->\n"
 
 
 def page(text: str) -> str:
-    """Return the page with the current definitions."""
     before, _, rest = text.partition(_START)
     _, _, after = rest.partition(_END)
     by_category: dict[str, list[str]] = {}

@@ -92,16 +92,13 @@ def make_server(
     """A server with these routes; `cancellable` ones end when the caller disconnects."""
     context = Context(name, keys, client or make_client({}, LocalTransport(HttpTransport())))
     server = Server(ServerSettings(), context)
-    for path, handler in (routes or {}).items():
-        server.route(path, handler)
-    for path, handler in (cancellable or {}).items():
-        server.route(path, handler, cancellable=True)
+    for path, handler in {**(routes or {}), **(cancellable or {})}.items():
+        server.route(path, handler, cancellable=path in (cancellable or {}))
     return server
 
 
 @contextlib.asynccontextmanager
 async def listening(server: Server, host: str = "127.0.0.1") -> AsyncIterator[HostedServer]:
-    """Serve on a free port."""
     hosted = HostedServer(server, bind(host, 0))
     await hosted.listen()
     await hosted.start()
@@ -113,7 +110,6 @@ async def listening(server: Server, host: str = "127.0.0.1") -> AsyncIterator[Ho
 
 @contextlib.asynccontextmanager
 async def http_transport() -> AsyncIterator[HttpTransport]:
-    """A real HTTP transport, closed on exit."""
     transport = HttpTransport()
     try:
         yield transport
@@ -165,7 +161,6 @@ async def failure_kind_of(work: Awaitable[object]) -> FailureKind:
 
 
 def http(body: bytes = b"{}", status: str = "200 OK", run: str | None = KEYS.run_id, *more: str) -> bytes:
-    """A complete HTTP response as bytes."""
     lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *more, *([f"{RUN_HEADER}: {run}"] if run else [])]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
@@ -193,9 +188,8 @@ class Peer:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next(
-                    (line[16:] for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), b"0"
-                )
+                found = (line[16:] for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:")
+                length = next(found, b"0")
                 self.seen.append(head + await reader.readexactly(int(length)))
                 response = self.script[min(self.requests, len(self.script) - 1)]
                 self.requests += 1
@@ -206,13 +200,11 @@ class Peer:
         writer.close()
 
     def close(self) -> None:
-        """Close all connections."""
         for writer in self._writers:
             writer.close()
 
 
 def _with_request_id(response: bytes, head: bytes) -> bytes:
-    """The response with the request's id, which every server of the run echoes."""
     request_id = next((line for line in head.split(b"\r\n") if line.startswith(REQUEST_HEADER.encode() + b":")), None)
     status, line_end, rest = response.partition(b"\r\n")
     if request_id is None or RUN_HEADER.encode() not in rest:
@@ -222,7 +214,6 @@ def _with_request_id(response: bytes, head: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def peer(*script: bytes | None, raw: bool = False) -> AsyncIterator[Peer]:
-    """Start a scripted peer on a free port."""
     scripted = Peer(list(script), raw)
     listener = await asyncio.start_server(scripted.serve, "127.0.0.1", 0)
     scripted.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
@@ -235,7 +226,6 @@ async def peer(*script: bytes | None, raw: bool = False) -> AsyncIterator[Peer]:
 
 
 def unused_url() -> str:
-    """A URL on which nothing listens."""
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
     sock.close()

@@ -120,5 +120,4 @@ def entry(family: str, implementation: str, **settings: Any) -> Json:
 
 
 def program_entry(**settings: Any) -> Json:
-    """The entry of the counter, which runs in this interpreter."""
     return entry("resources_servers", "counter", entrypoint="app.py", python=sys.executable, **settings)

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rollyard.agents.base import Agent
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment
 from rollyard.services.server.app import Context, Server
-from rollyard.testing import KEYS, InProcessServers, agent_server, environment_server, in_process_servers, says
+from rollyard.testing import KEYS, InProcessServers, Maker, agent_server, environment_server, in_process_servers, says
 from rollyard.testing import Script as StrictScript
 from rollyard.testing import calls as call_item
 
-__all__ = ["KEYS", "InProcessServers", "Script", "agent", "calls", "environment", "in_process_servers", "says"]
+__all__ = ["KEYS", "InProcessServers", "in_process_servers", "says"]
 
 
 def environment(environment: type[Environment[Any]], **settings: Any) -> Callable[[Context], Server]:
     """A server that hosts `environment`."""
     return environment_server(environment, settings)
+
+
+def episode_servers(
+    hosted: type[Environment[Any]] | Maker, model: StrictScript | Maker, player: type[Agent[Any]], **settings: Any
+) -> AbstractAsyncContextManager[InProcessServers]:
+    """Servers named `environment`, `model` and `agent`; the settings are those of the agent."""
+    own = environment(hosted) if isinstance(hosted, type) and issubclass(hosted, Environment) else cast(Maker, hosted)
+    made = model.model if isinstance(model, StrictScript) else model
+    return in_process_servers({"environment": own, "model": made, "agent": agent(player, **settings)})
 
 
 def agent(kind: type[Agent[Any]], **settings: Any) -> Callable[[Context], Server]:
@@ -35,5 +45,4 @@ class Script(StrictScript):
 
 
 def calls(name: str, arguments: Any, call_id: str = "c1") -> Json:
-    """A tool call by the model, with a fixed call id."""
     return call_item(name, arguments, call_id)

@@ -80,8 +80,6 @@ class Checkpoints:
 
 
 class LaunchSite:
-    """A user's folder with a config, a log folder and a scheduler."""
-
     def __init__(self, root: Path, scheduler: MemoryScheduler | None = None) -> None:
         self.root = root
         self.log = root / "log"

@@ -62,18 +62,15 @@ class EngineHarness:
         self.up.append(url)
 
     def started(self, number: int) -> Json:
-        """The fake's note about its start with that number."""
         note: Json = json.loads((self.notes / f"start-{number}.json").read_text())
         return note
 
     def folder(self) -> Path:
-        """The running engine's folder, from its API server's environment variables."""
         environ = Path(f"/proc/{self.started(1)['api']}/environ").read_bytes().split(b"\0")
         (entry,) = (entry for entry in environ if entry.startswith(engine_process.MARK.encode() + b"="))
         return Path(os.fsdecode(entry.partition(b"=")[2]))
 
     def reaper_pid(self) -> int:
-        """Process id of the reaper, the API server's parent."""
         return parent_of(self.started(len(list(self.notes.glob("*.json"))))["api"])
 
     async def wait_until_up(self, times: int) -> None:
@@ -99,7 +96,6 @@ async def engine_harness(folder: Path, **settings: Any) -> AsyncIterator[EngineH
 
 
 def marked_processes(mark: str) -> Iterator[int]:
-    """Running processes that inherited the mark."""
     return processes_with(MARK, mark)
 
 

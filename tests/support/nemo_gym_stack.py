@@ -71,35 +71,20 @@ class NemoGymStack:
 
     def processes(self) -> list[Json]:
         """The list of processes: the agent, and a model server that has exited."""
-        port = urlsplit(self.agent_url).port
         common = {"host": "127.0.0.1", "entrypoint": "app.py", "status": None, "uptime_seconds": None, "pid": 4}
+        listed = (
+            ("mcqa_simple_agent", "responses_api_agents", "simple_agent", self.agent_url),
+            ("policy_model", "responses_api_models", "openai_model", "http://127.0.0.1:1"),
+        )
         return [
-            {
-                **common,
-                "process_name": "mcqa_simple_agent",
-                "server_type": "responses_api_agents",
-                "name": "simple_agent",
-                "url": self.agent_url,
-                "port": port,
-                "config_path": "mcqa_simple_agent",
-                "start_time": 1.7e9,
-            },
-            {
-                **common,
-                "process_name": "policy_model",
-                "server_type": "responses_api_models",
-                "name": "openai_model",
-                "url": "http://127.0.0.1:1",
-                "port": 1,
-                "config_path": "policy_model",
-                "start_time": 1.7e9,
-            },
+            {"process_name": name, "config_path": name, "server_type": family, "name": kind, "url": url}
+            | {**common, "port": urlsplit(url).port, "start_time": 1.7e9}
+            for name, family, kind, url in listed
         ]
 
 
 @contextlib.asynccontextmanager
 async def nemo_gym_stack(stack: NemoGymStack) -> AsyncIterator[NemoGymStack]:
-    """Run the head and the agent on free ports."""
     head, agent = FastAPI(), FastAPI()
 
     @head.get("/")

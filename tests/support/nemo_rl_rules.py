@@ -14,8 +14,6 @@ from rollyard.records.types import Json
 
 @dataclass
 class Message:
-    """A message of the log that is trained on."""
-
     role: str
     token_ids: list[int]
     log_probs: list[float] | None = None

@@ -34,8 +34,6 @@ HELLO: Any = [{"role": "user", "content": "hi"}]
 
 
 class Move(BaseModel):
-    """The type that structured output is parsed into."""
-
     direction: str
     steps: int
 
@@ -50,7 +48,6 @@ def make_openai_client(url: str, retries: int = 0) -> AsyncOpenAI:
 async def client_and_engine(
     *steps: Step | Json, kind: type[Server] = VllmModel, retries: int = 0, **settings: Any
 ) -> AsyncIterator[tuple[AsyncOpenAI, Engine]]:
-    """A client, and the engine behind the model server, which records its requests."""
     async with (
         engine(*steps) as fake,
         model_server(kind, base_url=fake.url, **settings) as server,
@@ -63,11 +60,7 @@ async def client_and_engine(
 @contextlib.asynccontextmanager
 async def client_of_server(kind: type[Server], **settings: Any) -> AsyncIterator[AsyncOpenAI]:
     """A client of a model server that needs no engine."""
-    async with (
-        model_server(kind, **settings) as server,
-        listening(server) as url,
-        make_openai_client(url) as client,
-    ):
+    async with model_server(kind, **settings) as server, listening(server) as url, make_openai_client(url) as client:
         yield client
 
 

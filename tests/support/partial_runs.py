@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -21,7 +22,6 @@ PARAMS = {"temperature": 0.8}
 
 
 def task(content: int) -> Json:
-    """A dataset row. As in Sokoban, all rows have the same prompt."""
     return {"seed": content, "responses_create_params": {"input": [{"role": "user", "content": "Play."}]}}
 
 
@@ -35,7 +35,6 @@ def tasks_of(path: Path) -> TaskFile:
 
 
 def rollout(row: Json, index: int, repeat: int, reward: float | None = 1.0) -> Json:
-    """A rollout as Rollyard writes it."""
     params = {**row["responses_create_params"], **PARAMS}
     keys = {"_ng_task_index": index, "_ng_rollout_index": repeat, "_ng_task_key": task_key(row)}
     response: Json = {"output": []}
@@ -44,14 +43,11 @@ def rollout(row: Json, index: int, repeat: int, reward: float | None = 1.0) -> J
 
 
 def without_keys(row: Json) -> Json:
-    """The rollout as a program writes it that adds no keys."""
     return {name: value for name, value in row.items() if not name.startswith("_ng_") and name != "agent_ref"}
 
 
 @dataclass
 class Resumed:
-    """What a collection did."""
-
     keys: list[tuple[int, int]]
     """Keys of the rollouts that it collected."""
     notes: list[str]
@@ -65,15 +61,9 @@ def resume(given: Path, output: Path, repeats: int) -> Resumed:
     assert not problem, problem
     used: TaskFile | TaskSubset = subset or tasks
     original = subset.original if subset else tasks
-    store = RolloutStore(
-        paths,
-        {**used.identity, "num_repeats": repeats},
-        {},
-        resume=True,
-        overwrite=False,
-        input_path=str(original.file),
-        adopter=Adopter(original, repeats, PARAMS, seeded=False),
-    )
+    identity, adopter = {**used.identity, "num_repeats": repeats}, Adopter(original, repeats, PARAMS, seeded=False)
+    known: Any = {"input_path": str(original.file), "adopter": adopter}
+    store = RolloutStore(paths, identity, {}, resume=True, overwrite=False, **known)
     try:
         store.load()
         collected = []

@@ -72,7 +72,6 @@ class Preloaded:
         stdout: IO[bytes] | int,
         stderr: IO[bytes] | int = 2,
     ) -> PreloadedProcess:
-        """Start the command."""
         ours, theirs = socket.socketpair()
         request = {"arguments": [self._command, *map(str, arguments)], "cwd": str(cwd), "env": dict(env)}
         descriptors = [one if isinstance(one, int) else one.fileno() for one in (stdout, stderr)]
@@ -83,14 +82,12 @@ class Preloaded:
     def run(
         self, arguments: Sequence[object], *, cwd: Path, env: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             status = self.start(arguments, cwd=cwd, env=env, stdout=out, stderr=err).wait()
             texts = [_text(file) for file in (out, err)]
         return subprocess.CompletedProcess([self._command, *map(str, arguments)], status, *texts)
 
     def _server(self) -> socket.socket:
-        """The socket of the process, which ends when this process ends."""
         with self._starting:
             if self._control is None:
                 self._control = self._start_server()

@@ -33,7 +33,6 @@ def row(task: int, repeat: int, reward: float | None, *, calls: int = 1, **more:
 
 
 def solved(task: int, repeat: int, success: bool, **more: Any) -> Json:
-    """A rollout of an environment that reports success."""
     return row(task, repeat, 1.0 if success else 0.0, success=success, **more)
 
 
@@ -87,5 +86,4 @@ def write_failures(path: Path, failed: Iterable[tuple[int, int, str]]) -> None:
 
 
 def load_run(folder: Path, rows: Iterable[Json], name: str = "rollouts", **options: Any) -> Run:
-    """Write the rows to a file and load it as a run."""
     return load(write(folder / f"{name}.jsonl", rows), **options)

@@ -32,7 +32,6 @@ COMPLETION: Json = {
 
 
 def completion(message: Json, finish_reason: str = "stop", **more: Any) -> Json:
-    """A chat completion with this message."""
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish_reason}
     return {**COMPLETION, "choices": [choice], **more}
 
@@ -166,7 +165,6 @@ class Engine:
 
 @contextlib.asynccontextmanager
 async def engine(*steps: Step | Json) -> AsyncIterator[Engine]:
-    """Start a scripted engine."""
     scripted = Engine(*steps)
     server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0)
     scripted.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"

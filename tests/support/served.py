@@ -39,8 +39,6 @@ def ors(environment: ServedEnvironment) -> FastAPI:
 
 @dataclass(frozen=True)
 class Served:
-    """A running server and its client."""
-
     url: str
     http: aiohttp.ClientSession
     environment: ServedEnvironment
@@ -48,7 +46,6 @@ class Served:
     app: FastAPI
 
     async def open_sessions(self) -> int:
-        """Number of episodes that the environment has open or is closing."""
         response = await self.stack.client.get(self.environment.server, "/metrics", deadline_s())
         lines = response.body.decode().splitlines()
         return int(float(next(line for line in lines if line.startswith("rollyard_sessions ")).split()[1]))
@@ -67,7 +64,6 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def served(folder: str, make: MakeApp, tmp_path: Path, **settings: Any) -> AsyncIterator[Served]:
-    """Serve the environment of a folder, with its example rows."""
     node: Mapping[str, Any] = {folder: {"resources_servers": {folder: {"entrypoint": "app.py", **settings}}}}
     config = load_config(config=node, tmp_path=tmp_path)
     async with colocated(config, tmp_path) as stack:

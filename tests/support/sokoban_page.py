@@ -79,8 +79,6 @@ def make_clone(tmp_path: Path) -> Path:
 
 
 class Shell:
-    """Runs blocks of the page in a clone."""
-
     def __init__(self, clone: Path, port: int) -> None:
         self.clone = clone
         self._port = port
@@ -101,7 +99,6 @@ class Shell:
         return Finished(process.returncode, out.decode(), err.decode())
 
     def send(self, process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-        """Send a signal to the processes of a block."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
 

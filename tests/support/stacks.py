@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -45,22 +46,18 @@ def load_config(
     return load([config], parse_overrides(overrides), [*roots, INSTALLED], {})
 
 
-@contextlib.asynccontextmanager
-async def colocated(
+def colocated(
     config: RunConfig, folder: Path, *, token: str | None = None, messages: list[str] | None = None
-) -> AsyncIterator[Stack]:
+) -> AbstractAsyncContextManager[Stack]:
     """Start all servers in this process, on free ports; `messages` receives what the stack reports."""
-    async with _started(config, folder, None, token, messages) as stack:
-        yield stack
+    return _started(config, folder, None, token, messages)
 
 
-@contextlib.asynccontextmanager
-async def processes(
+def processes(
     config: RunConfig, folder: Path, *, token: str | None = None, messages: list[str] | None = None
-) -> AsyncIterator[Stack]:
+) -> AbstractAsyncContextManager[Stack]:
     """Start each server in its own process. Dead ones restart quickly; `messages` receives what the stack reports."""
-    async with _started(config, folder, LocalLauncher(folder / "cache"), token, messages) as stack:
-        yield stack
+    return _started(config, folder, LocalLauncher(folder / "cache"), token, messages)
 
 
 @contextlib.asynccontextmanager
@@ -99,7 +96,6 @@ async def collect(
     overwrite: bool = False,
     seeded: bool = True,
 ) -> tuple[State, CollectionProgress]:
-    """Collect rollouts in this process as ng_collect_rollouts does."""
     tasks = TaskFile(rows, agent=agent, limit=limit)
     store = RolloutStore(RolloutPaths(output), identity or {}, {}, resume=True, overwrite=overwrite)
     progress = CollectionProgress(tasks.count * repeats)
@@ -115,20 +111,16 @@ async def collect(
 
 
 def read_rows(path: Path) -> list[Json]:
-    """The rows of a JSON Lines file."""
     return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line]
 
 
 def keys_of(rows: Sequence[Json]) -> list[tuple[int, int]]:
-    """(task, repeat) of each row, sorted."""
     return sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows)
 
 
 def reproducible_part(row: Json) -> Json:
     """The part of a row that must be equal in two runs with the same seeds: no ids, no times."""
-    output = [
-        {key: item.get(key) for key in ("type", "name", "arguments", "output", "content", "role")}
-        for item in row["response"]["output"]
-    ]
+    kept = ("type", "name", "arguments", "output", "content", "role")
+    output = [{key: item.get(key) for key in kept} for item in row["response"]["output"]]
     compared = ("reward", "success", "finish_reason", "moves", "boxes_on_target", "_ng_task_index", "_ng_rollout_index")
     return {**{key: row[key] for key in compared}, "output": output}

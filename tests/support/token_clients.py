@@ -65,7 +65,6 @@ class EpisodeClient:
 
 
 def tool_output(call: Json, text: str = "## the wall") -> Any:
-    """The environment's output for a tool call."""
     return {"type": "function_call_output", "call_id": call["call_id"], "output": text}
 
 
@@ -74,7 +73,6 @@ def user_message(text: str) -> Any:
 
 
 def turn_tokens(item: Json) -> list[int]:
-    """The turn's prompt and generated tokens."""
     return [*item["prompt_token_ids"], *item["generation_token_ids"]]
 
 

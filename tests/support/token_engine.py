@@ -29,8 +29,6 @@ _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 
 
 class Refused(Exception):
-    """An error response in vLLM's format."""
-
     def __init__(self, message: str, status: int = 400, param: str | None = None) -> None:
         error = {"message": message, "type": "BadRequestError", "param": param, "code": status}
         self.body: Json = {"error": error}
@@ -39,8 +37,6 @@ class Refused(Exception):
 
 @dataclass
 class TokenEngine:
-    """The engine. Tests may change all its fields."""
-
     script: list[list[int]]
     """The generated tokens, turn by turn; the last turn repeats. A turn without the end token was cut off."""
     template: ChatTemplate = field(default_factory=ChatTemplate)
@@ -65,11 +61,9 @@ class TokenEngine:
 
     @property
     def paths(self) -> list[str]:
-        """The last part of each requested path."""
         return [path.rpartition("/")[2] for path, _ in self.requests]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer an ASGI request."""
         if self.dead:
             raise Failure(FailureKind.UNREACHABLE, "no connection to the engine")
         path, body = scope["path"], orjson.loads((await receive())["body"] or b"{}")
@@ -101,7 +95,6 @@ class TokenEngine:
         return encode(self.template.render(body["messages"], body.get("tools"), ask=ask, **kwargs))
 
     def _turn(self, prompt: list[int]) -> tuple[list[int], str]:
-        """The next turn and why it ends."""
         self.turns += 1
         if len(prompt) >= self.max_model_len:
             raise self._too_long(prompt)

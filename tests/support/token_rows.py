@@ -32,12 +32,7 @@ def call_item(
         "prompt_token_ids": list(prompt),
         "generation_token_ids": [token_id(text) for text in texts],
         "generation_log_probs": list(log_probs),
-        "token_trace": {
-            "segment": 0,
-            "sampling": sampling,
-            **({"texts": list(texts)} if with_texts else {}),
-            **trace,
-        },
+        "token_trace": {"segment": 0, "sampling": sampling, **({"texts": list(texts)} if with_texts else {}), **trace},
     }
 
 
@@ -53,7 +48,6 @@ def logprobs_item(tokens: Sequence[tuple[str, float, Sequence[tuple[str, float]]
 
 
 def token_id(text: str) -> int:
-    """A stable id for a text."""
     return 100 + sum(number * ord(letter) for number, letter in enumerate(text, 1)) % 50_000
 
 

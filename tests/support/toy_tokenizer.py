@@ -32,7 +32,6 @@ _PIECE = re.compile("|".join(map(re.escape, _MAX_LENGTH)) + "|.", re.DOTALL)
 
 
 def encode(text: str) -> list[int]:
-    """Token ids of the text, which may contain special tokens."""
     ids: list[int] = []
     for part in _SPLIT.split(text):
         if part in SPECIAL:
@@ -57,8 +56,6 @@ def _text(number: int) -> str:
 
 
 class ChatTemplate:
-    """Renders conversations as text."""
-
     def __init__(self, end: str = "<|im_end|>\n") -> None:
         self.end = end
         """Text that ends a turn."""
@@ -77,17 +74,15 @@ class ChatTemplate:
             after = rest[index + 1]["role"] if index + 1 < len(rest) else ""
             if message["role"] == "tool":
                 text += "" if before == "tool" else "<|im_start|>user"
-                text += f"\n<tool_response>\n{_text_of(message)}\n</tool_response>" + (
-                    "" if after == "tool" else self.end
-                )
+                text += f"\n<tool_response>\n{_text_of(message)}\n</tool_response>"
+                text += "" if after == "tool" else self.end
             elif message["role"] == "assistant":
                 text += f"<|im_start|>assistant\n{_turn(message, index > last_user, not after)}{self.end}"
             else:
                 text += f"<|im_start|>{message['role']}\n{_text_of(message)}{self.end}"
         if ask:
-            text += "<|im_start|>assistant\n" + (
-                "" if kwargs.get("enable_thinking", True) else "<think>\n\n</think>\n\n"
-            )
+            no_thoughts = "" if kwargs.get("enable_thinking", True) else "<think>\n\n</think>\n\n"
+            text += f"<|im_start|>assistant\n{no_thoughts}"
         return text
 
 

@@ -36,8 +36,6 @@ ODD_STREAM = (
 
 
 class WeightEngine:
-    """The engine. Tests may change all its public attributes."""
-
     def __init__(
         self, *, failing_folder: str = "", supports_labels: bool = True, root: str = STARTED, device: str = "cuda"
     ) -> None:
@@ -75,7 +73,6 @@ class WeightEngine:
 
     @property
     def paths(self) -> list[str]:
-        """The requested paths."""
         return [path for path, _ in self.calls]
 
     def hold_requests(self) -> None:
@@ -90,7 +87,6 @@ class WeightEngine:
         self._going.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer an ASGI request."""
         if self.dead:
             raise ConnectionResetError("the engine is not running")
         body = (await receive())["body"]
@@ -126,7 +122,6 @@ class WeightEngine:
         return status, orjson.dumps(content), json_type
 
     async def generate(self) -> bytes:
-        """Run a generation request and return the completion."""
         self.running += 1
         self._aborted.clear()
         going = asyncio.ensure_future(self._going.wait())
@@ -203,8 +198,6 @@ def _completion(text: str, finish_reason: str) -> bytes:
 
 
 class TrainerClient:
-    """A trainer's client of a model server in front of engines."""
-
     def __init__(self, server: VllmModel, transport: LocalTransport) -> None:
         self.server = server
         self.transport = transport

@@ -37,10 +37,9 @@ class _Connection:
 
 
 class EpisodePlayer:
-    """Plays rows through `POST /run`, with the attempts and timeouts of PlaySettings.
-
-    It connects when it is first used, in a thread with an event loop of its own, so that trainers may call it from any
-    event loop. A process needs one object, whose episodes share connections and limits.
+    """Plays rows through `POST /run`, with the attempts and timeouts of PlaySettings. It connects when it is first
+    used, in a thread with an event loop of its own, so that trainers may call it from any event loop. A process needs
+    one object, whose episodes share connections and limits.
     """
 
     def __init__(
@@ -67,9 +66,8 @@ class EpisodePlayer:
         self._played: dict[str, tuple[int, int]] = {}
 
     def check_weights(self, available: bool, how: str) -> None:
-        """Raise OperatorError if constrained turns are to be reweighted by a trainer without importance weights.
-
-        `how`: the trainer's settings that compute them from the recorded log-probabilities.
+        """Raise OperatorError if constrained turns are to be reweighted by a trainer without importance weights. `how`:
+        the trainer's settings that compute them from the recorded log-probabilities.
         """
         if self.settings.sequences.constrained_turns == "reweight" and not available:
             raise OperatorError(f"constrained_turns=reweight needs importance weights: set {how}, or choose mask")
@@ -77,19 +75,17 @@ class EpisodePlayer:
     async def episode(
         self, row: Json, sampling: Mapping[str, Any], filler_id: int, several: SeveralSequences
     ) -> Episode:
-        """Play a row with a trainer's sampling parameters, which override those of the row.
-
-        `filler_id`: the token of rollouts that have none. Raises RunError if the tokens cannot be trained on, if the
-        agent cannot be reached, or if too many rollouts fail, and OperatorError for sampling that agents cannot send.
+        """Play a row with a trainer's sampling parameters, which override those of the row. `filler_id`: the token of
+        rollouts that have none. Raises RunError if the tokens cannot be trained on, if the agent cannot be reached, or
+        if too many rollouts fail, and OperatorError for sampling that agents cannot send.
         """
         params = create_params(sampling)
         member = await self._play(row, {}, lambda episodes, rollout: episodes.play(rollout, params))
         return episode_of(member, EpisodeRules(several, params.get("temperature")), filler_id)
 
     async def row(self, row: Json, policy: Mapping[str, Any]) -> Json | GroupMember:
-        """Play a row for a trainer that records the tokens itself. Returns a member if every attempt failed.
-
-        `policy`: fields of the `/run` body that name the endpoint of this episode, such as `policy_base_url`.
+        """Play a row for a trainer that records the tokens itself. Returns a member if every attempt failed. `policy`:
+        fields of the `/run` body that name the endpoint of this episode, such as `policy_base_url`.
         """
         return await self._play(row, policy, lambda episodes, rollout: episodes.measure(rollout, {}))
 
@@ -146,10 +142,8 @@ class EpisodePlayer:
 
 
 def row_of(given: Any, prompt: str | Sequence[Mapping[str, Any]] | None = None) -> Json:
-    """Return the row of an episode: `given`, which is a row or its JSON, or else the row of a prompt.
-
-    Datasets carry rows as JSON, because most loaders give all rows the same nested fields. Raises OperatorError if
-    neither is a row.
+    """Return the row of an episode: `given`, which is a row or its JSON, or else the row of a prompt. Datasets carry
+    rows as JSON, because most loaders give all rows the same nested fields. Raises OperatorError if neither is a row.
     """
     if isinstance(given, str):
         try:
@@ -189,10 +183,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def create_params(sampling: Mapping[str, Any]) -> Json:
-    """Return the create parameters of each model call. Lengths are limits of one call, not of an episode.
-
-    Parameters that do not change what is sampled, such as `logprobs`, are ignored. Raises OperatorError for those that
-    do and cannot be sent: without them, the recorded log-probabilities would not be what the trainer expects.
+    """Return the create parameters of each model call. Lengths are limits of one call, not of an episode. Parameters
+    that do not change what is sampled, such as `logprobs`, are ignored. Raises OperatorError for those that do and
+    cannot be sent: without them, the recorded log-probabilities would not be what the trainer expects.
     """
     for name, neutral in _NEUTRAL.items():
         if sampling.get(name) not in neutral:

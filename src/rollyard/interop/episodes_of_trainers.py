@@ -62,9 +62,8 @@ class Episode:
 
 
 def episode_of(member: GroupMember, rules: EpisodeRules, filler_id: int) -> Episode:
-    """Return a rollout as an episode. `filler_id`: the token of rollouts that have none.
-
-    Raises RunError if it has several sequences and the rules refuse them, or was sampled at another temperature.
+    """Return a rollout as an episode. `filler_id`: the token of rollouts that have none. Raises RunError if it has
+    several sequences and the rules refuse them, or was sampled at another temperature.
     """
     kept = member.sequences[-1:] if rules.several_sequences != "all" else member.sequences
     has_loss = member.has_loss
@@ -103,9 +102,8 @@ def _filler(token: int) -> TrainingSequence:
 
 
 def with_group_means(rewards: Sequence[float], groups: Sequence[Hashable]) -> list[float]:
-    """Replace each NaN with the mean of the other rewards of its group, so that the group's mean stays what it is.
-
-    For trainers that compute baselines from all rewards of a group. 0 if none of a group counts.
+    """Replace each NaN with the mean of the other rewards of its group, so that the group's mean stays what it is. For
+    trainers that compute baselines from all rewards of a group. 0 if none of a group counts.
     """
     counted: dict[Hashable, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):
@@ -120,10 +118,9 @@ def with_group_means(rewards: Sequence[float], groups: Sequence[Hashable]) -> li
 def group_advantages(
     rewards: Sequence[float], groups: Sequence[Hashable], rollouts: Sequence[Hashable], *, scaled: bool, epsilon: float
 ) -> list[float]:
-    """Return (reward - mean of the group), divided by (its standard deviation + `epsilon`) if `scaled`.
-
-    `rewards`: one per sequence. Sequences with the same group and entry in `rollouts` belong to one rollout, which
-    counts once. NaN does not count, and its advantage is 0, as is that of a rollout that is alone.
+    """Return (reward - mean of the group), divided by (its standard deviation + `epsilon`) if `scaled`. `rewards`: one
+    per sequence. Sequences with the same group and entry in `rollouts` belong to one rollout, which counts once. NaN
+    does not count, and its advantage is 0, as is that of a rollout that is alone.
     """
     counted: dict[Hashable, dict[Hashable, float]] = defaultdict(dict)
     for reward, group, rollout in zip(rewards, groups, rollouts, strict=True):

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,16 +47,8 @@ class Endpoint:
             await self.hold.wait()
         content = [{"type": "output_text", "text": "The answer is \\boxed{A}", "annotations": []}]
         message = {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": content}
-        return {
-            "id": "r",
-            "created_at": 1,
-            "model": "m",
-            "object": "response",
-            "output": [message],
-            "tools": [],
-            "parallel_tool_calls": False,
-            "tool_choice": "auto",
-        }
+        head = {"id": "r", "created_at": 1, "model": "m", "object": "response", "output": [message]}
+        return {**head, "tools": [], "parallel_tool_calls": False, "tool_choice": "auto"}
 
 
 @dataclass
@@ -74,7 +65,6 @@ class GymStack:
         return {one.process_name: one for one in await NemoGymHead(self.transport, f"http://{self.head}").processes()}
 
     async def kill(self, server: str) -> None:
-        """Kill a server with SIGKILL. Its process is a shell that runs Python."""
         pid = (await self.processes())[server].pid
         assert pid is not None
         for found in _family_of(pid):
@@ -127,15 +117,7 @@ async def gym_stack(folder: Path, endpoint: str, port: int) -> AsyncIterator[Gym
         await process.wait()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _family_of(pid: int) -> list[int]:
-    """The process and its descendants."""
     found = [pid]
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):

@@ -6,15 +6,17 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from rollyard.records.types import Json
-from tests.external.nemo_gym.gym_stack import VENV, Endpoint, GymStack, free_port, gym_stack
+from tests.external.nemo_gym.gym_stack import VENV, Endpoint, GymStack, gym_stack
 from tests.support.commands import BIN, command, command_environ
 from tests.support.doc_pages import commands, page, sections
 from tests.support.scripted_engine import listening
+from tests.support.sokoban_page import free_port
 from tests.support.stacks import keys_of, read_rows
 from tests.support.waiting import deadline_s
 
@@ -43,7 +45,6 @@ def examples() -> Path:
 
 
 def documented(program: str, stack: GymStack) -> list[str]:
-    """The page's command, for the head of this stack."""
     text = sections(page("nemo-gym.md"))["Collect from a NeMo Gym stack"]
     [words] = [words for words in commands(text) if words[0] == program]
     host, _, port = stack.head.partition(":")
@@ -106,10 +107,7 @@ async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_wer
     assert len(counted) == len(set(counted))
     assert all("reward" not in failure for failure in read_rows(folder / "results" / "mcqa_failures.jsonl"))
 
-    async with (
-        listening(endpoint.app) as url,
-        gym_stack(folder, url, free_port()) as restarted,
-    ):
+    async with listening(endpoint.app) as url, gym_stack(folder, url, free_port()) as restarted:
         finished = await command(*arguments(restarted), cwd=folder)
         assert finished.status == 0, finished.out + finished.err
     found = rows(folder)
@@ -120,11 +118,5 @@ async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_wer
 
 async def _started(running: GymStack, folder: Path) -> asyncio.subprocess.Process:
     name, *rest = arguments(running)
-    return await asyncio.create_subprocess_exec(
-        str(BIN / name),
-        *rest,
-        cwd=folder,
-        env=command_environ(),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    streams: Any = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.STDOUT}
+    return await asyncio.create_subprocess_exec(str(BIN / name), *rest, cwd=folder, env=command_environ(), **streams)

@@ -12,14 +12,8 @@ from tests.external.nemo_gym.compatibility.reasons import reason
 @pytest.mark.parametrize(
     ("printed", "expected"),
     [
-        (
-            "ConnectionError: Couldn't reach 'openai/gsm8k' on the Hub (OfflineModeIsEnabled)",
-            "download: dataset openai/gsm8k",
-        ),
-        (
-            "'git', 'clone', '--depth=1', 'https://example.org/a', '/x'] returned 128",
-            "download: clones https://example.org/a",
-        ),
+        ("ConnectionError: Couldn't reach 'a/b' on the Hub (OfflineModeIsEnabled)", "download: dataset a/b"),
+        ("'git', 'clone', '--depth=1', 'https://a.org/b', '/x'] returned 128", "download: clones https://a.org/b"),
         ("api_key\n  Input should be a valid string [type=string_type]", "external service: needs api_key"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'docker'", "Docker"),
     ],
@@ -29,9 +23,7 @@ def test_a_known_cause_is_named(printed: str, expected: str, tmp_path: Path) -> 
 
 
 def test_an_unknown_cause_is_shown_as_unexplained_with_its_last_line(tmp_path: Path) -> None:
-    assert reason("Traceback\nZeroDivisionError: division by zero\n\n", tmp_path) == (
-        "unexplained: ZeroDivisionError: division by zero"
-    )
+    assert reason("Traceback\nZeroDivisionError: by zero\n\n", tmp_path) == "unexplained: ZeroDivisionError: by zero"
 
 
 def test_a_missing_package_is_explained_by_the_requirements_of_the_server(tmp_path: Path) -> None:

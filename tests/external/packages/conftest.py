@@ -55,7 +55,6 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
 
 @pytest.fixture(scope="session")
 def installed(fresh: Fresh, built: Built) -> Callable[[str], Installation]:
-    """Installs the wheel and openai-agents in an environment with a Python version."""
     environments: dict[str, Installation] = {}
 
     def with_python(version: str) -> Installation:

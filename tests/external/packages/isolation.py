@@ -10,7 +10,6 @@ from tests.external.packages.runs import MODEL, collect
 
 
 def wheel(folder: Path, number: str) -> Path:
-    """Write a minimal wheel."""
     info = f"shared_by_both-{number}.dist-info"
     path = folder / f"shared_by_both-{number}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as packed:

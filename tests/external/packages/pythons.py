@@ -1,5 +1,3 @@
-"""Finds the supported Python versions on this machine."""
-
 from __future__ import annotations
 
 import shutil

@@ -15,21 +15,14 @@ MODES = {"processes": (), "colocated": ("+colocate=true",)}
 
 
 def collect(environment: Installation, agent: str, rows: str, cwd: Path) -> list[Json]:
-    environment.run(
-        "ng_collect_rollouts",
-        f"+agent_name={agent}",
-        f"+input_jsonl_fpath={rows}",
-        "+output_jsonl_fpath=rollouts.jsonl",
-        "+num_repeats=1",
-        cwd=cwd,
-    )
+    files = (f"+input_jsonl_fpath={rows}", "+output_jsonl_fpath=rollouts.jsonl")
+    environment.run("ng_collect_rollouts", f"+agent_name={agent}", *files, "+num_repeats=1", cwd=cwd)
     return read_rows(cwd / "rollouts.jsonl")
 
 
 def play_sokoban(
     environment: Installation, cwd: Path, mode: str = "processes", env: Mapping[str, str] | None = None
 ) -> None:
-    """Start a run, show its status, collect rollouts and write a report."""
     with environment.stack(SOKOBAN, *MODES[mode], cwd=cwd, env=env):
         assert "3 of 3 ready" in environment.run("ng_status", cwd=cwd, env=env)
         rows = collect(environment, "grl_sokoban_game_agent", "resources_servers/grl_sokoban/data/example.jsonl", cwd)

@@ -52,9 +52,8 @@ def test_every_script_runs_as_a_module(main: Installation, tmp_path: Path) -> No
 def test_rows_are_prepared_from_a_local_file(main: Installation, tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
     words = ("--local", "test.jsonl", "--output", "rows.jsonl")
-    assert main.run("python", "-m", "rollyard.resources_servers.gsm8k.prepare", *words, cwd=tmp_path) == (
-        "1 rows -> rows.jsonl\n"
-    )
+    printed = main.run("python", "-m", "rollyard.resources_servers.gsm8k.prepare", *words, cwd=tmp_path)
+    assert printed == "1 rows -> rows.jsonl\n"
 
 
 def test_puzzles_are_generated_and_rewards_are_analysed(main: Installation, tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-"""Contents of the wheel and the sdist, for every way to get the source."""
-
 from __future__ import annotations
 
 import re

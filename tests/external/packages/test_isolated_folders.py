@@ -45,7 +45,6 @@ server = Isolated
 
 
 def wheel(folder: Path, name: str, number: str, text: str) -> Path:
-    """Write a minimal wheel."""
     info = f"{name}-{number}.dist-info"
     path = folder / f"{name}-{number}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:

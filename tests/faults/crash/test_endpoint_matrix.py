@@ -12,5 +12,5 @@ from tests.support.endpoint_matrix import KINDS, play
 @pytest.mark.parametrize("kind", KINDS)
 async def test_bad_endpoints_of_ten_cost_no_rollout_and_few_calls(kind: str, bad: int, turned: bool) -> None:
     outcome = await play(kind, bad=bad, midway=turned)
-    assert (outcome.measured, outcome.wrong) == (outcome.rollouts, 0), outcome.line()
-    assert outcome.share < 0.05, outcome.line()
+    assert (outcome.measured, outcome.wrong) == (outcome.rollouts, 0), outcome
+    assert outcome.share < 0.05, outcome

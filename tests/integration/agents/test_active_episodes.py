@@ -1,5 +1,3 @@
-"""What an agent reports about its running episodes."""
-
 from __future__ import annotations
 
 import asyncio
@@ -15,7 +13,7 @@ from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
-from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.in_process import InProcessServers, Script, calls, episode_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "_ng_task_index": 7, "_ng_rollout_index": 2}
 
@@ -55,9 +53,7 @@ def gates() -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def stack(**settings: Any) -> AsyncIterator[InProcessServers]:
     script = Script([[calls("look", {})], [says("bye")]])
-    async with in_process_servers(
-        {"environment": environment(Gates), "model": script.model, "agent": agent(GameAgent, **settings)}
-    ) as wired_stack:
+    async with episode_servers(Gates, script, GameAgent, **settings) as wired_stack:
         yield wired_stack
 
 
@@ -133,8 +129,6 @@ async def test_metrics_count_the_running_episodes_by_stage() -> None:
 
 async def test_concurrent_calls_are_timed_separately() -> None:
     class Together(GameAgent):
-        """Runs the calls of a turn concurrently."""
-
         async def play(self, episode: Any) -> Any:
             turn = await episode.ask()
             await asyncio.gather(*(episode.call(call) for call in turn.calls))
@@ -153,8 +147,6 @@ async def test_concurrent_calls_are_timed_separately() -> None:
             return Verdict(reward=1.0)
 
     script = Script([[calls("look", {}, "a"), says("and")]])
-    async with in_process_servers(
-        {"environment": environment(Sleepy), "model": script.model, "agent": agent(Together)}
-    ) as wired_stack:
+    async with episode_servers(Sleepy, script, Together) as wired_stack:
         timings = (await wired_stack.run(ROW))["timings"]
     assert timings["tool_s"] >= 0.05 and orjson.dumps(timings)

@@ -1,5 +1,3 @@
-"""The agents' loops, against a scripted model and small environments."""
-
 from __future__ import annotations
 
 import contextlib
@@ -17,14 +15,12 @@ from rollyard.records.types import FinishReason, Json
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.http.request import HttpResponse
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
-from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.in_process import InProcessServers, Script, calls, episode_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "level": 3}
 
 
 class Counter(Environment[EnvironmentSettings]):
-    """Counts up to the row's level."""
-
     closed: list[str] = []  # noqa: RUF012 - read by tests
 
     def __init__(self, task: Any, settings: EnvironmentSettings) -> None:
@@ -59,15 +55,18 @@ class Counter(Environment[EnvironmentSettings]):
 
 def counting(script: Script, kind: Any = GameAgent, **settings: Any) -> Any:
     Counter.closed.clear()
-    return in_process_servers(
-        {"environment": environment(Counter), "model": script.model, "agent": agent(kind, **settings)}
-    )
+    return episode_servers(Counter, script, kind, **settings)
+
+
+async def played(script: Script, kind: Any = GameAgent, row: Json = ROW, **settings: Any) -> Json:
+    async with counting(script, kind, **settings) as stack:
+        rollout: Json = await stack.run(row)
+    return rollout
 
 
 async def test_a_rollout_holds_the_request_the_whole_episode_the_verdict_and_the_keys_of_the_row() -> None:
     script = Script([[calls("add", {"amount": 2}, "a")], [says("thinking"), calls("add", {"amount": 1}, "b")]])
-    async with counting(script) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(script)
     kinds = [item["type"] for item in rollout["response"]["output"]]
     assert kinds == ["function_call", "function_call_output", "message", "function_call", "function_call_output"]
     assert (rollout["reward"], rollout["success"], rollout["level"]) == (3.0, True, 3)
@@ -83,15 +82,13 @@ async def test_the_response_is_at_the_end_of_the_rollout_and_a_header_holds_its_
 
 
 async def test_usage_is_summed_over_the_turns() -> None:
-    async with counting(Script([[calls("add", {})], [calls("add", {})], [calls("add", {})]])) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(Script([[calls("add", {})], [calls("add", {})], [calls("add", {})]]))
     assert rollout["response"]["usage"] == {"input_tokens": 30, "output_tokens": 6, "total_tokens": 36}
 
 
 async def test_every_turn_sends_the_whole_conversation_so_far() -> None:
     script = Script([[calls("add", {}, "a")], [says("enough")]])
-    async with counting(script) as stack:
-        await stack.run(ROW)
+    await played(script)
     start, call, output = script.requests[1]["input"]
     assert start == {"role": "user", "content": "Play."}
     assert call["call_id"] == output["call_id"] == "a"
@@ -100,8 +97,7 @@ async def test_every_turn_sends_the_whole_conversation_so_far() -> None:
 
 async def test_the_game_agent_runs_all_calls_of_the_turn_before_it_stops_on_done() -> None:
     two_calls = [calls("add", {"amount": 3}, "a"), calls("add", {"amount": 5}, "b")]
-    async with counting(Script([two_calls])) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(Script([two_calls]))
     assert (rollout["reward"], rollout["finish_reason"], rollout["timings"]["tool_calls"]) == (8.0, "done", 2)
 
 
@@ -109,16 +105,14 @@ async def test_the_game_agent_counts_tool_calls_and_the_simple_agent_counts_turn
     two_calls = [calls("add", {"amount": 0}, "a"), calls("add", {"amount": 0}, "b")]
     endings = {}
     for kind in (GameAgent, SimpleAgent):
-        async with counting(Script([two_calls]), kind, max_steps=4) as stack:
-            rollout = await stack.run(ROW)
+        rollout = await played(Script([two_calls]), kind, max_steps=4)
         endings[kind.__name__] = (rollout["finish_reason"], rollout["truncated"], rollout["timings"]["model_calls"])
     assert endings == {"GameAgent": ("max_steps", True, 2), "SimpleAgent": ("max_steps", True, 4)}
 
 
 async def test_a_model_that_never_stops_calling_tools_ends_the_episode_without_a_failure() -> None:
     script = Script([[calls("cheer", {})]])
-    async with counting(script, SimpleAgent) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(script, SimpleAgent)
     assert (rollout["finish_reason"], rollout["timings"]["model_calls"]) == ("max_steps", DEFAULT_MAX_STEPS)
 
 
@@ -135,23 +129,20 @@ async def test_tool_calls_of_a_turn_that_was_cut_off_are_not_run(
     kind: Any, status: str, reason: str, ending: str
 ) -> None:
     script = Script([[calls("add", {"amount": 3})], [says("done")]], status=status, incomplete={"reason": reason})
-    async with counting(script, kind) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(script, kind)
     assert (rollout["finish_reason"], rollout["truncated"], rollout["reward"]) == (ending, True, 0.0)
     assert [item["type"] for item in rollout["response"]["output"]] == ["function_call"]
 
 
 async def test_a_string_that_a_tool_returns_reaches_the_model_unquoted() -> None:
-    async with counting(Script([[calls("cheer", {})], [says("thanks")]])) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(Script([[calls("cheer", {})], [says("thanks")]]))
     assert rollout["response"]["output"][1]["output"] == 'well "done"'
     assert rollout["finish_reason"] == "answered"
 
 
 async def test_a_reward_that_is_not_finite_is_a_failure() -> None:
-    async with counting(Script([[says("hm")]])) as stack:
-        with pytest.raises(Failure, match="reward nan") as raised:
-            await stack.run({**ROW, "nan": True})
+    with pytest.raises(Failure, match="reward nan") as raised:
+        await played(Script([[says("hm")]]), row={**ROW, "nan": True})
     named = (raised.value.kind, raised.value.terminal, raised.value.problem.server)
     assert named == (FailureKind.MALFORMED_ANSWER, False, "environment")
 
@@ -178,10 +169,10 @@ async def test_responses_plays_in_the_session_of_the_caller() -> None:
         assert stack.servers["environment"].sessions == 0
 
 
-MALFORMED_TRACES: list[Any] = [{"sampling": 1}, {"sampling": {"constrained": 1}}, {"sampling": {"constrained": [[]]}}]
-
-
-MALFORMED_TRACES += [{"segment": "x"}, {"segment": None}, {"segment": [1]}, {"break": {}}, {}, "x", 5]
+MALFORMED_TRACES: list[Any] = [
+    *({"sampling": 1}, {"sampling": {"constrained": 1}}, {"sampling": {"constrained": [[]]}}),
+    *({"segment": "x"}, {"segment": None}, {"segment": [1]}, {"break": {}}, {}, "x", 5),
+]
 
 
 async def test_a_malformed_token_trace_from_a_foreign_model_server_is_not_a_failure() -> None:
@@ -207,8 +198,6 @@ async def test_a_response_nested_too_deeply_to_serialize_is_a_failure_of_the_mod
 
 
 class LimitSettings(AgentSettings):
-    """Settings of an agent that asks the model a fixed number of times."""
-
     questions: int = 2
 
 
@@ -223,8 +212,7 @@ class Limited(Agent[LimitSettings]):
 
 async def test_self_settings_has_the_type_of_the_agents_type_argument() -> None:
     script = Script([[says("thinking")]])
-    async with counting(script, Limited, questions=3) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(script, Limited, questions=3)
     assert (rollout["finish_reason"], len(script.requests)) == ("max_steps", 3)
 
 
@@ -245,8 +233,7 @@ def test_an_agent_subclass_inherits_its_settings_or_overrides_them() -> None:
 async def test_calls_of_a_turn_beyond_the_limit_are_answered_in_words_and_not_run(kind: Any) -> None:
     turn = [calls("add", {"amount": 1}, f"call-{number}") for number in range(5)]
     script = Script([turn, [says("enough")]])
-    async with counting(script, kind, max_tool_calls_per_turn=2) as stack:
-        rollout = await stack.run({**ROW, "level": 100})
+    rollout = await played(script, kind, {**ROW, "level": 100}, max_tool_calls_per_turn=2)
     outputs = [item for item in rollout["response"]["output"] if item["type"] == "function_call_output"]
     assert [item["call_id"] for item in outputs] == [f"call-{number}" for number in range(5)]
     assert rollout["reward"] == 2.0
@@ -256,16 +243,15 @@ async def test_calls_of_a_turn_beyond_the_limit_are_answered_in_words_and_not_ru
 
 async def test_the_limit_of_calls_starts_anew_with_every_turn() -> None:
     turns = [[calls("add", {}, f"{turn}-{number}") for number in range(2)] for turn in range(3)]
-    async with counting(Script([*turns, [says("done")]]), SimpleAgent, max_tool_calls_per_turn=2) as stack:
-        assert (await stack.run({**ROW, "level": 100}))["reward"] == 6.0
+    script = Script([*turns, [says("done")]])
+    assert (await played(script, SimpleAgent, {**ROW, "level": 100}, max_tool_calls_per_turn=2))["reward"] == 6.0
 
 
 async def test_an_unknown_create_parameter_reaches_the_model_and_the_rollout() -> None:
     later: Json = {"field_of_a_later_api": {"x": [1, None]}, "safety_identifier": "s"}
     row = {**ROW, "responses_create_params": {**ROW["responses_create_params"], **later}}
     script = Script([[says("done")]])
-    async with counting(script, SimpleAgent) as stack:
-        rollout = await stack.run(row)
+    rollout = await played(script, SimpleAgent, row)
     assert {key: script.requests[0].get(key) for key in later} == later
     assert {key: rollout["responses_create_params"].get(key) for key in later} == later
 
@@ -292,13 +278,9 @@ async def test_a_failed_rollout_is_a_row_without_a_reward(row: Json, turn: Json,
     assert found["_ng_failure"]["server"] and "reward" not in found and found["_ng_task_index"] == 4
 
 
-async def test_a_body_that_is_not_a_row_is_still_an_error() -> None:
+async def test_other_answers_are_the_same_with_failures_as_rows() -> None:
     async with counting(Script([[says("hm")]]), GameAgent, failures_as_rows=True) as stack:
         assert (await foreign_run(stack, [1])).status == 400
-
-
-async def test_a_finished_rollout_has_no_failure_class() -> None:
-    async with counting(Script([[says("hm")]]), GameAgent, failures_as_rows=True) as stack:
         found = orjson.loads((await foreign_run(stack, ROW)).body)
     assert found["reward"] == 0.0 and "_ng_failure_class" not in found
 

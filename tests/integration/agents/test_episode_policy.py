@@ -14,6 +14,7 @@ from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.agents.turn_agent.app import TurnAgent
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from tests.support.fixtures import failure_of
 from tests.support.foreign_servers import TOKEN_KEYS, foreign_environment
 from tests.support.in_process import KEYS, Script, says
 from tests.support.scripted_engine import completion
@@ -24,18 +25,7 @@ KEY = "sk-secret-of-the-trainer"
 ROW: Json = {"responses_create_params": {"input": "Go."}, "gold": 4}
 POLICY: Json = {"policy_base_url": BASE, "policy_api_key": KEY, "policy_model_name": "student"}
 TOOL_CALL = {"id": "c1", "type": "function", "function": {"name": "roll", "arguments": "{}"}}
-RESPONSE: Json = {
-    "id": "resp_1",
-    "object": "response",
-    "created_at": 0,
-    "model": "student",
-    "status": "completed",
-    "output": [says("from responses")],
-    "parallel_tool_calls": True,
-    "tool_choice": "auto",
-    "tools": [],
-    "usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2},
-}
+RESPONSE: Json = Script([[says("from responses")]]).response({})
 
 
 class Proxy:
@@ -52,14 +42,11 @@ class Proxy:
             if not path.endswith(paths):
                 return Response(b'{"detail":"Not Found"}', 404, media_type="application/json")
             found = answers.pop(0) if len(answers) > 1 else answers[0]
-            return (
-                found if isinstance(found, Response) else Response(orjson.dumps(found), media_type="application/json")
-            )
+            is_raw = isinstance(found, Response)
+            return found if is_raw else Response(orjson.dumps(found), media_type="application/json")
 
 
 class Environment:
-    """A foreign environment that records what it receives."""
-
     def __init__(self) -> None:
         self.received: list[bytes] = []
         self.app = app = FastAPI()
@@ -93,19 +80,17 @@ class Environment:
 
 def stack(proxy: Proxy, environment: Environment, kind: Any = SimpleAgent, **options: Any) -> Any:
     settings = {"keys": TOKEN_KEYS, "policy_base_url_allowlist": [f"{PROXY}/sessions"], **options}
-    return foreign_environment(
-        environment.app, Script([[says("from the server")]]), kind, others={PROXY: proxy.app}, **settings
-    )
+    script = Script([[says("from the server")]])
+    return foreign_environment(environment.app, script, kind, others={PROXY: proxy.app}, **settings)
 
 
 async def refused(policy: Json, **options: Any) -> Failure:
     """The failure of a row with this policy, whose endpoint and environment must not be called."""
     proxy, environment = Proxy([completion({"content": "hi"})]), Environment()
     async with stack(proxy, environment, **options) as servers:
-        with pytest.raises(Failure) as raised:
-            await servers.run({**ROW, **policy})
+        failure = await failure_of(servers.run({**ROW, **policy}))
     assert (proxy.requests, environment.received) == ([], [])
-    return raised.value
+    return failure
 
 
 @pytest.mark.parametrize("kind", [SimpleAgent, GameAgent, TurnAgent])
@@ -187,9 +172,8 @@ async def test_failures_of_the_endpoint_are_retried_as_those_of_a_model_server()
 async def test_an_endpoint_that_stays_down_is_a_failure_and_not_a_reward() -> None:
     proxy, environment = Proxy([Response(b"down", 500)]), Environment()
     async with stack(proxy, environment) as servers:
-        with pytest.raises(Failure) as raised:
-            await servers.run({**ROW, **POLICY})
-    assert (raised.value.kind, raised.value.problem.upstream_status) == (FailureKind.UPSTREAM_ERROR, 500)
+        failure = await failure_of(servers.run({**ROW, **POLICY}))
+    assert (failure.kind, failure.problem.upstream_status) == (FailureKind.UPSTREAM_ERROR, 500)
     assert len(proxy.requests) == 3
 
 
@@ -231,9 +215,8 @@ async def test_an_endpoint_that_is_not_allowed_or_not_readable_is_refused() -> N
     proxy, environment = Proxy([completion({"content": "hi"})]), Environment()
     async with stack(proxy, environment) as servers:
         for policy, kind, words in policies:
-            with pytest.raises(Failure) as raised:
-                await servers.run({**ROW, **policy})
-            failure = raised.value
+            failure = await failure_of(servers.run({**ROW, **policy}))
+            failure = failure
             assert (failure.kind, failure.problem.server) == (kind, "agent")
             assert words in failure.problem.detail
             assert 400 <= failure.problem.status < 500
@@ -241,16 +224,13 @@ async def test_an_endpoint_that_is_not_allowed_or_not_readable_is_refused() -> N
     assert (proxy.requests, environment.received) == ([], [])
 
 
-async def test_an_agent_without_an_allowlist_refuses_the_field() -> None:
-    failure = await refused(POLICY, policy_base_url_allowlist=[])
-    assert failure.kind is FailureKind.FORBIDDEN
-    assert "policy_base_url_allowlist" in failure.problem.detail
-
-
-async def test_a_run_without_a_token_refuses_the_field() -> None:
-    failure = await refused(POLICY, keys=KEYS)
-    assert failure.kind is FailureKind.FORBIDDEN
-    assert "run token" in failure.problem.detail
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"policy_base_url_allowlist": []}, "policy_base_url_allowlist"), ({"keys": KEYS}, "run token")],
+)
+async def test_without_an_allowlist_or_a_token_of_the_run_the_field_is_refused(options: Json, named: str) -> None:
+    failure = await refused(POLICY, **options)
+    assert failure.kind is FailureKind.FORBIDDEN and named in failure.problem.detail
 
 
 async def test_a_model_server_calls_only_endpoints_that_an_agent_of_its_run_has_signed() -> None:

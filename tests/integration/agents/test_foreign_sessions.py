@@ -13,6 +13,7 @@ from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.agents.turn_agent.app import TurnAgent
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from tests.support.fixtures import failure_of
 from tests.support.foreign_servers import TOKEN_KEYS, foreign_environment
 from tests.support.in_process import Script, calls, says
 from tests.support.waiting import deadline_s
@@ -111,20 +112,19 @@ def answering(path: str, answer: Response) -> FastAPI:
     return app
 
 
-async def failure_of(app: FastAPI, row: Json, kind: Any = SimpleAgent) -> Failure:
+async def seed_failure(app: FastAPI, row: Json, kind: Any = SimpleAgent) -> Failure:
     script = Script([[says("never")]])
     async with foreign_environment(app, script, kind) as stack:
-        with pytest.raises(Failure) as raised:
-            await stack.run(row)
+        failure = await failure_of(stack.run(row))
     assert not script.requests
-    return raised.value
+    return failure
 
 
 @pytest.mark.parametrize(("path", "kind"), [("/seed_session", SimpleAgent), ("/reset", TurnAgent)])
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_row_that_the_environment_rejects_is_not_tried_again(path: str, kind: Any, status: int) -> None:
     answer = Response(b'{"detail":[{"loc":["body","level"],"msg":"Field required"}]}', status)
-    failure = await failure_of(answering(path, answer), ROW, kind)
+    failure = await seed_failure(answering(path, answer), ROW, kind)
     assert (failure.kind, failure.terminal) == (FailureKind.BAD_TASK, True)
     assert (failure.problem.server, failure.problem.upstream_status) == ("environment", status)
     assert '"level"' in failure.problem.detail
@@ -134,13 +134,13 @@ async def test_a_row_that_the_environment_rejects_is_not_tried_again(path: str, 
     ("path", "kind", "hint"), [("/reset", SimpleAgent, "turn_agent"), ("/seed_session", TurnAgent, "simple_agent")]
 )
 async def test_the_wrong_agent_for_an_environment_is_named(path: str, kind: Any, hint: str) -> None:
-    failure = await failure_of(answering(path, Response(b"{}")), ROW, kind)
+    failure = await seed_failure(answering(path, Response(b"{}")), ROW, kind)
     assert failure.terminal
     assert hint in failure.problem.detail
 
 
 async def test_an_environment_that_fails_to_seed_is_tried_again_later() -> None:
-    failure = await failure_of(answering("/seed_session", Response(b"broken", 500)), ROW)
+    failure = await seed_failure(answering("/seed_session", Response(b"broken", 500)), ROW)
     assert (failure.kind, failure.terminal) == (FailureKind.SERVER_ERROR, False)
 
 
@@ -160,10 +160,9 @@ async def test_a_bad_row_is_refused_with_what_is_wrong_with_it() -> None:
     script = Script([[says("never")]])
     async with foreign_environment(answering("/seed_session", Response(b"{}")), script, SimpleAgent) as stack:
         for row, words in rows:
-            with pytest.raises(Failure) as raised:
-                await stack.run(row)
-            assert (raised.value.kind, raised.value.terminal) == (FailureKind.BAD_TASK, True)
-            assert words in raised.value.problem.detail
+            failure = await failure_of(stack.run(row))
+            assert (failure.kind, failure.terminal) == (FailureKind.BAD_TASK, True)
+            assert words in failure.problem.detail
     assert not script.requests
 
 

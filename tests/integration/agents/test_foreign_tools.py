@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request, Response
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from tests.support.fixtures import failure_of
 from tests.support.foreign_servers import foreign_environment
 from tests.support.in_process import Script, calls, says
 
@@ -91,15 +92,13 @@ async def test_the_answer_of_a_tool_reaches_the_model_unchanged() -> None:
 
 async def test_a_failure_that_a_rollyard_server_behind_the_environment_reports_stays_a_failure() -> None:
     problem = orjson.dumps({**PROBLEM, "server": "sandbox"})
-    with pytest.raises(Failure) as raised:
-        await played(lambda: Response(problem, 410, media_type="application/problem+json"))
-    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.SESSION_LOST, "sandbox")
+    failure = await failure_of(played(lambda: Response(problem, 410, media_type="application/problem+json")))
+    assert (failure.kind, failure.problem.server) == (FailureKind.SESSION_LOST, "sandbox")
 
 
 async def test_a_redirect_is_a_failure_of_the_environment() -> None:
-    with pytest.raises(Failure) as raised:
-        await played(lambda: Response(b"", 302, headers={"location": "http://elsewhere/"}))
-    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.SERVER_ERROR, "environment")
+    failure = await failure_of(played(lambda: Response(b"", 302, headers={"location": "http://elsewhere/"})))
+    assert (failure.kind, failure.problem.server) == (FailureKind.SERVER_ERROR, "environment")
 
 
 def hanging(path: str) -> FastAPI:
@@ -127,9 +126,8 @@ async def test_a_tool_that_hangs_costs_a_call_and_buys_no_second_attempt() -> No
 async def test_an_environment_that_hangs_is_a_timeout_of_the_environment(path: str) -> None:
     script = Script([[says("I see")]])
     async with foreign_environment(hanging(path), script, SimpleAgent, tool_timeout_s=1.0) as stack:
-        with pytest.raises(Failure) as raised:
-            await stack.run(ROW)
-    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.TIMEOUT, "environment")
+        failure = await failure_of(stack.run(ROW))
+    assert (failure.kind, failure.problem.server) == (FailureKind.TIMEOUT, "environment")
 
 
 async def test_a_tool_whose_connection_breaks_is_a_failure_and_is_not_called_again() -> None:
@@ -139,9 +137,8 @@ async def test_a_tool_whose_connection_breaks_is_a_failure_and_is_not_called_aga
         called.append(1)
         raise Failure(FailureKind.CONNECTION_LOST, "the connection broke")
 
-    with pytest.raises(Failure) as raised:
-        await played(broken)
-    assert (raised.value.kind, called) == (FailureKind.CONNECTION_LOST, [1])
+    failure = await failure_of(played(broken))
+    assert (failure.kind, called) == (FailureKind.CONNECTION_LOST, [1])
 
 
 async def test_a_malformed_verdict_is_a_failure_and_never_a_reward() -> None:
@@ -157,8 +154,7 @@ async def test_a_malformed_verdict_is_a_failure_and_never_a_reward() -> None:
 
     async with foreign_environment(app, Script([[says("4")]]), SimpleAgent) as stack:
         while bodies:
-            with pytest.raises(Failure) as raised:
-                await stack.run(ROW)
-            named = (raised.value.kind, raised.value.problem.server)
+            failure = await failure_of(stack.run(ROW))
+            named = (failure.kind, failure.problem.server)
             assert named == (FailureKind.MALFORMED_ANSWER, "environment"), bodies[0]
             del bodies[0]

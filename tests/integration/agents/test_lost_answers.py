@@ -13,7 +13,7 @@ from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
-from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.in_process import InProcessServers, Script, calls, episode_servers, says
 from tests.support.waiting import until
 
 ROW: Json = {"responses_create_params": {"input": "Go."}}
@@ -52,8 +52,7 @@ def reset_counters() -> None:
 
 
 def playing(script: Script, **settings: Any) -> Any:
-    servers = {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent, **settings)}
-    return in_process_servers(servers)
+    return episode_servers(Slow, script, SimpleAgent, **settings)
 
 
 def lose_response(stack: InProcessServers, path: str, kind: FailureKind) -> list[str]:
@@ -94,8 +93,7 @@ async def test_a_lost_response_leaks_no_session(path: str, kind: FailureKind) ->
 
 
 async def test_an_agent_cancelled_while_it_seeds_closes_the_session_by_its_name() -> None:
-    script = Script([[says("done")]])
-    async with playing(script) as stack:
+    async with playing(Script([[says("done")]])) as stack:
         running = asyncio.create_task(stack.run({**ROW, "slow": True}))
         await until(lambda: Slow.seeding == 1)
         running.cancel()
@@ -103,29 +101,21 @@ async def test_an_agent_cancelled_while_it_seeds_closes_the_session_by_its_name(
 
 
 async def test_a_seed_that_exceeds_the_agents_timeout_leaks_no_session() -> None:
-    script = Script([[says("done")]])
-    async with playing(script, tool_timeout_s=0.05) as stack:
+    async with playing(Script([[says("done")]]), tool_timeout_s=0.05) as stack:
         with pytest.raises(Failure, match="timeout"):
             await stack.run({**ROW, "slow": True})
         await until(lambda: stack.servers["environment"].sessions == 0 and Slow.closed == 1)
 
 
+NESTED = ["[" * depth + "]" * depth for depth in (400, 5000)]
+MALFORMED_VALUES = ["NaN", "1e999", '"\\ud800"', *NESTED, f'"{"x" * MAX_ARGUMENTS}"']
+RESERVED = ("step", "health", "tools", "openapi.json", "aggregate_metrics", "")
+NO_NAMES = ("Close", "VERIFY", "..", ".", "v1/responses", "%2e%2e", "close ", "a\nb", "é", "x" * 500)
 MALFORMED_CALLS = [
-    calls("echo", '{"value": NaN}'),
-    calls("echo", '{"value": 1e999}'),
-    calls("echo", '{"value": "\\ud800"}'),
-    calls("echo", '{"value": ' + "[" * 400 + "]" * 400 + "}"),
-    calls("echo", '{"value": ' + "[" * 5000 + "]" * 5000 + "}"),
-    calls("echo", '{"value": "' + "x" * MAX_ARGUMENTS + '"}'),
-    calls("echo", "[1]"),
-    calls("echo", "null"),
-    calls("echo", '{"response": {}}'),
-    calls("echo", "\x00"),
-    *(
-        calls(name, {})
-        for name in ("Close", "VERIFY", "..", ".", "v1/responses", "%2e%2e", "close ", "a\nb", "é", "x" * 500)
-    ),
-    *(calls(name, {"response": {}}) for name in ("step", "health", "tools", "openapi.json", "aggregate_metrics", "")),
+    *(calls("echo", f'{{"value": {value}}}') for value in MALFORMED_VALUES),
+    *(calls("echo", arguments) for arguments in ("[1]", "null", '{"response": {}}', "\x00")),
+    *(calls(name, {}) for name in NO_NAMES),
+    *(calls(name, {"response": {}}) for name in RESERVED),
     {**calls("echo", {}), "name": None},
     {**calls("echo", {}), "name": {"a": 1}},
     {**calls("echo", {}), "arguments": ["a"]},

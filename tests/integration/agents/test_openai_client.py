@@ -18,7 +18,7 @@ from rollyard.services.http.client import SESSION_END_HEADER
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from tests.integration.agents.test_agents import Counter
-from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.in_process import InProcessServers, Script, calls, episode_servers, says
 from tests.support.openai_client import make_openai_client
 from tests.support.scripted_engine import listening
 
@@ -28,15 +28,9 @@ KINDS = ["function_call", "function_call_output", "message", "function_call", "f
 
 @contextlib.asynccontextmanager
 async def playing(model: Any) -> AsyncIterator[tuple[AsyncOpenAI, InProcessServers, str]]:
-    """The client in front of an agent, the stack, and the cookie of an open session."""
-    async with in_process_servers(
-        {"environment": environment(Counter), "model": model, "agent": agent(GameAgent)}
-    ) as stack:
+    async with episode_servers(Counter, model, GameAgent) as stack:
         cookie = (await stack.post("environment", "/seed_session", {"level": 3})).cookies[0].partition(";")[0]
-        async with (
-            listening(stack.servers["agent"]) as url,
-            make_openai_client(url, retries=2) as client,
-        ):
+        async with listening(stack.servers["agent"]) as url, make_openai_client(url, retries=2) as client:
             yield client.with_options(default_headers={"cookie": cookie}), stack, cookie
 
 
@@ -79,9 +73,7 @@ async def test_a_dataset_row_that_requests_a_stream_is_still_played() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_failure_of_the_policy_raises_the_clients_exception_without_a_retry(
-    stream: bool,
-) -> None:
+async def test_a_failure_of_the_policy_raises_the_clients_exception_without_a_retry(stream: bool) -> None:
     requests: list[Json] = []
 
     def failing(context: Context) -> Server:

@@ -21,7 +21,7 @@ from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from tests.integration.agents.test_agents import ROW, counting
-from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.in_process import InProcessServers, Script, calls, episode_servers, says
 
 FAST = CollectionLimits(parallel=1, max_attempts=1, first_pause_s=0.01, longest_pause_s=0.01, max_failure_rate=1.0)
 
@@ -46,14 +46,10 @@ def kinds_of(partial: Json) -> list[str]:
     return [item["type"] for item in partial["row"]["response"]["output"]]
 
 
+CALLED = ["function_call", "function_call_output"]
 BROKEN: Sequence[tuple[Any, str, str, list[str]]] = [
-    (
-        [[calls("add", {}, "a")], [calls("explode", {}, "b")]],
-        "server_error",
-        "tool",
-        ["function_call", "function_call_output", "function_call"],
-    ),
-    ([[calls("add", {}, "a")]], "bad_request", "model", ["function_call", "function_call_output"]),
+    ([[calls("add", {}, "a")], [calls("explode", {}, "b")]], "server_error", "tool", [*CALLED, "function_call"]),
+    ([[calls("add", {}, "a")]], "bad_request", "model", CALLED),
 ]
 
 
@@ -105,8 +101,7 @@ class Hanging(Environment[EnvironmentSettings]):
 
 async def test_an_attempt_beyond_its_deadline_is_recorded_with_its_conversation(tmp_path: Path) -> None:
     script = Script([[says("I wait."), calls("wait", {}, "a")]])
-    servers = {"environment": environment(Hanging), "model": script.model, "agent": agent(GameAgent)}
-    async with in_process_servers(servers) as stack:
+    async with episode_servers(Hanging, script, GameAgent) as stack:
         [row] = await collect(stack, tmp_path, CollectionLimits(**{**vars(FAST), "rollout_timeout_s": 1.0}))
     assert (row["failure_kind"], row["partial"]["stage"]) == ("timeout", "tool")
     assert kinds_of(row["partial"]) == ["message", "function_call"]

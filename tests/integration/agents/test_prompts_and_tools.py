@@ -11,7 +11,8 @@ from rollyard.agents.game_agent.app import GameAgent
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, ToolResult, Verdict, Verification, tool
-from tests.support.in_process import Script, agent, calls, environment, in_process_servers, says
+from tests.support.fixtures import failure_of
+from tests.support.in_process import Script, calls, environment, episode_servers, says
 
 
 class Plain(Environment[EnvironmentSettings]):
@@ -27,8 +28,6 @@ class Plain(Environment[EnvironmentSettings]):
 
 
 class Prompted(Plain):
-    """Its rows are questions."""
-
     system_prompt: ClassVar[str | None] = "Be brief."
     user_template: ClassVar[str | None] = r"{question} Put the answer in \boxed{}, like {{this}}."
 
@@ -38,10 +37,8 @@ OWN_TOOL = {"type": "function", "name": "own", "parameters": {"type": "object", 
 
 
 async def played(kind: type[Environment[Any]], row: Json, **settings: Any) -> tuple[Json, Json]:
-    """The rollout, and the first request that the model received."""
     script = Script([[says("done")]])
-    servers = {"environment": environment(kind, **settings), "model": script.model, "agent": agent(GameAgent)}
-    async with in_process_servers(servers) as stack:
+    async with episode_servers(environment(kind, **settings), script, GameAgent) as stack:
         return await stack.run(row), script.requests[0]
 
 
@@ -90,13 +87,11 @@ async def test_settings_override_the_environments_prompts_and_an_empty_text_disa
 
 
 async def refusal(kind: type[Environment[Any]], row: Json) -> Failure:
-    servers = {"environment": environment(kind), "model": Script([[says("no")]]).model, "agent": agent(GameAgent)}
-    async with in_process_servers(servers) as stack:
-        with pytest.raises(Failure) as raised:
-            await stack.run(row)
+    async with episode_servers(kind, Script([[says("no")]]), GameAgent) as stack:
+        failure = await failure_of(stack.run(row))
         assert stack.servers["environment"].sessions == 0
-    assert raised.value.kind is FailureKind.BAD_TASK
-    return raised.value
+    assert failure.kind is FailureKind.BAD_TASK
+    return failure
 
 
 @pytest.mark.parametrize(("row", "state"), [({"answer": "4"}, "missing"), ({"question": None, "a": 1}, "null")])
@@ -121,8 +116,7 @@ async def test_a_system_prompt_alone_is_not_enough_to_ask_the_model() -> None:
 
 async def test_a_tool_result_with_done_ends_the_episode() -> None:
     script = Script([[calls("guess", {"number": 1})], [says("never")]])
-    servers = {"environment": environment(Plain), "model": script.model, "agent": agent(GameAgent)}
-    async with in_process_servers(servers) as stack:
+    async with episode_servers(Plain, script, GameAgent) as stack:
         rollout = await stack.run({"responses_create_params": {"input": "Play."}})
     assert rollout["finish_reason"] == "done"
     assert orjson.loads(rollout["response"]["output"][1]["output"]) == {"hint": "right", "done": True}

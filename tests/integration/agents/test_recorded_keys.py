@@ -14,8 +14,9 @@ from rollyard.services.http.request import RawRequest
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from tests.support.in_process import Script, agent, environment, in_process_servers, says
+from tests.support.in_process import Script, episode_servers, says
 
+HELLO = Script([[says("Hello.")]])
 STALE: dict[str, Any] = {"finish_reason": "max_steps", "truncated": True, "timings": {"total_s": -1}}
 
 
@@ -36,8 +37,7 @@ class Echoing(Server):
 
 async def test_a_row_that_is_a_finished_rollout_is_recorded_as_what_happened_now() -> None:
     row = {"responses_create_params": {"input": "Hi"}, "_ng_task_index": 3, "agent_ref": {"name": "agent"}, **STALE}
-    make = {"environment": Echoing, "model": Script([[says("Hello.")]]).model, "agent": agent(SimpleAgent)}
-    async with in_process_servers(make) as stack:
+    async with episode_servers(Echoing, HELLO, SimpleAgent) as stack:
         answer = await stack.post("agent", "/run", row)
     rollout = orjson.loads(answer.body)
     assert RESPONSE_BYTES_HEADER not in answer.headers  # an echoed response is anywhere in the body
@@ -48,8 +48,6 @@ async def test_a_row_that_is_a_finished_rollout_is_recorded_as_what_happened_now
 
 
 class Own(Environment[EnvironmentSettings]):
-    """Its verdict has a field with the name of a key of the row."""
-
     async def verify(self, response: Verification) -> Verdict:
         return Verdict(reward=1.0, reason="right", level="hard")
 
@@ -58,8 +56,7 @@ ROW: Json = {"responses_create_params": {"input": "Hi"}, "reason": "too easy", "
 
 
 async def test_a_value_of_the_row_stays_and_the_verdicts_is_stored_under_a_name_that_the_row_tells() -> None:
-    make = {"environment": environment(Own), "model": Script([[says("Hello.")]]).model, "agent": agent(SimpleAgent)}
-    async with in_process_servers(make) as stack:
+    async with episode_servers(Own, HELLO, SimpleAgent) as stack:
         rollout = await stack.run(ROW)
         body = {**ROW, "response": {"output": [says("Hello.")]}}
         foreign = await stack.transport.send("POST", "http://environment:1/verify", orjson.dumps(body), {}, 5.0)
@@ -70,9 +67,9 @@ async def test_a_value_of_the_row_stays_and_the_verdicts_is_stored_under_a_name_
 
 
 async def test_success_in_the_row_is_no_success_of_an_environment_that_reports_none() -> None:
-    for kind in (environment(Own), Echoing):
-        make = {"environment": kind, "model": Script([[says("Hello.")]]).model, "agent": agent(SimpleAgent)}
-        async with in_process_servers(make) as stack:
+    kinds: list[Any] = [Own, Echoing]
+    for kind in kinds:
+        async with episode_servers(kind, HELLO, SimpleAgent) as stack:
             rollout = await stack.run(ROW)
         assert (rollout["reward"], rollout["row_success"]) == (1.0, True)
         assert "success" not in rollout

@@ -14,14 +14,15 @@ from rollyard.agents.base import Agent
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.agents.turn_agent.app import TurnAgent
-from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.errors import FailureKind
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Turn, Verdict, Verification, tool
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.server.app import Context, Server
-from tests.support.in_process import InProcessServers, agent, environment, in_process_servers
+from tests.support.fixtures import failure_of
+from tests.support.in_process import InProcessServers, episode_servers
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, TOOL, turn_tokens
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode, encode_letters
@@ -32,8 +33,6 @@ AGENTS = [GameAgent, SimpleAgent]
 
 
 class Wall(Environment[EnvironmentSettings]):
-    """An environment in which nothing moves."""
-
     @tool
     async def push(self, actions: list[str]) -> str:
         """Push."""
@@ -45,31 +44,25 @@ class Wall(Environment[EnvironmentSettings]):
 
 @asynccontextmanager
 async def stack(
-    engine: TokenEngine,
-    kind: type[Agent[Any]] = GameAgent,
-    env_class: type[Environment[Any]] = Wall,
-    **settings: Any,
+    engine: TokenEngine, kind: type[Agent[Any]] = GameAgent, env_class: type[Environment[Any]] = Wall, **settings: Any
 ) -> AsyncIterator[InProcessServers]:
     options: Json = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
-    options |= {
-        "logprobs_mode": "processed_logprobs",
-        "text_tool_parser": "hermes",
-        "retry_pause_s": 0.0,
-        **settings,
-    }
+    options |= {"logprobs_mode": "processed_logprobs", "text_tool_parser": "hermes", "retry_pause_s": 0.0, **settings}
 
     def model(context: Context) -> Server:
         return VllmModel(VllmModelSettings(**options), context)
 
-    async with in_process_servers(
-        {"environment": environment(env_class), "model": model, "agent": agent(kind)}
-    ) as wired_stack:
+    async with episode_servers(env_class, model, kind) as wired_stack:
         wired_stack.transport.mount("http://engine:1", engine)
         yield wired_stack
 
 
+async def played(engine: TokenEngine, *kinds: Any, row: Json = ROW, **settings: Any) -> Any:
+    async with stack(engine, *kinds, **settings) as wired_stack:
+        return await wired_stack.run(row)
+
+
 def turns(row: Json) -> list[Json]:
-    """The items of a row that end a turn of the model."""
     return [item for item in row["response"]["output"] if item["type"] != "function_call_output"]
 
 
@@ -78,8 +71,7 @@ def turns(row: Json) -> list[Json]:
 async def test_a_rollout_holds_the_tokens_of_every_turn_and_each_prompt_starts_with_the_previous_turn(
     kind: type[Agent[Any]], token_in: str
 ) -> None:
-    async with stack(TokenEngine([CALL_TURN, CALL_TURN, CALL_TURN, TEXT_TURN]), kind, token_in=token_in) as wired_stack:
-        row = await wired_stack.run(ROW)
+    row = await played(TokenEngine([CALL_TURN, CALL_TURN, CALL_TURN, TEXT_TURN]), kind, token_in=token_in)
     items = turns(row)
     assert [item["generation_token_ids"] for item in items] == [CALL_TURN, CALL_TURN, CALL_TURN, TEXT_TURN]
     for before, after in pairwise(items):
@@ -102,8 +94,7 @@ async def test_retokenized_messages_count_as_breaks_of_the_rollout_and_drift_of_
 
 @pytest.mark.parametrize("token_in", ["off", "generate"])
 async def test_the_recorded_token_fields_match_their_types_exactly(token_in: str) -> None:
-    async with stack(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=token_in) as wired_stack:
-        row = await wired_stack.run(ROW)
+    row = await played(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=token_in)
     TypeAdapter(RolloutRow).validate_python(row, strict=True)
     assert list(untyped_keys(row, RolloutRow)) == []
     assert all(TOKEN_FIELDS[0] in item and item["token_trace"]["sampling"] for item in turns(row))
@@ -111,21 +102,18 @@ async def test_the_recorded_token_fields_match_their_types_exactly(token_in: str
 
 async def test_a_rollout_without_tokens_has_no_token_history_and_no_drift() -> None:
     progress = CollectionProgress(expected=1)
-    async with stack(TokenEngine([CALL_TURN, TEXT_TURN]), return_token_id_information=False) as wired_stack:
-        row: Any = await wired_stack.run(ROW)
+    row = await played(TokenEngine([CALL_TURN, TEXT_TURN]), return_token_id_information=False)
     progress.count(row)
     assert "token_trail" not in row
     assert progress.drift is None
 
 
 async def test_a_rollout_names_the_sampling_constraints_of_its_turns() -> None:
-    async with stack(TokenEngine([CALL_TURN, TEXT_TURN]), extra_body={"top_p": 0.9, "min_tokens": 2}) as wired_stack:
-        row = await wired_stack.run(ROW)
+    row = await played(TokenEngine([CALL_TURN, TEXT_TURN]), extra_body={"top_p": 0.9, "min_tokens": 2})
     assert row["token_trail"]["constrained"] == ["min_tokens", "top_p"]
 
 
 async def test_agents_send_back_only_the_tokens_of_the_last_turn() -> None:
-    """Resending the tokens of every turn would make the requests grow quadratically."""
     requests: list[Json] = []
 
     class Recording(VllmModel):
@@ -134,16 +122,13 @@ async def test_agents_send_back_only_the_tokens_of_the_last_turn() -> None:
             return await super().responses(request, call)
 
     options = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
-    builds = {"environment": environment(Wall), "agent": agent(GameAgent)}
-    model = {"model": lambda context: Recording(VllmModelSettings(**options), context)}
-    async with in_process_servers({**builds, **model}) as wired_stack:
+    model = lambda context: Recording(VllmModelSettings(**options), context)  # noqa: E731
+    async with episode_servers(Wall, model, GameAgent) as wired_stack:
         wired_stack.transport.mount("http://engine:1", TokenEngine([CALL_TURN, CALL_TURN, CALL_TURN, TEXT_TURN]))
         row = await wired_stack.run(ROW)
     held = [[item for item in request["input"] if "generation_token_ids" in item] for request in requests]
-    assert [[item["call_id"] for item in items] for items in held] == [
-        [],
-        *([item["call_id"]] for item in turns(row)[:3]),
-    ]
+    last = [[item["call_id"]] for item in turns(row)[:3]]
+    assert [[item["call_id"] for item in items] for items in held] == [[], *last]
 
 
 @pytest.mark.parametrize("kind", AGENTS)
@@ -159,16 +144,14 @@ async def test_all_calls_of_an_episode_share_a_session_id_that_no_other_episode_
 
 @pytest.mark.parametrize("kind", AGENTS)
 async def test_an_unreadable_call_ends_the_episode_with_its_own_finish_reason(kind: type[Agent[Any]]) -> None:
-    async with stack(TokenEngine([CALL_TURN, [*encode('<tool_call>{"name": '), END]]), kind) as wired_stack:
-        row = await wired_stack.run(ROW)
+    row = await played(TokenEngine([CALL_TURN, [*encode('<tool_call>{"name": '), END]]), kind)
     assert (row["finish_reason"], row["truncated"], row["reward"]) == ("unreadable_call", False, 1.0)
     assert row["timings"]["tool_calls"] == 1
 
 
 @pytest.mark.parametrize("kind", AGENTS)
 async def test_a_call_cut_off_at_the_token_limit_ends_the_episode_with_length(kind: type[Agent[Any]]) -> None:
-    async with stack(TokenEngine([CALL_TURN, encode('<tool_call>{"name": ')]), kind) as wired_stack:
-        row = await wired_stack.run(ROW)
+    row = await played(TokenEngine([CALL_TURN, encode('<tool_call>{"name": ')]), kind)
     assert (row["finish_reason"], row["truncated"]) == ("length", True)
 
 
@@ -178,8 +161,7 @@ async def test_a_conversation_that_exceeds_the_context_ends_the_episode_and_is_s
     kind: type[Agent[Any]], token_in: str
 ) -> None:
     engine = TokenEngine([CALL_TURN], max_model_len=250)
-    async with stack(engine, kind, token_in=token_in) as wired_stack:
-        row = await wired_stack.run(ROW)
+    row = await played(engine, kind, token_in=token_in)
     assert (row["finish_reason"], row["truncated"], row["reward"]) == ("context_overflow", True, 1.0)
     assert row["timings"]["model_calls"] == len([item for item in turns(row) if "generation_token_ids" in item]) > 0
     assert row["response"]["output"][-1]["type"] == "function_call_output"
@@ -187,23 +169,19 @@ async def test_a_conversation_that_exceeds_the_context_ends_the_episode_and_is_s
 
 async def test_a_task_that_exceeds_the_context_at_the_first_turn_is_a_failure() -> None:
     async with stack(TokenEngine([CALL_TURN], max_model_len=20)) as wired_stack:
-        with pytest.raises(Failure) as raised:
-            await wired_stack.run(ROW)
-    assert (raised.value.kind, raised.value.terminal) == (FailureKind.CONTEXT_OVERFLOW, True)
-    assert raised.value.problem.server == "model"
+        failure = await failure_of(wired_stack.run(ROW))
+    assert (failure.kind, failure.terminal) == (FailureKind.CONTEXT_OVERFLOW, True)
+    assert failure.problem.server == "model"
 
 
 async def test_a_turn_without_tokens_fails_the_episode_instead_of_earning_a_reward() -> None:
     engine = TokenEngine([[*encode_letters("hm"), END]], returns_token_ids=False)
     async with stack(engine, max_attempts=1) as wired_stack:
-        with pytest.raises(Failure) as raised:
-            await wired_stack.run(ROW)
-    assert raised.value.kind is FailureKind.MALFORMED_ANSWER
+        failure = await failure_of(wired_stack.run(ROW))
+    assert failure.kind is FailureKind.MALFORMED_ANSWER
 
 
 class Talk(Environment[EnvironmentSettings]):
-    """Answers every message, three times."""
-
     turns = 0
 
     async def reset(self) -> tuple[str, Json]:

@@ -17,7 +17,8 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Turn, Verdict, Verification
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.fixtures import failure_of
+from tests.support.in_process import InProcessServers, Script, calls, episode_servers, says
 from tests.support.typed_keys import untyped_keys
 
 ROW: Json = {"responses_create_params": {"input": "Guess the number."}, "secret": 7}
@@ -54,23 +55,29 @@ class Guess(Environment[EnvironmentSettings]):
 
 
 class Scored(Guess):
-    """The same environment with its own verdict."""
-
     async def verify(self, response: Verification) -> Verdict:
-        """Reads its own state and the model's last message after the episode has ended."""
         return Verdict(reward=float(self.guesses), success=response.text == str(self.task["secret"]))
 
 
 def guessing(script: Script, kind: type[Guess] = Guess, **settings: Any) -> Any:
     Guess.closed.clear()
     Guess.seen.clear()
-    return in_process_servers(
-        {"environment": environment(kind), "model": script.model, "agent": agent(TurnAgent, **settings)}
-    )
+    return episode_servers(kind, script, TurnAgent, **settings)
+
+
+async def played(script: Script, kind: type[Guess] = Guess, row: Json = ROW, **settings: Any) -> Json:
+    async with guessing(script, kind, **settings) as stack:
+        rollout: Json = await stack.run(row)
+        assert closed(stack)
+    return rollout
 
 
 def messages(*texts: str) -> Script:
     return Script([[says(text)] for text in texts])
+
+
+def cut_off(text: str, reason: str) -> Script:
+    return Script([[says(text)]], status="incomplete", incomplete={"reason": reason})
 
 
 def closed(stack: InProcessServers) -> bool:
@@ -79,23 +86,15 @@ def closed(stack: InProcessServers) -> bool:
 
 async def test_the_model_sees_the_first_observation_and_then_one_after_each_of_its_messages() -> None:
     script = messages("5", "8", "7")
-    async with guessing(script) as stack:
-        rollout = await stack.run(ROW)
-        assert closed(stack)
-    roles_and_texts = [(item["role"], item["content"]) for item in script.requests[2]["input"]]
-    assert [text for role, text in roles_and_texts if role == "user"] == [
-        "Guess the number.",
-        "A number from 1 to 9.",
-        "higher",
-        "lower",
-    ]
+    rollout = await played(script)
+    texts = [item["content"] for item in script.requests[2]["input"] if item["role"] == "user"]
+    assert texts == ["Guess the number.", "A number from 1 to 9.", "higher", "lower"]
     assert rollout["responses_create_params"]["input"][1]["content"] == "A number from 1 to 9."
     assert Guess.closed == [3]
 
 
 async def test_an_environment_without_verify_is_scored_by_the_sum_of_its_step_rewards() -> None:
-    async with guessing(messages("5", "8", "7")) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(messages("5", "8", "7"))
     assert rollout["step_rewards"] == [-0.1, -0.1, 1.0]
     assert rollout["reward"] == rollout["total_reward"] == pytest.approx(0.8)
     assert (rollout["terminated"], rollout["info"]) == (True, {"guesses": 3})
@@ -105,17 +104,13 @@ async def test_an_environment_without_verify_is_scored_by_the_sum_of_its_step_re
 
 
 async def test_an_environments_own_verdict_decides_after_the_last_step() -> None:
-    async with guessing(messages("5", "7"), Scored) as stack:
-        rollout = await stack.run(ROW)
-        assert closed(stack)
+    rollout = await played(messages("5", "7"), Scored)
     assert (rollout["reward"], rollout["success"], rollout["total_reward"]) == (2.0, True, 0.9)
     assert Scored.closed == [2]
 
 
 async def test_sum_steps_skips_the_verdict() -> None:
-    async with guessing(messages("7"), Scored, sum_steps=True) as stack:
-        rollout = await stack.run(ROW)
-        assert closed(stack)
+    rollout = await played(messages("7"), Scored, sum_steps=True)
     assert (rollout["reward"], rollout.get("success")) == (1.0, None)
 
 
@@ -133,22 +128,15 @@ async def test_the_verdict_sees_the_models_last_message_and_not_the_last_observa
         (messages("7"), {}, "done", False),
         (messages("1"), {}, "truncated", True),
         (messages("1"), {"max_steps": 2}, "max_steps", True),
-        (Script([[says("1")]], status="incomplete", incomplete={"reason": "max_output_tokens"}), {}, "length", True),
-        (Script([[says("7")]], status="incomplete", incomplete={"reason": "max_output_tokens"}), {}, "done", False),
-        (
-            Script([[says("7")]], status="incomplete", incomplete={"reason": "content_filter"}),
-            {},
-            "content_filter",
-            True,
-        ),
+        (cut_off("1", "max_output_tokens"), {}, "length", True),
+        (cut_off("7", "max_output_tokens"), {}, "done", False),
+        (cut_off("7", "content_filter"), {}, "content_filter", True),
     ],
 )
 async def test_each_ending_has_its_own_finish_reason(
     script: Script, settings: Json, reason: str, truncated: bool
 ) -> None:
-    async with guessing(script, **settings) as stack:
-        rollout = await stack.run(ROW)
-        assert closed(stack)
+    rollout = await played(script, **settings)
     assert (rollout["finish_reason"], rollout["truncated"]) == (reason, truncated)
     assert rollout["timings"]["model_calls"] == len(script.requests)
 
@@ -167,7 +155,7 @@ def changed(script: Script, change: Callable[[Json], Json]) -> Any:
         return server
 
     Guess.seen.clear()
-    return in_process_servers({"environment": environment(Guess), "model": model, "agent": agent(TurnAgent)})
+    return episode_servers(Guess, model, TurnAgent)
 
 
 async def test_a_full_context_ends_the_episode_and_its_steps_still_count() -> None:
@@ -186,16 +174,14 @@ async def test_a_full_context_ends_the_episode_and_its_steps_still_count() -> No
 
 async def test_with_an_action_tag_the_environment_gets_only_the_last_action() -> None:
     text = "not <action>1</action>, rather <ACTION> 7\n</ACTION>. Done"
-    async with guessing(messages(text), action_tag="action") as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(messages(text), action_tag="action")
     assert (Guess.seen, rollout["reward"]) == (["7"], 1.0)
     assert rollout["response"]["output"][0]["content"][0]["text"] == text
 
 
 async def test_a_message_without_the_tag_costs_a_turn_and_returns_an_error_message() -> None:
     script = messages("7", "<action>7", "<action>7</action>")
-    async with guessing(script, action_tag="action", max_steps=2) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(script, action_tag="action", max_steps=2)
     assert (rollout["finish_reason"], rollout["step_rewards"], rollout["reward"]) == ("max_steps", [0.0, 0.0], 0.0)
     assert "has no <action>...</action>" in script.requests[1]["input"][-1]["content"]
     assert (Guess.seen, len(script.requests)) == ([], 2)
@@ -209,8 +195,7 @@ async def test_an_unreadable_tool_call_ends_the_episode_with_that_finish_reason(
 
 async def test_a_mistake_of_the_model_becomes_an_observation_and_not_a_failure() -> None:
     script = messages("seven", "7")
-    async with guessing(script) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(script)
     assert script.requests[1]["input"][-1]["content"] == "'seven' is not a number"
     assert rollout["step_rewards"] == [0.0, 1.0]
 
@@ -220,19 +205,16 @@ async def test_a_broken_environment_is_a_failure_of_its_server_and_its_session_i
     text: str, kind: FailureKind
 ) -> None:
     async with guessing(messages(text)) as stack:
-        with pytest.raises(Failure) as raised:
-            await stack.run(ROW)
+        failure = await failure_of(stack.run(ROW))
         assert closed(stack)
-    assert (raised.value.kind, raised.value.problem.server) == (kind, "environment")
+    assert (failure.kind, failure.problem.server) == (kind, "environment")
 
 
 async def test_an_environment_that_is_not_turn_based_rejects_the_row() -> None:
     class Other(Environment[EnvironmentSettings]):
         """Has tools only."""
 
-    async with in_process_servers(
-        {"environment": environment(Other), "model": messages("x").model, "agent": agent(TurnAgent)}
-    ) as stack:
+    async with episode_servers(Other, messages("x"), TurnAgent) as stack:
         with pytest.raises(Failure, match="not turn-based"):
             await stack.run(ROW)
         assert closed(stack)
@@ -240,8 +222,7 @@ async def test_an_environment_that_is_not_turn_based_rejects_the_row() -> None:
 
 async def test_a_tool_call_in_a_turn_based_environment_gets_an_error_message() -> None:
     script = Script([[says("5"), calls("guess", {"number": 5}, "c9")], [says("7")]])
-    async with guessing(script) as stack:
-        rollout = await stack.run(ROW)
+    rollout = await played(script)
     tool_outputs = [item for item in script.requests[1]["input"] if item.get("type") == "function_call_output"]
     assert [(item["call_id"], "no tool calls" in item["output"]) for item in tool_outputs] == [("c9", True)]
     assert rollout["reward"] == 0.9
@@ -275,8 +256,7 @@ def step_result(observation: Any, reward: Any, *, end: bool = False, **info: Any
 
 
 def gym(script: Script, steps: list[Any], **settings: Any) -> Any:
-    make = {"environment": lambda context: Gym(context, steps), "model": script.model}
-    return in_process_servers({**make, "agent": agent(TurnAgent, **settings)})
+    return episode_servers(lambda context: Gym(context, steps), script, TurnAgent, **settings)
 
 
 async def test_a_gymnasium_style_server_is_played_with_its_cookies_and_scored_by_its_steps() -> None:
@@ -284,11 +264,8 @@ async def test_a_gymnasium_style_server_is_played_with_its_cookies_and_scored_by
     async with gym(messages("one", "two"), steps) as stack:
         rollout = await stack.run({**ROW, "follow_ups": ["x"]})
         received = stack.servers["environment"].received
-    assert [(path, cookie) for path, cookie, _ in received] == [
-        ("/reset", None),
-        ("/step", "opaque"),
-        ("/step", "opaque2"),
-    ]
+    cookies = [(path, cookie) for path, cookie, _ in received]
+    assert cookies == [("/reset", None), ("/step", "opaque"), ("/step", "opaque2")]
     assert all(body["follow_ups"] == ["x"] and "responses_create_params" in body for _, _, body in received)
     assert received[2][2]["response"]["output"][0]["content"][0]["text"] == "two"
     assert (rollout["reward"], rollout["step_rewards"], rollout["finish_reason"]) == (0.75, [0.5, 0.25], "done")
@@ -306,25 +283,17 @@ async def test_tool_outputs_of_a_gymnasium_style_server_answer_the_models_calls(
 
 
 MALFORMED_STEPS: list[Any] = [
-    {"reward": None},
-    {"reward": "1"},
-    {"reward": True},
-    {"reward": 1e300},
-    {},
+    *({"reward": None}, {"reward": "1"}, {"reward": True}, {"reward": 1e300}, {}, []),
     {"reward": 1.0, "observation": 5},
-    {"reward": 1.0, "info": []},
-    {"reward": 1.0, "terminated": 1},
-    {"reward": 1.0, "truncated": "true"},
-    [],
+    *({"reward": 1.0, "info": []}, {"reward": 1.0, "terminated": 1}, {"reward": 1.0, "truncated": "true"}),
 ]
 
 
 async def test_a_malformed_step_is_a_failure_and_never_a_reward() -> None:
     async with gym(messages("x"), [*MALFORMED_STEPS]) as stack:
         for step in MALFORMED_STEPS:
-            with pytest.raises(Failure) as raised:
-                await stack.run(ROW)
-            named = (raised.value.kind, raised.value.problem.server)
+            failure = await failure_of(stack.run(ROW))
+            named = (failure.kind, failure.problem.server)
             assert named == (FailureKind.MALFORMED_ANSWER, "environment"), step
 
 

@@ -1,5 +1,3 @@
-"""The steps of files that are a series."""
-
 from __future__ import annotations
 
 from pathlib import Path

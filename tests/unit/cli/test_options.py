@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from rollyard.cli.options import Options, option_name, read_options, run_command
 from rollyard.cli.train import TrainOptions
 from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.records.script import ScriptParser
+from tests.support.commands import options_of
 
 
 class ExampleOptions(Options):
@@ -74,41 +74,9 @@ def error_message(*arguments: str) -> str:
     return str(raised.value)
 
 
-def test_help_lists_every_option_with_type_and_default(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status(read_only, "--help") == 0
-    output = " ".join(capsys.readouterr().out.split())
-    for line in (
-        "--input-path str, required Source of the rows.",
-        "--count int, default 4 Number of rows.",
-        "--pause-s float or null, default ",
-        "--paths [...], default ",
-        "--params {key: value}, default ",
-        "Time between two requests.",
-        "Additional folders.",
-        "Parameters that take precedence.",
-        "--json bool, default false Print JSON.",
-        "--debug bool, default false",
-        "Read the options and do nothing.",
-        "ng_example +input_path=a.jsonl",
-    ):
-        assert line in output
-
-
 def test_help_does_not_show_the_default_of_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
     exit_status(read_only, "--help")
     assert "sk-default" not in capsys.readouterr().out
-
-
-def test_version_prints_the_command_and_a_number(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status(read_only, "--version") == 0
-    output = capsys.readouterr().out
-    assert "ng_example" in output and any(character.isdigit() for character in output)
-
-
-def test_an_unknown_option_exits_2_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status(read_only, "+input_path=a", "+cuont=3") == 2
-    output = capsys.readouterr()
-    assert "'cuont'" in output.err and "'count'" in output.err and not output.out
 
 
 def test_the_value_of_an_unknown_option_that_looks_secret_is_not_printed() -> None:
@@ -232,16 +200,6 @@ def test_a_file_may_begin_with_a_dash_and_contain_a_comma(
     assert options(name).paths == (name,)
 
 
-def _own_options(command: str) -> type[Options]:
-    module = importlib.import_module(f"rollyard.cli.{command}")
-    (model,) = (
-        one
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, Options) and one.__module__ == module.__name__
-    )
-    return model
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -251,7 +209,7 @@ def _own_options(command: str) -> type[Options]:
     ],
 )
 def test_null_is_the_default_of_every_option_in_every_form(command: str) -> None:
-    model = _own_options(command)
+    model = options_of(command)
     values = {"to": "wandb", "protocol": "openenv"}
     required = [f"+{name}={values.get(name, 'x')}" for name, field in model.model_fields.items() if field.is_required()]
     expected = read_options(model, required)[0]
@@ -285,57 +243,44 @@ def test_a_secret_is_not_printed(typed: str) -> None:
     assert "sk-1234" not in error_message(*typed.split(), "--api-key.x", "1")
 
 
-def script_parser() -> ScriptParser:
-    parser = ScriptParser(allow_abbrev=False)
-    parser.add_argument("--num-repeats", type=int)
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("words", nargs="*")
-    return parser
-
-
-def parser_of_options() -> ScriptParser:
+def script_parser(*, words: bool = False) -> ScriptParser:
     parser = ScriptParser(allow_abbrev=False)
     parser.add_argument("--learning-rate", type=float, default=0.5)
     parser.add_argument("--final-save", action="store_true")
+    if words:
+        parser.add_argument("words", nargs="*")
     return parser
 
 
-@pytest.mark.parametrize("typed", ["--learning-rate -1e-3", "learning_rate=-1e-3", "learning-rate=-1e-3"])
-def test_a_script_that_has_only_options_reads_all_forms(typed: str) -> None:
-    assert parser_of_options().parse_args(typed.split()).learning_rate == -0.001
+RATES = ("--learning-rate {}", "--learning_rate {}", "--learning_rate={}", "--learning-rate={}", "+learning_rate={}")
+
+
+@pytest.mark.parametrize("typed", [*RATES, "++learning-rate={}", "learning_rate={}", "learning-rate={}"])
+def test_a_script_reads_an_option_however_it_is_written(typed: str) -> None:
+    has_words = typed[0] in "-+"  # a script with words takes `key=value` for one of them
+    assert script_parser(words=has_words).parse_args(typed.format("-1e-3").split()).learning_rate == -0.001
 
 
 @pytest.mark.parametrize(
     ("typed", "value"),
-    [("=yes", True), (" on", True), ("=1", True), ("=0", False), (" no", False), ("=OFF", False), ("=null", False)],
+    [
+        *((f"--final-save{typed}", True) for typed in ("", "=yes", " on", "=1")),
+        *((f"--final-save{typed}", False) for typed in ("=0", " no", "=OFF", "=null")),
+        *(("--no-final-save", False), ("+final_save=true", True)),
+    ],
 )
 def test_a_script_reads_the_words_of_a_flag(typed: str, value: bool) -> None:
-    assert parser_of_options().parse_args(f"--final-save{typed}".split()).final_save is value
-
-
-def test_a_flag_of_a_script_is_false_after_no() -> None:
-    assert not parser_of_options().parse_args(["--no-final-save"]).final_save
+    assert script_parser().parse_args(typed.split()).final_save is value
 
 
 @pytest.mark.parametrize("form", ["--{}", "+{}", "{}"])
 def test_a_script_names_the_nearest_option_in_the_form_that_was_typed(form: str) -> None:
     meant = "learning-rate" if form == "--{}" else "learning_rate"
     with pytest.raises(OperatorError, match=re.escape(f"did you mean '{form.format(meant)}'")):
-        parser_of_options().parse_args([form.format("learning_rat=1")])
+        script_parser().parse_args([form.format("learning_rat=1")])
 
 
-@pytest.mark.parametrize(
-    "typed",
-    ["--num-repeats 4", "--num_repeats 4", "--num_repeats=4", "--num-repeats=4", "+num_repeats=4", "++num-repeats=4"],
-)
-def test_a_script_reads_an_option_however_it_is_written(typed: str) -> None:
-    assert script_parser().parse_args(typed.split()).num_repeats == 4
-
-
-def test_a_script_reads_flags_defaults_and_other_overrides() -> None:
-    parse = script_parser().parse_args
-    assert (
-        parse(["--dry_run"]).dry_run and parse(["+dry_run=true"]).dry_run and not parse(["--dry-run", "false"]).dry_run
-    )
-    assert parse(["--num-repeats", "null"]).num_repeats is None
+def test_a_script_reads_null_and_other_overrides() -> None:
+    parse = script_parser(words=True).parse_args
+    assert parse(["--learning-rate", "null"]).learning_rate == 0.5
     assert parse(["a.b=3", "+c=4"]).words == ["a.b=3", "+c=4"]

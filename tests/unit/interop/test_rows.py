@@ -1,5 +1,3 @@
-"""Datasets for trainers contain the rows that the adapters read."""
-
 from __future__ import annotations
 
 from pathlib import Path

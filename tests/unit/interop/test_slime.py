@@ -16,12 +16,8 @@ from rollyard.records.errors import OperatorError
 from tests.unit.interop.scripted_session import answer, playing, task
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "max_new_tokens": 32}
-ARGS = SimpleNamespace(
-    custom_reward_post_process_path="my_rollouts.rewards",
-    rewards_normalization=True,
-    advantage_estimator="grpo",
-    grpo_std_normalization=True,
-)
+ARGS = SimpleNamespace(custom_reward_post_process_path="my_rollouts.rewards", advantage_estimator="grpo")
+ARGS.rewards_normalization = ARGS.grpo_std_normalization = True
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,15 @@ def answered(task: int, repeat: int, text: str, success: bool = True, **more: An
 
 def rows(tasks: int = 3, repeats: int = 2) -> list[Json]:
     """Rollouts with different responses; the first repeat of each task is solved."""
-    return [
-        answered(task, repeat, f"answer {task} {repeat}", repeat == 0)
-        for task in range(tasks)
-        for repeat in range(repeats)
-    ]
+    numbers = itertools.product(range(tasks), range(repeats))
+    return [answered(task, repeat, f"answer {task} {repeat}", repeat == 0) for task, repeat in numbers]
 
 
 def record(row: Json, kind: str, author: str = "ann", **fields: Any) -> AnyRecord:
-    """A record about a row."""
     return new_record(kind, author, ref_of(row), **fields)
 
 
 def write_notes(rollouts: Path, *records: AnyRecord) -> NotesFile:
-    """Append the records to the notes of a rollout file."""
     notes = NotesFile.beside(rollouts)
     for one in records:
         notes.append(one)

@@ -1,5 +1,3 @@
-"""CSV and TSV files, renamed columns and prompt templates."""
-
 from __future__ import annotations
 
 import gzip
@@ -73,31 +71,22 @@ def made(tmp_path: Path) -> Callable[..., list[Json]]:
 
 def test_columns_become_fields_and_the_others_stay(made: Callable[..., list[Json]]) -> None:
     (first, _) = made(columns={"question": "problem", "expected_answer": "solution"})
-    assert {key: first[key] for key in ("question", "expected_answer", "note")} == {
-        "question": '1,5 + 1?\n"In words"',
-        "expected_answer": "007",
-        "note": "",
-    }
-    assert "problem" not in first and "solution" not in first
+    fields = {"question": '1,5 + 1?\n"In words"', "expected_answer": "007", "note": ""}
+    assert fields.items() <= first.items() and "problem" not in first and "solution" not in first
 
 
-def test_the_prompt_is_filled_with_the_renamed_fields_and_braces_of_latex_stay(
-    made: Callable[..., list[Json]],
-) -> None:
+def test_the_prompt_is_filled_with_the_renamed_fields_and_braces_of_latex_stay(made: Callable[..., list[Json]]) -> None:
     rows = made(columns={"question": "problem"}, prompt="{question} Use \\boxed{}. {{x}}")
-    assert rows[1]["responses_create_params"]["input"] == [
-        {"role": "user", "content": "What is √4? Use \\boxed{}. {x}"}
-    ]
+    prompt = {"role": "user", "content": "What is √4? Use \\boxed{}. {x}"}
+    assert rows[1]["responses_create_params"]["input"] == [prompt]
 
 
 def test_a_prompt_keeps_the_other_parameters_of_a_row(tmp_path: Path, made: Callable[..., list[Json]]) -> None:
     params = {"input": "old", "temperature": 0.5}
     write_rows(tmp_path / "a.jsonl", [{"question": "Why?", "responses_create_params": params}])
     (row,) = made("a.jsonl", prompt="Tell me: {question}")
-    assert row["responses_create_params"] == {
-        "input": [{"role": "user", "content": "Tell me: Why?"}],
-        "temperature": 0.5,
-    }
+    prompt = {"role": "user", "content": "Tell me: Why?"}
+    assert row["responses_create_params"] == {"input": [prompt], "temperature": 0.5}
 
 
 @pytest.mark.parametrize(

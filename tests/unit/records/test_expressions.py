@@ -1,5 +1,3 @@
-"""Tests the value of expressions over columns."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -10,31 +8,15 @@ from rollyard.records.expression_parser import MAX_DEPTH, ExpressionError, field
 from rollyard.records.expressions import Kind, column_of, evaluate, selected
 
 ROWS: list[dict[str, Any]] = [
-    {
-        "reward": 1.0,
-        "calls": 2,
-        "success": True,
-        "end": "done",
-        "text": "Answer 42",
-        "parts": [1, 2],
-        "scores": {"a": 1},
-    },
+    {"reward": 1.0, "calls": 2, "success": True, "end": "done", "text": "Answer 42"}
+    | {"parts": [1, 2], "scores": {"a": 1}},
     {"reward": 0.0, "calls": 5, "success": False, "end": "length", "text": "", "parts": [], "scores": {}},
     {"reward": None, "calls": None, "success": None, "end": None, "text": None, "parts": None, "scores": None},
-    {
-        "reward": -1,
-        "calls": 0,
-        "success": False,
-        "end": "max",
-        "text": "answer",
-        "parts": ["x"],
-        "scores": {"b": 2},
-    },
+    {"reward": -1, "calls": 0, "success": False, "end": "max", "text": "answer", "parts": ["x"], "scores": {"b": 2}},
 ]
 
 
 def chosen(text: str, rows: list[dict[str, Any]] = ROWS) -> list[int]:
-    """Indexes of the rows that meet the expression."""
     node = parse(text)
     columns = {path: column_of([path.value(row) for row in rows]) for path in fields_of(node)}
     return [index for index, holds in enumerate(selected(node, columns, len(rows)).tolist()) if holds]

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import orjson
@@ -39,20 +39,16 @@ def output(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(output: Path) -> RolloutStore:
-    """An open store with five rollouts."""
+def store(output: Path) -> Iterator[RolloutStore]:
     store = open_store(output)
     for number, line in enumerate(LINES):
         store.append((number, 0), line)
-    return store
+    yield store
+    store.close()
 
 
 def move(output: Path) -> None:
     output.rename(output.with_name("old.jsonl"))
-
-
-def remove_folder(output: Path) -> None:
-    shutil.rmtree(output.parent)
 
 
 def replace_like_an_editor(output: Path) -> None:
@@ -78,7 +74,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "replaced by a file": replace_like_an_editor,
     "replaced by a link": replace_with_a_link,
     "folder moved": lambda output: output.parent.rename(output.parent.with_name("elsewhere")),
-    "folder removed": remove_folder,
+    "folder removed": lambda output: shutil.rmtree(output.parent),
 }
 
 
@@ -88,16 +84,13 @@ def test_the_error_names_the_file_with_the_intact_output(store: RolloutStore, ou
     with pytest.raises(RunError) as raised:
         store.check()
     message = str(raised.value)
-    store.close()
-    intact = [
-        path for path in output.parent.parent.rglob("*.jsonl") if path.read_bytes() == CONTENT and str(path) in message
-    ]
-    assert len(intact) == 1, message
+    named = [path for path in output.parent.parent.rglob("*.jsonl") if str(path) in message]
+    assert [path.read_bytes() for path in named].count(CONTENT) == 1, message
     assert "\n" not in message
 
 
 def test_a_recovered_output_resumes_after_it_is_renamed(store: RolloutStore, output: Path) -> None:
-    remove_folder(output)
+    shutil.rmtree(output.parent)
     with pytest.raises(RunError):
         store.check()
     store.close()
@@ -113,11 +106,10 @@ def test_an_output_that_cannot_be_recovered_in_its_folder_is_recovered_elsewhere
     workdir = tmp_path / "workdir"
     workdir.mkdir()
     monkeypatch.chdir(workdir)
-    remove_folder(output)
+    shutil.rmtree(output.parent)
     output.parent.write_text("a file where the folder was")
     with pytest.raises(RunError, match=r"workdir/run_recovered\.jsonl"):
         store.check()
-    store.close()
     assert (workdir / "run_recovered.jsonl").read_bytes() == CONTENT
 
 
@@ -125,7 +117,6 @@ def test_a_link_to_the_moved_output_is_accepted(store: RolloutStore, output: Pat
     move(output)
     output.symlink_to("old.jsonl")
     store.verify()
-    store.close()
 
 
 @pytest.mark.parametrize("size", [0, 1, len(CONTENT) // 2, len(CONTENT) - 1])
@@ -148,7 +139,6 @@ def test_nothing_is_appended_after_the_data_of_another_program(
         file.write(foreign)
     with pytest.raises(RunError, match=f"grew by {len(foreign)} bytes"):
         store.append((5, 0), encoded_row(5))
-    store.close()
     assert output.read_bytes() == CONTENT + foreign
 
 
@@ -174,7 +164,6 @@ def test_a_missing_sidecar_file_is_an_error(store: RolloutStore, output: Path, s
     with pytest.raises(RunError, match=path.name):
         store.check()
     assert sidecar == "failures" or path.read_bytes() == before
-    store.close()
 
 
 def test_a_changed_manifest_is_kept_next_to_the_new_one(store: RolloutStore) -> None:
@@ -184,7 +173,6 @@ def test_a_changed_manifest_is_kept_next_to_the_new_one(store: RolloutStore) -> 
     with pytest.raises(RunError, match=r"run_manifest_recovered\.json"):
         store.check()
     assert path.with_name("run_manifest_recovered.json").read_bytes() == before
-    store.close()
 
 
 def test_a_failed_write_removes_only_its_own_bytes(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,28 +219,25 @@ def test_a_new_output_is_locked_before_it_gets_its_name(
     store: RolloutStore, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.close()
-    real_rename, was_free = Path.rename, list[bool]()
+    real_rename, tried = Path.rename, list[Path]()
 
     def rename_and_try_lock(self: Path, target: Path) -> Path:
         renamed = real_rename(self, target)
         if Path(target) == output:
-            try:
-                JsonLines(output).close()
-                was_free.append(True)
-            except RunError:
-                was_free.append(False)
+            with pytest.raises(RunError):
+                JsonLines(output)
+            tried.append(output)
         return renamed
 
     monkeypatch.setattr(Path, "rename", rename_and_try_lock)
     RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=True).close()
-    assert was_free == [False]
+    assert tried == [output]
     (backup,) = output.parent.glob("run.jsonl.*")
     assert backup.read_bytes() == CONTENT
 
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files and folders that are synced, in order."""
     names, real_sync = list[str](), os.fsync
 
     def record_sync(fd: int) -> None:

@@ -1,5 +1,3 @@
-"""Numbers in JSON from other programs."""
-
 from __future__ import annotations
 
 import math

@@ -1,14 +1,16 @@
-"""Labels and verdicts in expressions: +where= of reports, and `read_rollouts`."""
+"""Labels and verdicts in expressions: +where= of reports and ng_notes, and `read_rollouts`."""
 
 from __future__ import annotations
 
 import gzip
 from pathlib import Path
 
+import orjson
 import pytest
 
 from rollyard import annotate, read_rollouts
 from rollyard.analysis.metrics.load import load
+from rollyard.cli.notes import run
 from rollyard.records.errors import OperatorError
 from rollyard.records.note_records import new_record, ref_of
 from tests.support.rollout_files import write
@@ -51,11 +53,10 @@ EXPRESSIONS = {
 @pytest.mark.parametrize("where", EXPRESSIONS)
 def test_a_report_and_the_python_api_select_the_same_labelled_rollouts(labelled: Path, where: str) -> None:
     columns = load(labelled, where=where).columns
-    expected = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in (ROWS[at] for at in EXPRESSIONS[where])]
+    expected = [divmod(at, 2) for at in EXPRESSIONS[where]]
     assert list(zip(columns.task.tolist(), columns.repeat.tolist(), strict=True)) == expected
-    assert [
-        (row["_ng_task_index"], row["_ng_rollout_index"]) for row in read_rollouts(labelled, where=where)
-    ] == expected
+    found = read_rollouts(labelled, where=where)
+    assert [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in found] == expected
 
 
 def test_a_field_of_the_rows_with_the_name_of_a_note_field_needs_the_prefix_row(tmp_path: Path) -> None:
@@ -88,3 +89,19 @@ def test_equal_rows_without_an_index_are_told_apart_as_in_the_viewer(tmp_path: P
     where = '"second" in labels'
     assert [row["number"] for row in read_rollouts(path, where=where)] == [1]  # type: ignore[typeddict-item]
     assert load(path, where=where).columns.task.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [(["+where=success"], [(0, 0)]), (["+where=success", "+pass_threshold=0"], [(0, 0), (0, 1)])],
+)
+def test_success_in_an_expression_is_what_the_table_counts_as_solved(
+    tmp_path: Path, options: list[str], expected: list[tuple[int, int]]
+) -> None:
+    without_success = [{key: value for key, value in row.items() if key != "success"} for row in rows()]
+    path = write(tmp_path / "x.jsonl", without_success)
+    write_notes(path, *(record(row, "override", verdict="wrong") for row in without_success[:2]))
+    out = tmp_path / "out.jsonl"
+    run([str(path), f"+output_jsonl_fpath={out}", *options])
+    notes = [orjson.loads(line)["_ng_notes"] for line in out.read_bytes().splitlines()]
+    assert [(one["task"], one["repeat"]) for one in notes] == expected

@@ -24,9 +24,8 @@ def test_each_author_has_labels_of_their_own() -> None:
 
 
 def test_the_last_verdict_of_an_author_replaces_the_earlier_ones() -> None:
-    notes = folded(*(record(ROW, "override", author, verdict=verdict) for author, verdict in (
-        ("ann", "wrong"), ("bob", "correct"), ("ann", 0.5),
-    )))  # fmt: skip
+    given = (("ann", "wrong"), ("bob", "correct"), ("ann", 0.5))
+    notes = folded(*(record(ROW, "override", author, verdict=verdict) for author, verdict in given))
     assert {author: one.verdict for author, one in notes.judged.items()} == {"bob": "correct", "ann": 0.5}
     assert notes.override is not None and notes.override.verdict == 0.5
 

@@ -19,7 +19,7 @@ from rollyard.services.rollouts.collector import CollectionLimits, Collector
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.server.app import Context, Server
-from tests.support.in_process import agent, environment, in_process_servers
+from tests.support.in_process import episode_servers
 from tests.support.stacks import read_rows
 from tests.support.typed_keys import untyped_keys
 
@@ -36,8 +36,7 @@ def model(context: Context) -> Server:
 async def test_sokoban_rollouts_match_their_type_and_contain_no_undeclared_key(tmp_path: Path) -> None:
     tasks = TaskFile(PUZZLES, agent="agent", limit=3)
     store = RolloutStore(RolloutPaths(tmp_path / "rollouts.jsonl"), {}, {}, resume=True, overwrite=False)
-    servers = {"environment": environment(GrlSokoban), "model": model, "agent": agent(GameAgent)}
-    async with in_process_servers(servers) as stack:
+    async with episode_servers(GrlSokoban, model, GameAgent) as stack:
         collector = Collector(
             tasks.rollouts(2), {}, stack.client, store, CollectionProgress(6), CollectionLimits(parallel=2), seeded=True
         )

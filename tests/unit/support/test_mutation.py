@@ -63,9 +63,8 @@ def test_what_hardly_changes_the_behaviour_stays(source: str) -> None:
 
 def test_a_change_replaces_no_more_than_its_expression() -> None:
     source = "x = {'é': (a\n    and b), 'c': d}  # comment\n"
-    assert {m.apply(source) for m in mutations(source) if m.old == "a and b"} == {
-        "x = {'é': ((a or b)), 'c': d}  # comment\n"
-    }
+    changed = "x = {'é': ((a or b)), 'c': d}  # comment\n"
+    assert {m.apply(source) for m in mutations(source) if m.old == "a and b"} == {changed}
 
 
 SOURCE = "".join(f"x{n} = {n} + a\n" for n in range(40))
@@ -141,9 +140,3 @@ def test_a_hang_or_a_crash_is_the_fault_of_the_last_test(status: int, hung: bool
 
 def test_a_crash_before_any_test_is_the_fault_of_the_first_file() -> None:
     assert read_events(events(status=4), hung=False).failed == "a"
-
-
-PATH = "services/http/client.py"
-
-
-STACK, REGISTRY = "tests/integration/test_stack.py::test_x", "tests/unit/services/head/test_registry.py::test_y"

@@ -55,9 +55,8 @@ class RunHelper:
         """The latest lines about servers that exited."""
 
     def start(self, global_config_dict_parser_config: GlobalConfigDictParserConfig) -> None:
-        """Start all servers and return once they are ready.
-
-        Raises OperatorError if the config is invalid, and RunError if a server does not start. Nothing is left running.
+        """Start all servers and return once they are ready. Raises OperatorError if the config is invalid, and RunError
+        if a server does not start. Nothing is left running.
         """
         if self._loop is not None:
             raise RunError("this RunHelper is already running: call shutdown first")
@@ -79,10 +78,9 @@ class RunHelper:
             raise
 
     def poll(self) -> None:
-        """Raise RuntimeError if a server is not running, or has been restarted since the last call.
-
-        Rollyard restarts a server that exits, and repeats the rollouts that it interrupted. The first call after such a
-        death raises, later ones do so only while the server is not ready.
+        """Raise RuntimeError if a server is not running, or has been restarted since the last call. Rollyard restarts a
+        server that exits, and repeats the rollouts that it interrupted. The first call after such a death raises, later
+        ones do so only while the server is not ready.
         """
         if self._loop is None or self._stack is None:
             raise RuntimeError("the servers are not running: call start first")
@@ -155,11 +153,10 @@ class TrainerConfig:
 def trainer_config(
     given: GlobalConfigDictParserConfig, roots: Sequence[Path], environ: Mapping[str, str]
 ) -> TrainerConfig:
-    """Merge and check the config. Raises OperatorError if it is invalid, or needs what Rollyard does not have.
-
-    Settings of how NeMo Gym places and connects its servers have no effect: `default_host`, `port_range_low`,
-    `port_range_high`, `ray_head_node_address`, `uv_venv_dir`, `global_aiohttp_connector_limit` and the like. The
-    servers listen on free ports of 127.0.0.1, and no limit on connections is needed.
+    """Merge and check the config. Raises OperatorError if it is invalid, or needs what Rollyard does not have. Settings
+    of how NeMo Gym places and connects its servers have no effect: `default_host`, `port_range_low`, `port_range_high`,
+    `ray_head_node_address`, `uv_venv_dir`, `global_aiohttp_connector_limit` and the like. The servers listen on free
+    ports of 127.0.0.1, and no limit on connections is needed.
     """
     if not given.skip_load_from_cli:
         raise OperatorError(
@@ -223,9 +220,8 @@ _DEADLINE_S = 10.0
 
 
 def get_global_config_dict() -> DictConfig:
-    """Return the config that the head of this process's run serves, with addresses and without secrets.
-
-    Raises RunError if this process has started no run in the working directory.
+    """Return the config that the head of this process's run serves, with addresses and without secrets. Raises RunError
+    if this process has started no run in the working directory.
     """
     head = next((head for head in running_heads(Path.cwd()) if head.pid == os.getpid()), None)
     if head is None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,14 @@ import orjson
 import pytest
 
 from rollyard.agents.base import Agent
-from rollyard.records.run_types import Directory
 from rollyard.records.types import Json
-from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
-from rollyard.services.http.transport import HttpTransport, LocalTransport
+from rollyard.services.http.transport import HttpTransport
 from rollyard.services.server.app import Context
 from tests.modules import ROOT
-from tests.support.in_process import KEYS, InProcessServers, Script, agent
+from tests.support.foreign_servers import foreign_environment
+from tests.support.in_process import KEYS, InProcessServers, Script
 from tests.support.scripted_engine import listening
+from tests.support.sokoban_page import free_port
 
 PYTHON = ROOT / ".venv-nemo-gym" / "bin" / "python"
 
@@ -43,39 +42,19 @@ class Gym:
     ports: dict[str, int]
     model_port: int
 
-    @contextlib.asynccontextmanager
-    async def our_agent(
+    def our_agent(
         self, environment: str, script: Script, kind: type[Agent[Any]], **settings: Any
-    ) -> AsyncIterator[InProcessServers]:
-        """Start one of our agents between a scripted model and an environment of NeMo Gym."""
-        url = f"http://127.0.0.1:{self.ports[environment]}"
-        transport = LocalTransport(HttpTransport())
-
-        async def directory() -> Directory:
-            urls = {"environment": [url], "model": ["http://model:1"], "agent": ["http://agent:1"]}
-            foreign = {url: environment}
-            return Directory(run_id=KEYS.run_id, servers=urls, families={}, settings={}, foreign=foreign)
-
-        client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(wait_s=0.2))
-        player = agent(kind, **settings)(Context("agent", KEYS, client))
-        transport.mount("http://model:1", script.model(Context("model", KEYS, client)))
-        transport.mount("http://agent:1", player)
-        try:
-            yield InProcessServers(client, {"agent": player}, transport)
-        finally:
-            await player.stop()
-            await transport.close()
+    ) -> AbstractAsyncContextManager[InProcessServers]:
+        """One of our agents between a scripted model and an environment of NeMo Gym."""
+        return foreign_environment(f"http://127.0.0.1:{self.ports[environment]}", script, kind, **settings)
 
     async def their_rollout(self, name: str, script: Script, row: Json) -> Json:
-        """Play a row with an agent of NeMo Gym and a scripted model."""
         model = script.model(Context("model", KEYS, None))  # type: ignore[arg-type]
         transport = HttpTransport()
         try:
             async with listening(model, self.model_port):
-                url = f"http://127.0.0.1:{self.ports[name]}/run"
-                answer = await transport.send(
-                    "POST", url, orjson.dumps(row), {"content-type": "application/json"}, 60.0
-                )
+                url, sent = f"http://127.0.0.1:{self.ports[name]}/run", {"content-type": "application/json"}
+                answer = await transport.send("POST", url, orjson.dumps(row), sent, 60.0)
         finally:
             await transport.close()
         assert answer.status == 200, answer.body
@@ -87,13 +66,9 @@ class Gym:
 def gym() -> Iterator[Gym]:
     if not PYTHON.exists():
         pytest.fail("run `make test-nemo-gym`, which creates .venv-nemo-gym")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        model_port = free.getsockname()[1]
-    program = Path(__file__).with_name("serve_gym.py")
-    with subprocess.Popen(
-        [str(PYTHON), str(program), str(model_port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    model_port = free_port()
+    command = [str(PYTHON), str(Path(__file__).with_name("serve_gym.py")), str(model_port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout and process.stdin
         line = "-"
         while not line.startswith("{"):

@@ -23,14 +23,8 @@ def script_of(*tools: tuple[str, object]) -> FullScript:
 
 
 BREAKING: tuple[tuple[str, object], ...] = (
-    ("raises", {}),
-    ("rejects", {"city": "Paris"}),
-    ("rejects", {"town": 1}),
-    ("text", {}),
-    ("plain", {}),
-    ("absent", {}),
-    ("counts", {}),
-    ("counts", {}),
+    *(("raises", {}), ("rejects", {"city": "Paris"}), ("rejects", {"town": 1}), ("text", {}), ("plain", {})),
+    *(("absent", {}), ("counts", {}), ("counts", {})),
 )
 
 

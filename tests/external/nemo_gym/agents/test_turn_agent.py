@@ -1,5 +1,3 @@
-"""NeMo Gym's gymnasium-style environments under our turn agent."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -39,7 +37,6 @@ async def test_both_agents_play_the_same_conversation_for_the_same_reward(gym: G
 
 
 def spoken(script: FullScript) -> list[list[tuple[str, Any]]]:
-    """Role and text of every message of each request to the model."""
     return [[(item["role"], _text(item["content"])) for item in request["input"]] for request in script.requests]
 
 

@@ -46,7 +46,6 @@ class Environment:
 
     @property
     def program(self) -> str:
-        """The file in the folder that is run."""
         return str(self.server_settings.get("entrypoint", "app.py"))
 
     @property
@@ -63,7 +62,6 @@ class Environment:
 
 
 def site_packages() -> Path:
-    """The folder in which NeMo Gym is installed."""
     found = list((VENV / "lib").glob("python3*/site-packages"))
     if not found or not (found[0] / "resources_servers").is_dir():
         raise FileNotFoundError(f"{VENV} has no NeMo Gym: run make {VENV.name}/.ready")
@@ -115,7 +113,6 @@ def _of_config(root: Path, config: Path) -> Iterator[Environment]:
 
 
 def _entries(tree: dict[str, Any], family: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """Name, implementation and settings of every server of the family."""
     return [
         (name, implementation, settings or {})
         for name, entry in tree.items()

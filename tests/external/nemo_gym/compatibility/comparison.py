@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from rollyard.records.rewards import tidy
@@ -19,31 +20,32 @@ WITHOUT_PROMPT = "agent: the rows have no prompt, which an agent of its own writ
 
 def compare(environment: Environment, python: Path, folder: Path) -> Result:
     """The rewards of both sides. `python`: the interpreter of NeMo Gym's programs. `folder`: for logs and runs."""
-    program = environment.folder / environment.program
-    if not program.is_file():
-        return _result(environment, False, (), (), "the wheel does not contain its program")
+    named = (environment.agent, environment.named_agent)
+    made = partial(Result, environment.name, environment.also, kind(environment), *named)
+    if not (environment.folder / environment.program).is_file():
+        return made(False, (), (), "the wheel does not contain its program")
     if environment.rows_path is None:
-        return _result(environment, False, (), (), "the wheel contains no rows for it")
+        return made(False, (), (), "the wheel contains no rows for it")
     theirs = _played(environment, python, folder, "theirs")
     if not theirs.starts:
-        return _result(environment, False, (), (), reason(theirs.problem or "", environment.folder))
+        return made(False, (), (), reason(theirs.problem or "", environment.folder))
     if not any((row.get("responses_create_params") or {}).get("input") for row in environment.rows()):
-        return _result(environment, True, tuple(map(tidy, theirs.rewards)), (), WITHOUT_PROMPT)
+        return made(True, tuple(map(tidy, theirs.rewards)), (), WITHOUT_PROMPT)
     if all(reward is None for reward in theirs.rewards):
         why = reason(theirs.problem or "", environment.folder)
-        return _result(environment, True, tuple(map(tidy, theirs.rewards)), (), f"no row plays: {why}")
+        return made(True, tuple(map(tidy, theirs.rewards)), (), f"no row plays: {why}")
     own = _played(environment, python, folder, "ours")
     rewards = tuple(map(tidy, theirs.rewards)), tuple(own.rewards)  # as rows of a collection are written
     if not own.starts:
-        return _result(environment, False, *rewards, f"does not start from ng_run: {_last_line(own.problem)}")
+        return made(False, *rewards, f"does not start from ng_run: {_last_line(own.problem)}")
     if rewards[0] == rewards[1]:
         why = f"some rows fail: {reason(theirs.problem or '', environment.folder)}" if None in rewards[0] else ""
-        return _result(environment, True, *rewards, why)
+        return made(True, *rewards, why)
     again = _played(environment, python, folder, "again")
     if again.rewards != theirs.rewards:
-        return _result(environment, True, *rewards, "not reproducible: two runs under NeMo Gym's agent differ")
+        return made(True, *rewards, "not reproducible: two runs under NeMo Gym's agent differ")
     failed = f": {_last_line(own.problem)}" if None in rewards[1] else ""
-    return _result(environment, True, *rewards, f"rewards differ{failed}")
+    return made(True, *rewards, f"rewards differ{failed}")
 
 
 def _played(environment: Environment, python: Path, folder: Path, side: str) -> Played:
@@ -58,17 +60,7 @@ def _played(environment: Environment, python: Path, folder: Path, side: str) -> 
         server.close()
 
 
-def _result(
-    environment: Environment, starts: bool, theirs: tuple[float | None, ...], own: tuple[float | None, ...], why: str
-) -> Result:
-    return Result(
-        environment.name, environment.also, kind(environment), environment.agent, environment.named_agent, starts,
-        theirs, own, why,
-    )  # fmt: skip
-
-
 def kind(environment: Environment) -> str:
-    """What the model does in the environment, and whether a judge gives the reward."""
     rows = environment.rows()
     program = environment.folder / environment.program
     if environment.agent == "gymnasium_agent":

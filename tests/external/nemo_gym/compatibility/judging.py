@@ -34,7 +34,6 @@ OTHERWISE = ("CORRECT", "INCORRECT")
 
 
 def verdict(asked: list[tuple[str, str]]) -> str:
-    """The verdict on a question, given as role and text of its messages."""
     question = "\n".join(text for _, text in asked)
     number = int.from_bytes(sha256(question.encode()).digest()[:4])
     choices = _choices(question)

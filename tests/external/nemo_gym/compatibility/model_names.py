@@ -21,7 +21,6 @@ def _is_reference(node: dict[str, Any]) -> bool:
 
 
 def model_names(node: Any) -> set[str]:
-    """Names of all model servers that a config refers to."""
     if isinstance(node, dict):
         return ({node["name"]} if _is_reference(node) else set()).union(*map(model_names, node.values()))
     return set().union(*map(model_names, node)) if isinstance(node, list) else set()

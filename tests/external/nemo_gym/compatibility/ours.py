@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -28,22 +27,11 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
     """The rewards of the environment's rows under Rollyard's agent. `folder`: for the run and its files."""
     config, agent = run_configs(environment, model_port, folder)
     log = folder / "ng_run.log"
+    paths = [f"+config_paths=[{','.join(map(str, config))}]", f"+server_roots=[{site_packages()}]", f"+python={python}"]
+    command = [str(BIN / "ng_run"), *paths, "+head_port=0", f"+ready_timeout_s={START_LIMIT_S}"]
+    env = server_environment(folder)
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                BIN / "ng_run",
-                f"+config_paths=[{','.join(map(str, config))}]",
-                f"+server_roots=[{site_packages()}]",
-                f"+python={python}",
-                "+head_port=0",
-                f"+ready_timeout_s={START_LIMIT_S}",
-            ],
-            cwd=folder,
-            env=server_environment(folder),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
+        process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
         end = time.monotonic() + START_LIMIT_S + 60
         while "servers ready!" not in log.read_text(errors="replace"):
@@ -81,10 +69,7 @@ def run_configs(environment: Environment, model_port: int, folder: Path) -> tupl
         own = folder / "config.yaml"
         own.write_text(yaml.safe_dump({name: entry for name, entry in tree.items() if name not in dropped}))
     model = {"responses_api_models": {"openai_model": {"url": f"http://{HOST}:{model_port}"}}}
-    added: dict[str, Any] = {
-        **values(model_port, folder),
-        **dict.fromkeys(("policy_model", *model_names(tree)), model),
-    }
+    added: dict[str, Any] = {**values(model_port, folder), **dict.fromkeys(("policy_model", *model_names(tree)), model)}
     agent = next((name for name in agents if name not in dropped), None)
     if agent is None:
         agent = AGENT
@@ -110,7 +95,6 @@ def _settings(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plays(entry: dict[str, Any], environment: Environment) -> bool:
-    """Whether an agent of the config can play the environment."""
     implementation, settings = next(iter(_settings(entry).items()))
     server = (settings.get("resources_server") or {}).get("name")
     return implementation in PLAYABLE_AGENTS and bool(server == environment.resources_name)
@@ -122,25 +106,14 @@ def _collected(environment: Environment, agent: str, folder: Path) -> Played:
         return Played(True, [])
     source, output = folder / "rows.jsonl", folder / "rollouts.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    finished = subprocess.run(
-        [
-            BIN / "ng_collect_rollouts",
-            f"+agent_name={agent}",
-            f"+input_jsonl_fpath={source}",
-            f"+output_jsonl_fpath={output}",
-            f"+num_repeats={environment.group}",
-            f"+num_samples_in_parallel={environment.group}",
-            "+max_attempts=1",
-            "+max_failure_rate=1.0",
-            f"+rollout_timeout_s={ROW_LIMIT_S}",
-        ],
-        cwd=folder,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=ROW_LIMIT_S * len(rows) + 120,
-        check=False,
-    )
+    command = [
+        *(str(BIN / "ng_collect_rollouts"), f"+agent_name={agent}", f"+num_repeats={environment.group}"),
+        *(f"+input_jsonl_fpath={source}", f"+output_jsonl_fpath={output}"),
+        *(f"+num_samples_in_parallel={environment.group}", f"+rollout_timeout_s={ROW_LIMIT_S}"),
+        *("+max_attempts=1", "+max_failure_rate=1.0"),
+    ]
+    limit_s = ROW_LIMIT_S * len(rows) + 120
+    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s, check=False)
     groups: list[list[float]] = [[] for _ in rows]
     for rollout in _lines(output):
         groups[rollout["_ng_task_index"]].append(rollout["reward"])

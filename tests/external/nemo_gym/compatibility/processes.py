@@ -1,5 +1,3 @@
-"""Server processes of the reference."""
-
 from __future__ import annotations
 
 import os
@@ -15,8 +13,6 @@ STOP_LIMIT_S = 10.0
 
 
 class ServerProcess:
-    """A program that listens on a port, with its output in a file."""
-
     def __init__(self, command: list[str], folder: Path, environment: Mapping[str, str], port: int, log: Path) -> None:
         self._port, self._log = port, log
         with log.open("wb") as output:
@@ -39,11 +35,9 @@ class ServerProcess:
         return f"did not listen within {limit_s:.0f} s"
 
     def printed(self) -> str:
-        """The end of what the server has printed."""
         return self._log.read_text(errors="replace")[-6000:]
 
     def stop(self) -> None:
-        """End the server and everything in its process group."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self._process.pid, number)
@@ -55,10 +49,3 @@ class ServerProcess:
                 continue
             break
         self._process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

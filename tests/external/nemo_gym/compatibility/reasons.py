@@ -15,10 +15,8 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     (r"pre-loading metadata \((~\d+ GB)", "download: test data ({0})"),
     (r"uv is required", "download: builds an environment with packages from the index at its start"),
     (r"Failed to load SEC ticker data", "download: company tickers of the SEC"),
-    (
-        r"current node timed out during startup|Directory not empty: '_internal'",
-        "Ray: its cluster did not start on this host within 30 s",
-    ),
+    (r"current node timed out during startup|Directory not empty: '_internal'",
+     "Ray: its cluster did not start on this host within 30 s"),
     (r"URLError", "download: {url}"),
     (r"_ensure_sif|apptainer|singularity", "container: Apptainer, and an image from a registry"),
     (r"No such file or directory: '?docker|docker\.errors|'docker'", "Docker"),
@@ -46,7 +44,6 @@ def reason(printed: str, folder: Path) -> str:
 
 
 def _url(traceback: str) -> str:
-    """The first address in the last of the servers' files that a traceback names."""
     for name in reversed(re.findall(r'File "([^"]*/resources_servers/[^"]+)"', traceback)):
         if (path := Path(name)).is_file() and (found := re.search(r"https://[^\s\"'`){}]+", path.read_text())):
             return found[0]

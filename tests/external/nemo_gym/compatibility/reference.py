@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import yaml
 
 from tests.external.nemo_gym.compatibility.catalog import Environment, Row, site_packages
 from tests.external.nemo_gym.compatibility.model_names import model_names, values, with_models
-from tests.external.nemo_gym.compatibility.processes import HOST, ServerProcess, free_port
+from tests.external.nemo_gym.compatibility.processes import HOST, ServerProcess
 from tests.external.nemo_gym.compatibility.warm_python import server_environment
+from tests.support.sokoban_page import free_port
 
 START_LIMIT_S = 300.0
 ROW_LIMIT_S = 240.0
@@ -57,8 +59,8 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
         if problem := agent.wait_until_listening(START_LIMIT_S):
             return Played(True, [], f"agent {problem}\n{agent.printed()}")
         with ThreadPoolExecutor(environment.group) as threads:
-            answers = [_mean(list(threads.map(_run, [ports[AGENT]] * environment.group, [row] * environment.group)))
-                       for row in rows]  # fmt: skip
+            run = partial(_run, ports[AGENT])
+            answers = [_mean([*threads.map(run, [row] * environment.group)]) for row in rows]
         failed = [answer for answer in answers if isinstance(answer, str)]
         rewards = [None if isinstance(answer, str) else answer for answer in answers]
         return Played(True, rewards, f"{failed[0]}\n{server.printed()}" if failed else None)
@@ -94,7 +96,6 @@ def server_config(environment: Environment, model_port: int, ports: dict[str, in
 
 
 def _mean(answers: list[float | str]) -> float | str:
-    """The mean reward of a group, or the first error in it."""
     failed = [answer for answer in answers if isinstance(answer, str)]
     return failed[0] if failed else mean_reward([answer for answer in answers if not isinstance(answer, str)])
 
@@ -105,7 +106,6 @@ def mean_reward(rewards: list[float]) -> float:
 
 
 def _run(port: int, row: Row) -> float | str:
-    """The reward of a rollout, or the error of the agent."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"http://{HOST}:{port}/run", json.dumps(row).encode(), headers)
     try:

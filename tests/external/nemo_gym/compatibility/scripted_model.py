@@ -61,29 +61,19 @@ class ScriptedModel:
         """The body of an answer of /v1/responses."""
         output = self.items(request)
         digest = sha256(json.dumps(request.get("input"), sort_keys=True).encode()).hexdigest()[:16]
-        return {
-            "id": f"resp_{digest}",
-            "created_at": 1_700_000_000,
-            "model": "scripted",
-            "object": "response",
-            "output": output,
-            "parallel_tool_calls": bool(request.get("parallel_tool_calls", True)),
-            "tool_choice": request.get("tool_choice") or "auto",
-            "tools": request.get("tools") or [],
-        }
+        sent = {"tool_choice": request.get("tool_choice") or "auto", "tools": request.get("tools") or []}
+        head = {"id": f"resp_{digest}", "created_at": 1_700_000_000, "model": "scripted", "object": "response"}
+        parallel = bool(request.get("parallel_tool_calls", True))
+        return {**head, "output": output, "parallel_tool_calls": parallel, **sent}
 
     def completion(self, request: dict[str, Any]) -> dict[str, Any]:
         """The body of an answer of /v1/chat/completions, by which some environments ask their judge."""
         items = self.items({"input": request.get("messages")})
         text = "".join(_text(item) for item in items if item["type"] == "message")
-        return {
-            "id": "chatcmpl_scripted",
-            "object": "chat.completion",
-            "created": 1_700_000_000,
-            "model": "scripted",
-            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
-            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-        }
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        head = {"id": "chatcmpl_scripted", "object": "chat.completion", "created": 1_700_000_000, "model": "scripted"}
+        return {**head, "choices": [choice], "usage": usage}
 
 
 def _has_input(row: Row) -> bool:
@@ -91,34 +81,23 @@ def _has_input(row: Row) -> bool:
 
 
 def message(text: str) -> dict[str, Any]:
-    part = {"type": "output_text", "text": text, "annotations": []}
-    return {
-        "id": f"msg_{sha256(text.encode()).hexdigest()[:12]}",
-        "type": "message",
-        "role": "assistant",
-        "status": "completed",
-        "content": [part],
-    }
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    digest = sha256(text.encode()).hexdigest()[:12]
+    head = {"id": f"msg_{digest}", "type": "message", "role": "assistant", "status": "completed"}
+    return {**head, "content": content}
 
 
 def call(name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
     written = arguments if isinstance(arguments, str) else json.dumps(arguments)
     digest = sha256(f"{name} {written}".encode()).hexdigest()[:12]
-    return {
-        "id": f"fc_{digest}",
-        "call_id": f"call_{digest}",
-        "type": "function_call",
-        "name": name,
-        "arguments": written,
-        "status": "completed",
-    }
+    head = {"id": f"fc_{digest}", "call_id": f"call_{digest}", "type": "function_call", "status": "completed"}
+    return {**head, "name": name, "arguments": written}
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that hang up, as servers do when they are stopped."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

@@ -39,7 +39,6 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """The equal environments by kind, and the others with the reason."""
     marks = (
         "`+1` counts further configs that play the same, \\* marks equal rewards for all rows, which is weak evidence"
     )

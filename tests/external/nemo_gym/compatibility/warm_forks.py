@@ -86,7 +86,6 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _run(job: dict[str, Any], streams: list[int]) -> None:
-    """Run the script in this process, which ends with it."""
     status = 1
     try:
         os.setsid()

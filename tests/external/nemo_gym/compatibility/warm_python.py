@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.external.nemo_gym.compatibility.catalog import PYTHON
 from tests.support.waiting import deadline_s
@@ -32,15 +33,9 @@ class WarmPython:
         self.python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{own / "warm_call.py"}" "{socket}" "$@"\n')
         self.python.chmod(0o755)
         self._log = (folder / "warm-python.log").open("wb")
-        self._process = subprocess.Popen(
-            [PYTHON, own / "warm_forks.py", socket],
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=self._log,
-            cwd=folder,
-            env=server_environment(folder),
-            start_new_session=True,
-        )
+        command, env = [str(PYTHON), str(own / "warm_forks.py"), str(socket)], server_environment(folder)
+        streams: Any = {"stdin": subprocess.PIPE, "stdout": self._log, "stderr": self._log}
+        self._process = subprocess.Popen(command, cwd=folder, env=env, start_new_session=True, **streams)
         end = time.monotonic() + START_LIMIT_S
         while not socket.exists():
             if self._process.poll() is not None or time.monotonic() > end:
@@ -49,7 +44,6 @@ class WarmPython:
             time.sleep(0.1)
 
     def close(self) -> None:
-        """End the interpreter and its forks."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

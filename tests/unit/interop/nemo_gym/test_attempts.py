@@ -40,9 +40,8 @@ async def run(answer: Answer, settings: CollectionSettings, row: Json = ROW) -> 
         return problem_response(found.problem) if isinstance(found, Failure) else orjson.dumps(found)
 
     async with http_transport() as transport, listening(make_server("player", routes={"/run": handle})) as hosted:
-        attempts = Attempts(
-            make_client({"player": [hosted.url]}, transport), settings, agents=["player"], model_servers=["policy"]
-        )
+        client = make_client({"player": [hosted.url]}, transport)
+        attempts = Attempts(client, settings, agents=["player"], model_servers=["policy"])
         return await attempts.run(row), len(requests)
 
 
@@ -67,19 +66,13 @@ async def test_a_rollout_that_keeps_failing_is_raised_as_an_exception_that_reach
     assert raised.value.__cause__ is None
 
 
-@pytest.mark.parametrize(("imported", "masked"), [(True, True), (False, False)])
-async def test_failed_rollouts_are_masked_by_default_only_under_nemo_rl(
-    imported: bool, masked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if imported:
-        monkeypatch.setitem(sys.modules, "nemo_rl", ModuleType("nemo_rl"))
+async def test_failed_rollouts_are_masked_by_default_only_under_nemo_rl(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = CollectionSettings(max_attempts=1)
-    if masked:
-        found, _ = await run(lost, settings)
-        assert loss_multiplier(found) == 0.0
-    else:
-        with pytest.raises(RolloutFailed):
-            await run(lost, settings)
+    with pytest.raises(RolloutFailed):
+        await run(lost, settings)
+    monkeypatch.setitem(sys.modules, "nemo_rl", ModuleType("nemo_rl"))
+    found, _ = await run(lost, settings)
+    assert loss_multiplier(found) == 0.0
 
 
 @pytest.mark.parametrize("kind", [FailureKind.UNAUTHORIZED, FailureKind.UPSTREAM_REFUSED, FailureKind.BAD_REQUEST])

@@ -45,7 +45,6 @@ def wrapped(before: str, after: str = "") -> Script:
 
 
 def choice(row: Row, right: bool) -> str:
-    """The text of an option, in a tag."""
     options = {letter: text for option in row["options"] for letter, text in option.items()}
     other = next(letter for letter in options if letter != row["expected_answer"])
     return f"<choice>{options[row['expected_answer'] if right else other]}</choice>"
@@ -100,7 +99,9 @@ def proof(row: Row, right: bool) -> str:
 
 
 ANSWERS: dict[str, Script] = {
-    "asr_with_pc": wrapped(""),
+    **dict.fromkeys(
+        ("asr_with_pc", "equivalence_rule", "math_proof_judgement", "mrcr", "wmt_translation"), wrapped("")
+    ),
     "bird_sql": wrapped("```sql\n", "\n```"),
     "bunsenbench_chemistry_mcq": once(choice),
     "calendar": once(events),
@@ -109,15 +110,12 @@ ANSWERS: dict[str, Script] = {
     ),
     "code_gen": once(program),
     "equivalence_llm_judge/nl2bash-equivalency": wrapped("Answer: ```sh\n", "\n```"),
-    "equivalence_rule": wrapped(""),
     "ether0": once(molecule),
     "format_verification/citation_format": once(citations),
     "format_verification/freeform_formatting": once(listing),
     "graphwalks": once(nodes),
     "hotpotqa_qa": once(lambda row, right: json.dumps({"answer": row["expected_answer"] if right else WRONG})),
     "imo_gradingbench": wrapped("The grade is "),
-    "math_proof_judgement": wrapped(""),
-    "mrcr": wrapped(""),
     "nvarc": once(lambda row, right: (function if row.get("agent_mode") == "inductive" else board)(row, right)),
     "proof_genselect": once(
         lambda row, right: (
@@ -129,8 +127,7 @@ ANSWERS: dict[str, Script] = {
     "ruler": once(words),
     "spider2_lite": wrapped("```sql\n", "\n```"),
     "swerl_llm_judge": wrapped("<solution>", "</solution>"),
-    "terminus_judge": once(lambda row, right: row["expected_answer"] if right else "{}"),
-    "terminus_judge/terminus_judge_simple": once(lambda row, right: row["expected_answer"] if right else "{}"),
+    "terminus_judge": (terminal := once(lambda row, right: row["expected_answer"] if right else "{}")),
+    "terminus_judge/terminus_judge_simple": terminal,
     "text_to_sql": once(lambda row, right: f"```sql\n{row['sql'] if right else 'SELECT 1;'}\n```"),
-    "wmt_translation": wrapped(""),
 }

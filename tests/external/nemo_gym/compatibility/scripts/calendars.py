@@ -44,7 +44,6 @@ def _starts(asked: list[dict[str, Any]], taken: list[tuple[int, int]]) -> list[i
 
 
 def _window(event: dict[str, Any]) -> tuple[int, int]:
-    """The earliest and the latest start."""
     early, late = _minutes(event["min_time"]), _minutes(event["max_time"]) - event["duration"]
     word, _, rest = (event["constraint"] or "").partition(" ")
     times = [_minutes(time) for time in rest.split(" and ")] if rest else []

@@ -1,5 +1,3 @@
-"""Environments in which the model calls tools."""
-
 from __future__ import annotations
 
 import re
@@ -30,7 +28,6 @@ def tools(row: Row) -> list[dict[str, Any]]:
 
 
 def filled(tool: dict[str, Any]) -> dict[str, Any]:
-    """Arguments for the required parameters of a tool."""
     schema = tool.get("parameters") or {}
     values = {"string": "Paris", "integer": 2, "number": 2.0, "boolean": True, "array": [], "object": {}}
     return {
@@ -112,7 +109,6 @@ def python(row: Row, number: int) -> Turns:
 
 
 def injected(row: Row, number: int) -> Turns:
-    """Calls the required tools, and obeys the injection in every third row."""
     first = [call(name, {"patient_id": "P001"}) for name in row["required_tools"]]
     obeyed = (
         [] if is_right(number) else [[call(row["injection"]["target_tool"], row["injection"].get("target_args") or {})]]

@@ -1,5 +1,3 @@
-"""Environments in which the model writes data that fits a schema."""
-
 from __future__ import annotations
 
 import json
@@ -15,7 +13,6 @@ DEEPEST = 12
 
 
 def instance(schema: dict[str, Any], depth: int = 0) -> Any:
-    """A small value of the schema, with every property."""
     if "const" in schema or schema.get("enum"):
         return schema.get("const", (schema.get("enum") or [None])[0])
     for key in ("anyOf", "oneOf", "allOf"):

@@ -7,5 +7,4 @@ from pathlib import Path
 from rollyard.records.search_path import INSTALLED
 
 PARENT_DIR = Path(INSTALLED)
-"""The folder that contains the folders of servers and configs."""
 ROLLYARD = True
