@@ -220,7 +220,8 @@ class Server:
         started, status = time.perf_counter(), 499
         try:
             response = await self.__respond(route, call, prepare)
-            await self.__send(response, send)
+            headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]
+            await send(response.status, headers, response)
             status = response.status
         except Exception:
             status = 500
