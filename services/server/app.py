@@ -44,6 +44,7 @@ from rollyard.services.http.request import (
     Receive,
     Scope,
     Send,
+    SentHeaders,
     cancel_on_disconnect,
     problem_response,
     read_body,
@@ -194,7 +195,7 @@ class Server:
         route = self.__routes.get(path, self.__rest)
         if route is None:
             return None
-        given = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
+        given = (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).received
         found: list[HttpResponse] = []
 
         async def keep(status: int, headers: Headers, response: RawResponse) -> None:
