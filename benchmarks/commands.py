@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +60,8 @@ class Run:
     """Server name -> base URL, excluding the head."""
     ready_s: float
     """Time from the command to `All n / n servers ready!`."""
+    commands: Path
+    """The folder of the commands that run it."""
 
     def cpu(self) -> dict[str, float]:
         """Return the CPU seconds used so far, by process; with +colocate=true of the only one, as `servers`."""
@@ -107,6 +110,24 @@ class Collection:
         return self.output.with_suffix(".log")
 
 
+@contextlib.contextmanager
+def installed(revision: str) -> Iterator[Path]:
+    """Check out another commit, install it, and yield the folder of its commands.
+
+    Raises subprocess.CalledProcessError if git does not know it.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "checkout"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(folder), revision], check=True)
+        try:
+            install = [sys.executable, "requirements/environment.py", ".venv", "--compile"]
+            subprocess.run(install, cwd=folder, check=True, capture_output=True)
+            yield folder / ".venv" / "bin"
+        finally:
+            subprocess.run([*git, "remove", "--force", str(folder)], check=True)
+
+
 def model_endpoint(*, latency_ms: float = 0.0, turns: int = 6) -> contextlib.AbstractContextManager[ModelEndpoint]:
     """Run the scripted model in a separate process."""
     return endpoint("benchmarks.scripted_model", "--latency-ms", str(latency_ms), "--turns", str(turns))
@@ -128,12 +149,15 @@ def endpoint(program: str, *options: str) -> Iterator[ModelEndpoint]:
 
 
 @contextlib.contextmanager
-def stack(folder: Path, config: Config, *options: str) -> Iterator[Run]:
-    """Run `ng_run` with `config` in a new folder below `folder`; yield when ready, and stop it as Ctrl-C does."""
+def stack(folder: Path, config: Config, *options: str, commands: Path = COMMANDS) -> Iterator[Run]:
+    """Run `ng_run` with `config` in a new folder below `folder`; yield when ready, and stop it as Ctrl-C does.
+
+    `commands`: the folder of the commands to use.
+    """
     run_folder = folder / f"run{next(_serials)}"
     run_folder.mkdir()
     (run_folder / "run.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
-    command = [str(COMMANDS / "ng_run"), "+config_paths=[run.yaml]", "+head_port=0", *options]
+    command = [str(commands / "ng_run"), "+config_paths=[run.yaml]", "+head_port=0", *options]
     log = run_folder / "ng_run.log"
     with log.open("wb") as output:
         started = time.monotonic()
@@ -141,10 +165,10 @@ def stack(folder: Path, config: Config, *options: str) -> Iterator[Run]:
     try:
         _await_ready(process, log)
         ready_s = time.monotonic() - started
-        servers = _servers(run_folder)
+        servers = _servers(run_folder, commands)
         pids = {server["server_name"]: server["pid"] for server in servers}
         urls = {server["server_name"]: server["url"] for server in servers}
-        yield Run(run_folder, process.pid, {"head": process.pid, **pids}, urls, ready_s)
+        yield Run(run_folder, process.pid, {"head": process.pid, **pids}, urls, ready_s, commands)
     finally:
         process.send_signal(signal.SIGINT)
         try:
@@ -159,7 +183,7 @@ def stack(folder: Path, config: Config, *options: str) -> Iterator[Run]:
 def collect(run: Run, agent: str, rows: Path, *, parallel: int, repeats: int, limit: int | None = None) -> Collection:
     """Start an ng_collect_rollouts that writes to a new file in the run's folder."""
     output = run.folder / f"rollouts{next(_serials)}.jsonl"
-    command = [str(COMMANDS / "ng_collect_rollouts"), f"+agent_name={agent}", f"+input_jsonl_fpath={rows}"]
+    command = [str(run.commands / "ng_collect_rollouts"), f"+agent_name={agent}", f"+input_jsonl_fpath={rows}"]
     command += [f"+output_jsonl_fpath={output}", f"+num_repeats={repeats}", f"+num_samples_in_parallel={parallel}"]
     command += ["+responses_create_params.temperature=0.8", *([f"+limit={limit}"] if limit else [])]
     with output.with_suffix(".log").open("wb") as log:
@@ -180,8 +204,8 @@ def _await_ready(process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.01)
 
 
-def _servers(folder: Path) -> list[dict[str, Any]]:
-    command = [str(COMMANDS / "ng_status"), "+json=true"]
+def _servers(folder: Path, commands: Path) -> list[dict[str, Any]]:
+    command = [str(commands / "ng_status"), "+json=true"]
     status = subprocess.run(command, cwd=folder, capture_output=True, env=_environment(), check=True, timeout=TIMEOUT_S)
     servers: list[dict[str, Any]] = orjson.loads(status.stdout)
     return servers

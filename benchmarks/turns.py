@@ -6,18 +6,25 @@ excluded. The startup of the collector (imports, about 1.0 CPU-s) is subtracted:
 single rollout. Rollouts/s is the collector's own number, from its first request to its last row, so it includes ramp-up
 and drain. Each point uses new rooms, with 16 rollouts each, so generating them is included. The best of `--rounds`
 measurements is reported, because other load on the host only increases the CPU time.
+
+With `--against REVISION` it measures that commit and this checkout in turn on the same rows, with both stacks up, and
+prints the medians and their ratio; the interval holds the median ratio of 95 % of the samples drawn from the pairs.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
+import statistics
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import workloads
-from benchmarks.commands import ModelEndpoint, Run, collect, model_endpoint, stack
+from benchmarks.commands import COMMANDS, ModelEndpoint, Run, collect, installed, model_endpoint, stack
 from benchmarks.tables import table, verdict
 
 TURNS = 6
@@ -78,23 +85,46 @@ class Effort:
 QUICK = Effort((64,), 0.2, 1)
 
 
+@dataclass(frozen=True)
+class Warm:
+    """A stack that has played, with what its collector needs to start."""
+
+    run: Run
+    script: ModelEndpoint
+    start_s: float
+    """CPU seconds of a collector that plays a single rollout."""
+
+    def measure(self, rows: Path, parallel: int) -> Point:
+        return measure(self.run, self.script, rows, parallel, self.start_s)
+
+
+@contextmanager
+def warm(
+    folder: Path, environment: str, options: Sequence[str], rounds: int, commands: Path = COMMANDS
+) -> Iterator[Warm]:
+    """Start a model endpoint and a stack in front of it, and let it play."""
+    with (
+        model_endpoint(turns=TURNS) as script,
+        stack(folder, workloads.game(script.url, environment), *options, commands=commands) as run,
+    ):
+        one = workloads.sokoban_rows(run.folder / "one.jsonl", 1, seed=1, turns=TURNS)
+        some = workloads.sokoban_rows(run.folder / "warm.jsonl", 320, seed=2, turns=TURNS)
+        collect(run, workloads.AGENT, some, parallel=32, repeats=workloads.REPEATS).finish()
+        starts = [collect(run, workloads.AGENT, one, parallel=1, repeats=1).finish().cpu_s for _ in range(rounds)]
+        yield Warm(run, script, min(starts))
+
+
 def series(folder: Path, environment: str, options: Sequence[str], effort: Effort) -> list[Point]:
     """Measure one point per degree of parallelism on one stack, after a warm-up."""
     points: list[Point] = []
-    with model_endpoint(turns=TURNS) as script, stack(folder, workloads.game(script.url, environment), *options) as run:
-        one = workloads.sokoban_rows(run.folder / "one.jsonl", 1, seed=1, turns=TURNS)
-        warm = workloads.sokoban_rows(run.folder / "warm.jsonl", 320, seed=2, turns=TURNS)
-        collect(run, workloads.AGENT, warm, parallel=32, repeats=workloads.REPEATS).finish()
-        starts = [
-            collect(run, workloads.AGENT, one, parallel=1, repeats=1).finish().cpu_s for _ in range(effort.rounds)
-        ]
+    with warm(folder, environment, options, effort.rounds) as stack:
         for parallel in effort.parallel:
             rollouts = round(ROLLOUTS[parallel] * effort.scale)
             found: list[Point] = []
             for number in range(effort.rounds):
-                rows = run.folder / f"rows{parallel}-{number}.jsonl"
+                rows = stack.run.folder / f"rows{parallel}-{number}.jsonl"
                 workloads.sokoban_rows(rows, rollouts, seed=100 * parallel + number, turns=TURNS)
-                found.append(measure(run, script, rows, parallel, min(starts)))
+                found.append(stack.measure(rows, parallel))
             points.append(min(found, key=lambda point: point.total_ms))
     return points
 
@@ -115,11 +145,68 @@ def show(title: str, mode: str, points: Sequence[Point]) -> None:
     table(title, head, rows, note)
 
 
+def compare(folder: Path, before: Path, options: Sequence[str], parallel: int, pairs: int, scale: float) -> list[float]:
+    """Measure the commands in `before` and those of this checkout in turn; return the ratios of CPU per turn."""
+    with ExitStack() as stacks:
+        old, new = (
+            stacks.enter_context(warm(folder, "grl_sokoban", options, 3, commands)) for commands in (before, COMMANDS)
+        )
+        points: list[tuple[Point, Point]] = []
+        for number in range(pairs):
+            rows = folder / f"pair{number}.jsonl"
+            workloads.sokoban_rows(rows, round(ROLLOUTS[parallel] * scale), seed=1000 * parallel + number, turns=TURNS)
+            if number % 2:
+                earlier, later = old.measure(rows, parallel), new.measure(rows, parallel)
+            else:
+                later, earlier = new.measure(rows, parallel), old.measure(rows, parallel)
+            points.append((earlier, later))
+    names = [name for name in (*SERVERS, "collector") if name in points[0][0].ms]
+    cells: list[list[object]] = [
+        [
+            title,
+            statistics.median(point.total_ms for point in kind),
+            *(statistics.median(point.ms[name] for point in kind) for name in names),
+        ]
+        for title, kind in zip(("before", "now"), zip(*points, strict=True), strict=True)
+    ]
+    table(f"{parallel} in flight, {pairs} pairs, medians of CPU ms per turn", ["", "ms/turn", *names], cells)
+    return [new.total_ms / old.total_ms for old, new in points]
+
+
+def interval(ratios: Sequence[float], draws: int = 2000) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of the median."""
+    source = random.Random(1)
+    medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(draws))
+    return medians[draws // 40], medians[-1 - draws // 40]
+
+
+def against(revision: str, parallel: int, pairs: int, scale: float, max_ratio: float | None) -> int:
+    """Compare with a commit, a process per server and colocated. Return 1 if a median ratio is above `max_ratio`."""
+    missed = False
+    with tempfile.TemporaryDirectory() as temporary, installed(revision) as before:
+        for mode, options in (("processes", []), ("colocated", ["+colocate=true"])):
+            folder = Path(temporary) / mode
+            folder.mkdir()
+            ratios = compare(folder, before, options, parallel, pairs, scale)
+            middle, (low, high) = statistics.median(ratios), interval(ratios)
+            print(f"{mode}: {middle:.3f} times the CPU per turn of {revision} ({low:.3f} to {high:.3f})", flush=True)
+            missed |= max_ratio is not None and middle > max_ratio
+    return int(missed)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smoke test: one point, few rollouts, one round")
     parser.add_argument("--rounds", type=int, default=2, help="measurements per point; the best one is reported")
+    parser.add_argument("--against", metavar="REVISION", help="compare with this commit, in turn")
+    parser.add_argument("--pairs", type=int, default=8, help="with --against: measurements of each (default: 8)")
+    parser.add_argument("--parallel", type=int, default=64, choices=ROLLOUTS, help="with --against (default: 64)")
+    parser.add_argument("--max-ratio", type=float, help="with --against: exit with 1 if a median ratio is above it")
     options = parser.parse_args(arguments)
+    if options.against:
+        sys.exit(
+            against(options.against, options.parallel, options.pairs, 0.2 if options.quick else 1.0, options.max_ratio)
+        )
     effort = QUICK if options.quick else Effort(rounds=options.rounds)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

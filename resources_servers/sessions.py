@@ -52,6 +52,8 @@ class OpenEpisode:
     """One open episode. A call holds the lock `turn` while it uses the episode, so calls never interleave."""
 
     id: str
+    signature: bytes
+    """The run's signature of the id, which the cookie repeats."""
     episode: Environment[Any]
     touched: float
     turn_based: bool = False
@@ -115,8 +117,10 @@ class Sessions:
                 "that agents close their sessions"
             )
             raise Failure(FailureKind.OVERLOADED, detail)
+        session_id = name or secrets.token_hex(16)
         session = OpenEpisode(
-            name or secrets.token_hex(16),
+            session_id,
+            self._sign(session_id.encode()),
             make(),
             time.monotonic(),
             turn_based,
@@ -152,8 +156,7 @@ class Sessions:
         return result
 
     def cookie(self, session: OpenEpisode) -> bytes:
-        signed = f"{session.id}.{self._sign(session.id.encode()).decode()}"
-        return f"{COOKIE}={signed}; Path=/; HttpOnly; SameSite=Lax".encode()
+        return f"{COOKIE}={session.id}.{session.signature.decode()}; Path=/; HttpOnly; SameSite=Lax".encode()
 
     def find(self, call: RawRequest) -> OpenEpisode:
         """Return the open session that the call's cookie identifies. Raises Failure session_lost if it is not open."""
@@ -176,12 +179,14 @@ class Sessions:
                 session.touched = time.monotonic()
 
     def end(self, session_id: str, wait_s: float = TURN_WAIT_S) -> asyncio.Task[None] | None:
-        """Start ending the session. Returns the cleanup task, or None if the session is not open."""
+        """Start ending the session. Returns the cleanup task, or None if the session is not open or has no cleanup."""
         session = self._open.pop(session_id, None)
         if session is None:
             return None
         if session.setup is not None:
             session.setup.cancel()
+        elif type(session.episode).close is Environment.close and not session.turn.locked():
+            return None
         return self._cleanup.begin(session.id, session.episode, session.turn, wait_s)
 
     async def close(self, session_id: str) -> None:
@@ -237,9 +242,10 @@ class Sessions:
         for pair in call.headers.get(b"cookie", b"").split(b";"):
             name, _, value = pair.strip().partition(b"=")
             if name == COOKIE.encode():
-                session_id, _, signature = value.partition(b".")
-                if hmac.compare_digest(signature, self._sign(session_id)):
-                    return session_id.decode("latin-1")
+                signed, _, signature = value.partition(b".")
+                session = self._open.get(session_id := signed.decode("latin-1"))
+                if hmac.compare_digest(signature, self._sign(signed) if session is None else session.signature):
+                    return session_id
         detail = "no session: the cookie of /seed_session is missing or belongs to another run"
         raise Failure(FailureKind.SESSION_LOST, detail)
 

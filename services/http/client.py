@@ -21,7 +21,7 @@ from rollyard.records.errors import Failure, FailureKind, did_you_mean
 from rollyard.records.run_types import Directory, Keys
 from rollyard.services.backoff import Backoff
 from rollyard.services.http.connection_pool import RUN_LIMITS
-from rollyard.services.http.request import HttpResponse, raise_for_status, with_server
+from rollyard.services.http.request import HttpResponse, SentHeaders, raise_for_status, with_server
 from rollyard.services.http.transport import CONNECT_TIMED_OUT, Transport
 from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER
 
@@ -71,7 +71,7 @@ class ServerClient:
         self._lookup_pauses = Backoff(self._retry_policy.pause_s, longest_pause_s=1.0)
         self._clock = clock
         self._run_id = keys.run_id
-        self._headers = {"content-type": "application/json", RUN_HEADER: keys.run_id}
+        self._headers = SentHeaders({"content-type": "application/json", RUN_HEADER: keys.run_id})
         if keys.token:
             self._headers["authorization"] = f"Bearer {keys.token}"
         self._in_flight: dict[str, int] = {}
@@ -97,48 +97,48 @@ class ServerClient:
         headers: Mapping[str, str] | None = None,
         on_send: Callable[[str], None] | None = None,
         is_complete: IsComplete | None = None,
+        held_by: str | None = None,
     ) -> tuple[str, HttpResponse]:
-        """POST to the least busy ready instance, after `on_send` with its base URL. Return the URL and any response."""
-        addressed = {TO_HEADER: server, **(headers or {})}
+        """POST to the least busy ready instance, after `on_send` with its base URL. Return the URL and any response.
 
-        async def attempt(left_s: float) -> tuple[str, HttpResponse]:
-            url, left_s = await self._pick(server, left_s)
-            if on_send is not None:
-                on_send(url)
-            return url, await self.send(url, path, body, left_s, addressed, is_complete)
-
-        return await self._retry_connection(server, timeout_s, attempt)
-
-    async def reach_again(
-        self,
-        server: str,
-        url: str,
-        path: str,
-        body: bytes,
-        timeout_s: float,
-        headers: Mapping[str, str],
-        is_complete: IsComplete | None = None,
-    ) -> HttpResponse:
-        """POST to the instance that holds the caller's session; the response may have any status.
-
-        Retries a failed connection while the head lists that instance, because it may be too busy to accept
-        connections. Raises Failure session_lost once the instance has left the directory.
+        `held_by`: the base URL of the instance that holds the caller's session, which is then the only one to be tried.
+        A failed connection is retried, because then nothing was sent: for as long as a restart may take if it was
+        refused, and until the call's deadline if the instance does not respond, because it may just be busy. Raises
+        Failure session_lost once the instance that holds the session has left the directory.
         """
-
-        async def attempt(left_s: float) -> HttpResponse:
+        addressed = headers if held_by else {TO_HEADER: server, **(headers or {})}
+        started, left_s, lookups = self._clock(), timeout_s, 0
+        while True:
             try:
-                return await self.send(url, path, body, left_s, headers, is_complete)
+                url = held_by
+                if url is None:
+                    url, left_s = await self._pick(server, left_s)
+                    if on_send is not None:
+                        on_send(url)
+                return url, await self.send(url, path, body, left_s, addressed, is_complete)
             except Failure as failure:
-                lost = failure.kind is FailureKind.WRONG_RUN
-                if failure.kind is FailureKind.UNREACHABLE:
-                    await self._refresh_directory()
-                    lost = not (await self.book.current()).has(server, url)
-                if lost:
-                    detail = f"the instance that held the session no longer exists ({failure.problem.detail})"
-                    raise Failure(FailureKind.SESSION_LOST, detail, server=server) from failure
-                raise
+                if held_by is not None:
+                    await self._check_session(failure, server, held_by)
+                now = self._clock()
+                timed_out = failure.problem.code == CONNECT_TIMED_OUT
+                until = started + (timeout_s if timed_out else self._wait_s(server, timeout_s))
+                if failure.kind is not FailureKind.UNREACHABLE or failure.problem.server or now >= until:
+                    raise with_server(failure, server) from failure
+                self._log_waiting(server, failure.problem.detail, until - now)
+            lookups += 1
+            await asyncio.sleep(self._lookup_pauses.pause_s(lookups))
+            await self._refresh_directory()
+            left_s = started + timeout_s - self._clock()
 
-        return await self._retry_connection(server, timeout_s, attempt)
+    async def _check_session(self, failure: Failure, server: str, url: str) -> None:
+        """Raise Failure session_lost if the instance at `url` is not the one any more that a call was meant for."""
+        lost = failure.kind is FailureKind.WRONG_RUN
+        if failure.kind is FailureKind.UNREACHABLE:
+            await self._refresh_directory()
+            lost = not (await self.book.current()).has(server, url)
+        if lost:
+            detail = f"the instance that held the session no longer exists ({failure.problem.detail})"
+            raise Failure(FailureKind.SESSION_LOST, detail, server=server) from failure
 
     async def send(
         self,
@@ -158,7 +158,7 @@ class ServerClient:
         self._in_flight[url] = self._in_flight.get(url, 0) + 1
         is_foreign = self.book.foreign_instance(url) is not None
         try:
-            all_headers = self._headers_for(url, headers)
+            all_headers = headers if isinstance(headers, SentHeaders) else self.headers_for(url, headers)
             if is_complete is None:
                 response = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
             else:
@@ -174,39 +174,17 @@ class ServerClient:
         return response
 
     async def get_from(self, url: str, path: str, timeout_s: float) -> HttpResponse:
-        return await self.transport.send("GET", url + path, b"", self._headers_for(url, None), timeout_s)
+        return await self.transport.send("GET", url + path, b"", self.headers_for(url, None), timeout_s)
 
     async def delete(self, url: str, path: str, timeout_s: float, headers: Mapping[str, str]) -> HttpResponse:
-        return await self.transport.send("DELETE", url + path, b"", self._headers_for(url, headers), timeout_s)
+        return await self.transport.send("DELETE", url + path, b"", self.headers_for(url, headers), timeout_s)
 
-    def _headers_for(self, url: str, headers: Mapping[str, str] | None) -> Mapping[str, str]:
+    def headers_for(self, url: str, headers: Mapping[str, str] | None) -> SentHeaders:
         """Return the headers of a call. Servers of other frameworks get neither the run's token nor our headers."""
         if self.book.foreign_instance(url) is None:
-            return {**self._headers, **headers} if headers else self._headers
+            return SentHeaders({**self._headers, **headers}) if headers else self._headers
         given = {name: value for name, value in (headers or {}).items() if not name.startswith("x-rollyard-")}
-        return {"content-type": "application/json", **given}
-
-    async def _retry_connection(self, server: str, timeout_s: float, attempt: Callable[[float], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, retrying it if the connection fails, because then nothing was sent.
-
-        Refused connections are retried for as long as a restart may take. An instance that does not respond may just be
-        busy, so it is retried until the call's deadline.
-        """
-        started, left_s, lookups = self._clock(), timeout_s, 0
-        while True:
-            try:
-                return await attempt(left_s)
-            except Failure as failure:
-                now = self._clock()
-                timed_out = failure.problem.code == CONNECT_TIMED_OUT
-                until = started + (timeout_s if timed_out else self._wait_s(server, timeout_s))
-                if failure.kind is not FailureKind.UNREACHABLE or failure.problem.server or now >= until:
-                    raise with_server(failure, server) from failure
-                self._log_waiting(server, failure.problem.detail, until - now)
-            lookups += 1
-            await asyncio.sleep(self._lookup_pauses.pause_s(lookups))
-            await self._refresh_directory()
-            left_s = started + timeout_s - self._clock()
+        return SentHeaders({"content-type": "application/json", **given})
 
     def _wait_s(self, server: str, left_s: float) -> float:
         """Return how long to wait for a ready instance: the server's start timeout or `wait_s`, at most `left_s`."""
@@ -349,6 +327,8 @@ class Session:
         self.foreign = False
         """True once the server has responded as a server of another framework."""
         self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
+        self._sent_headers: SentHeaders | None = None
+        """The headers of all calls but the first, until a response changes the cookie."""
 
     async def send(
         self,
@@ -359,11 +339,11 @@ class Session:
         is_complete: IsComplete | None = None,
     ) -> HttpResponse:
         """POST within the session; the response may have any status. The first call selects the instance."""
-        all_headers = {**self._headers, **headers} if headers else self._headers
         if (url := self._url or self._sent_to) is None:
+            first = {**self._headers, **headers} if headers else self._headers
             try:
                 url, response = await self._client.reach(
-                    self.server, path, body, timeout_s, all_headers, self._record_url, is_complete
+                    self.server, path, body, timeout_s, first, self._record_url, is_complete
                 )
             except Failure as failure:
                 if failure.kind in (FailureKind.UNREACHABLE, FailureKind.WRONG_RUN):
@@ -373,7 +353,12 @@ class Session:
             self._instance = self._client.book.foreign_instance(url)
         else:
             self._check_instance(url)
-            response = await self._client.reach_again(self.server, url, path, body, timeout_s, all_headers, is_complete)
+            sent = self._sent_headers or self._client.headers_for(url, self._headers)
+            self._sent_headers = sent
+            all_headers = self._client.headers_for(url, {**self._headers, **headers}) if headers else sent
+            _, response = await self._client.reach(
+                self.server, path, body, timeout_s, all_headers, is_complete=is_complete, held_by=url
+            )
         self._url = url
         self.foreign = is_foreign(response)
         if response.cookies:
@@ -421,6 +406,7 @@ class Session:
                 jar.pop(name, None)
             elif name:
                 jar[name] = value
+        self._sent_headers = None
         self._headers.pop("cookie", None)
         if jar:
             self._headers["cookie"] = "; ".join(f"{name}={value}" for name, value in jar.items())

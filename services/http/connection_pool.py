@@ -23,6 +23,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from rollyard.services.http.loop_lag import SLACK_S, LoopLag
+from rollyard.services.http.request import SentHeaders
 
 MIB = 1024 * 1024
 
@@ -143,24 +144,12 @@ def _head(
     method: str, target: RequestTarget, length: int, headers: Mapping[str, str], echo: tuple[str, str] | None
 ) -> bytes:
     """Return the request line and the headers. Raises InvalidHeader if a header contains invalid characters."""
-    lines = [f"{method} {target.request_target} HTTP/1.1", f"Host: {target.host_header}"]
+    lines = f"{method} {target.request_target} HTTP/1.1\r\nHost: {target.host_header}\r\n"
     if length or method != "GET":
-        lines.append(f"Content-Length: {length}")
+        lines += f"Content-Length: {length}\r\n"
     if echo is not None:
-        lines.append(f"{REQUEST_HEADER}: {echo[0]}")
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    head = "\r\n".join(lines)
-    if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
-        raise InvalidHeader("a header contains a line break")
-    try:
-        return head.encode("latin-1") + b"\r\n\r\n"
-    except UnicodeEncodeError:
-        name = next(name for name, value in headers.items() if not _is_latin(name + value))
-        raise InvalidHeader(f"the header {name!r} contains characters that HTTP does not allow") from None
-
-
-def _is_latin(text: str) -> bool:
-    return max(text, default="\0") <= "\xff"
+        lines += f"{REQUEST_HEADER}: {echo[0]}\r\n"
+    return lines.encode() + (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).block
 
 
 @dataclass(frozen=True, slots=True)
@@ -581,7 +570,3 @@ class ConnectFailed(OSError):
 
     def __str__(self) -> str:
         return str(self.args[0])
-
-
-class InvalidHeader(ValueError):
-    """Raised when a request header contains characters that HTTP does not allow."""

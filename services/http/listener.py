@@ -377,12 +377,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     async def _serve_hot(self, exchange: Exchange) -> None:
         assert self._listener.app is not None
-
-        async def send(status: int, headers: Headers, response: RawResponse) -> None:
-            await self._send_hot(exchange, status, headers, response)
-
         try:
-            await self._listener.app.serve_hot(exchange.call, send)
+            await self._listener.app.serve_hot(exchange.call, partial(self._send_hot, exchange))
         except asyncio.CancelledError:
             if not exchange.disconnected:
                 raise
@@ -392,7 +388,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     async def _send_hot(self, exchange: Exchange, status: int, headers: Headers, response: RawResponse) -> None:
         """Write the response. Raises ValueError for a header that HTTP does not allow."""
-        await self._writable(exchange)
+        if self.flow.write_paused:
+            await self._writable(exchange)
         if exchange.disconnected:
             return
         exchange.response_started = True

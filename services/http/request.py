@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -52,6 +53,31 @@ class RawRequest:
 
     def json(self) -> Json:
         return read_object(self.body)
+
+
+class SentHeaders(dict[str, str]):
+    """The headers of many requests, which are encoded once. They must not change after the first request."""
+
+    @cached_property
+    def block(self) -> bytes:
+        """The lines as they are sent, with the empty one after them. Raises InvalidHeader."""
+        text = "".join([f"{name}: {value}\r\n" for name, value in self.items()])
+        if text.count("\n") != len(self) or text.count("\r") != len(self):
+            raise InvalidHeader("a header contains a line break")
+        try:
+            return text.encode("latin-1") + b"\r\n"
+        except UnicodeEncodeError:
+            name = next(name for name, value in self.items() if max(name + value) > "\xff")
+            raise InvalidHeader(f"the header {name!r} contains characters that HTTP does not allow") from None
+
+    @cached_property
+    def received(self) -> dict[bytes, bytes]:
+        """As a server in the same process receives them."""
+        return {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in self.items()}
+
+
+class InvalidHeader(ValueError):
+    """Raised when a request header contains characters that HTTP does not allow."""
 
 
 @dataclass(frozen=True, slots=True)

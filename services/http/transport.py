@@ -24,12 +24,11 @@ from rollyard.services.http.connection_pool import (
     ConnectionPool,
     Dialer,
     HttpLimits,
-    InvalidHeader,
     ResponseBody,
     target_of,
 )
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.request import ASGIApp, HttpResponse, Message, Scope
+from rollyard.services.http.request import ASGIApp, HttpResponse, InvalidHeader, Message, Scope
 
 
 @dataclass(frozen=True)

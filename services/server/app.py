@@ -44,6 +44,7 @@ from rollyard.services.http.request import (
     Receive,
     Scope,
     Send,
+    SentHeaders,
     cancel_on_disconnect,
     problem_response,
     read_body,
@@ -194,7 +195,7 @@ class Server:
         route = self.__routes.get(path, self.__rest)
         if route is None:
             return None
-        given = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
+        given = (headers if isinstance(headers, SentHeaders) else SentHeaders(headers)).received
         found: list[HttpResponse] = []
 
         async def keep(status: int, headers: Headers, response: RawResponse) -> None:
@@ -220,7 +221,8 @@ class Server:
         started, status = time.perf_counter(), 499
         try:
             response = await self.__respond(route, call, prepare)
-            await self.__send(response, send)
+            headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]
+            await send(response.status, headers, response)
             status = response.status
         except Exception:
             status = 500
