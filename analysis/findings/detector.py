@@ -92,15 +92,14 @@ class Findings(Record):
 
 
 Flags = NDArray[np.bool_]
-_ARRAYS = (
-    *("offset", "flags", "expected", "extracted", "same_text", "subject"),
-    *("length", "answer_length", "partial_rewards", "created"),
-)
+SIGN_INTS = ("offset", "flags", "expected", "extracted", "same_text", "subject")
+SIGN_FLOATS = ("length", "partial_rewards", "created")
+_ARRAYS = (*SIGN_INTS, *SIGN_FLOATS)
 
 
 @dataclass(frozen=True)
 class Signs:
-    """A few numbers of each row of a file, in the order of the file. Uses 80 bytes per row."""
+    """A few numbers of each row of a file, in the order of the file. Uses 72 bytes per row."""
 
     kinds: tuple[str, ...]
     """Row detectors; bit i of `flags` belongs to `kinds[i]`."""
@@ -119,8 +118,6 @@ class Signs:
     """
     length: Floats
     """Characters that the model wrote, except in tool calls."""
-    answer_length: Floats
-    """Characters of the final message."""
     partial_rewards: Floats
     """How often the most frequent positive step reward occurs; NaN if the row has no step rewards."""
     created: Floats
@@ -137,7 +134,9 @@ class Signs:
 
 def joined(parts: Sequence[Signs]) -> Signs:
     """Concatenate consecutive parts of a file."""
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in (*SIGN_INTS, *SIGN_FLOATS)
+    }
     return replace(parts[0], **arrays, end=max(part.end for part in parts))
 
 

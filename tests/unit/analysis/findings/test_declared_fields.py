@@ -36,23 +36,13 @@ async def guessed(task: int, answer: str) -> Json:
     return {**rollout.row, "_ng_task_index": task, "_ng_rollout_index": 0}
 
 
-async def test_a_rewarded_wrong_answer_is_found_in_the_fields_that_the_environment_declares(tmp_path: Path) -> None:
-    found = found_in(tmp_path, [await guessed(0, "42"), await guessed(1, "9000")])
+async def test_answers_and_limits_are_read_from_the_fields_that_the_environment_declares(tmp_path: Path) -> None:
+    right, unread = await guessed(0, "42"), {"verdict": {"solution": "42", "guess": None}}
+    found = found_in(tmp_path, [right, await guessed(1, "9000")])
     assert [(one.task, one.repeat) for one in found["answer_far_from_gold"].examples] == [(1, 0)]
-
-
-async def test_a_declared_field_without_a_value_means_that_no_answer_was_found(tmp_path: Path) -> None:
-    rows = [await guessed(0, "42"), {**(await guessed(1, "?")), "verdict": {"solution": "42", "guess": None}}]
-    assert found_in(tmp_path, rows)["no_answer"].count == 1
-
-
-async def test_a_declared_limit_that_names_a_timeout_is_a_verdict_that_timed_out(tmp_path: Path) -> None:
-    assert found_in(tmp_path, [await guessed(0, "42"), await guessed(1, "slow")])["verdict_timeouts"].count == 1
-
-
-async def test_the_most_common_declared_answer_is_reported(tmp_path: Path) -> None:
-    rows = [await guessed(task, "7") for task in range(12)]
-    assert found_in(tmp_path, rows)["same_answer"].tasks == 12
+    assert found_in(tmp_path, [right, {**(await guessed(1, "?")), **unread}])["no_answer"].count == 1
+    assert found_in(tmp_path, [right, await guessed(1, "slow")])["verdict_timeouts"].count == 1
+    assert found_in(tmp_path, [await guessed(task, "7") for task in range(12)])["same_answer"].tasks == 12
 
 
 @pytest.mark.parametrize(
