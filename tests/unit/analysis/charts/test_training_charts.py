@@ -17,8 +17,8 @@ from tests.support.training_runs import step_values, training_run
 ATTACK = """</title></svg><script>alert(1)</script>'&\u202e"""
 
 
-def curve(name: str, *values: float, first: int = 1) -> Curve:
-    return Curve(name, tuple(range(first, first + len(values))), values)
+def curve(name: str, *values: float) -> Curve:
+    return Curve(name, tuple(range(1, len(values) + 1)), values)
 
 
 def drawn(*curves: Curve) -> list[Chart]:
@@ -35,7 +35,9 @@ def test_every_metric_has_a_chart_or_is_0_in_every_step(tmp_path: Path) -> None:
     assert [group.title for group in groups] == ["Reward", "Evaluation", "Rollouts", "Update", "Weights", "Time"]
 
 
-def test_a_metric_that_is_unknown_has_a_chart_of_its_own() -> None:
+def test_each_metric_is_drawn_once_and_an_unknown_one_has_a_chart_of_its_own() -> None:
+    names = ["train/reward", "train/reward/a", "train/reward_std", "train/ending/done", "eval/x", "other"]
+    assert sorted(name for one in charted(names) for name in one.names) == sorted(names)
     [chart] = drawn(curve("train/curiosity", 1.0, 2.0))
     assert chart.title == "train/curiosity" and chart.caption.startswith("2 at step 2, range 1 to 2.")
 
@@ -70,10 +72,8 @@ def test_a_constant_is_drawn_with_its_distance_from_0() -> None:
 
 def test_names_from_environments_are_escaped() -> None:
     [chart] = drawn(curve(f"train/reward/{ATTACK}", 1.0, 2.0))
-    assert {one.tag for one in ElementTree.fromstring(chart.svg).iter()} <= {
-        *("svg", "g", "title", "text", "line", "rect", "path", "polyline")
-    }
-    assert "\u202e" not in chart.title
+    tags = {one.tag for one in ElementTree.fromstring(chart.svg).iter()}
+    assert tags <= {"svg", "g", "title", "text", "line", "rect", "path", "polyline"} and "\u202e" not in chart.title
 
 
 def test_a_moving_average_is_the_mean_of_the_neighbours() -> None:
@@ -85,8 +85,3 @@ def test_the_documentation_defines_every_metric() -> None:
     names = [*step_values(1, random.Random(0)), *(name for one in CATALOG for name in one.names)]
     shown = [name if name[-1] != "/" else f"{name}<" for name in names if name.count("/") == 1 or name[-1] == "/"]
     assert [name for name in shown if f"`{name.rstrip('<')}" not in text] == []
-
-
-def test_each_metric_is_drawn_once() -> None:
-    names = ["train/reward", "train/reward/a", "train/reward_std", "train/ending/done", "eval/x", "other"]
-    assert sorted(name for one in charted(names) for name in one.names) == sorted(names)

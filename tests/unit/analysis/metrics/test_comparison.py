@@ -16,17 +16,13 @@ def pair(folder: Path, before: list[int], after: list[int], repeats: int = 4) ->
     return load_run(folder, grid(before, repeats), "before"), load_run(folder, grid(after, repeats), "after")
 
 
-def test_the_difference_of_runs_is_the_mean_difference_of_their_tasks(tmp_path: Path) -> None:
-    found = difference(*pair(tmp_path, [0, 2, 4, 1], [2, 2, 3, 3]))
-    assert found.solve_rate is not None and found.reward is not None
-    assert found.solve_rate.mean == pytest.approx((0.5 + 0 - 0.25 + 0.5) / 4)
-    assert found.reward.mean == found.solve_rate.mean  # their rewards are 1 and 0
-    assert (found.better, found.worse, found.equal) == (2, 1, 1)
-    assert found.sign_test_p == 1.0
-
-
-def test_the_tasks_that_changed_most_are_listed_first(tmp_path: Path) -> None:
+def test_the_difference_of_runs_is_the_mean_difference_of_their_tasks_and_the_largest_changes_come_first(
+    tmp_path: Path,
+) -> None:
     found = difference(*pair(tmp_path, [0, 2, 4, 1], [2, 2, 3, 4]))
+    assert found.solve_rate is not None and found.reward is not None
+    assert found.reward.mean == found.solve_rate.mean == pytest.approx((0.5 + 0 - 0.25 + 0.75) / 4)
+    assert (found.better, found.worse, found.equal, found.sign_test_p) == (2, 1, 1, 1.0)
     assert [(change.task, change.before, change.after) for change in found.gained] == [(3, 0.25, 1.0), (0, 0.0, 0.5)]
     assert [(change.task, change.before, change.after) for change in found.lost] == [(2, 1.0, 0.75)]
 
@@ -42,11 +38,6 @@ def test_differences_between_the_manifests_are_listed(tmp_path: Path) -> None:
     assert found.notes == []
 
 
-def reorder(rows: list[Json], order: list[int]) -> list[Json]:
-    """The same tasks in a different order: `order[i]` is the new index of task i."""
-    return [{**row, "_ng_task_index": order[row["_ng_task_index"]]} for row in rows]
-
-
 def with_keys(rows: list[Json], base: int = 0) -> list[Json]:
     """Rows with task keys, as the collector writes them, and equal prompts: only the keys identify tasks."""
     request = {"responses_create_params": {"input": "Solve the level."}}
@@ -57,13 +48,9 @@ def test_tasks_are_paired_by_their_content_regardless_of_their_position(tmp_path
     before, after = [0, 2, 4, 1], [2, 2, 3, 3]
     expected = difference(*pair(tmp_path, before, after))
     for prepare in (list, lambda rows: with_keys(rows, base=7)):
-        first, second = prepare(grid(before, 4)), reorder(prepare(grid(after, 4)), [3, 0, 1, 2])
-        found = difference(load_run(tmp_path, first, "before"), load_run(tmp_path, second, "after"))
-        assert (found.reward, found.solve_rate, found.sign_test_p) == (
-            expected.reward,
-            expected.solve_rate,
-            expected.sign_test_p,
-        )
+        moved = [{**one, "_ng_task_index": (one["_ng_task_index"] - 1) % 4} for one in prepare(grid(after, 4))]
+        found = difference(load_run(tmp_path, prepare(grid(before, 4)), "before"), load_run(tmp_path, moved, "after"))
+        assert (found.reward, found.solve_rate) == (expected.reward, expected.solve_rate)
         assert [(change.task, change.task_here) for change in found.lost] == [(2, 1)]
 
 
@@ -96,13 +83,18 @@ def test_a_task_whose_rollouts_have_different_keys_is_not_paired(tmp_path: Path)
 
 
 def test_the_sign_test_excludes_tasks_with_different_numbers_of_rollouts(tmp_path: Path) -> None:
-    # The same policy, which solves each task with probability 0.9: with one rollout a task looks better than with 16
-    # rollouts far more often than it looks worse.
-    dice, before, after = random.Random(2), list[Json](), list[Json]()
-    for task in range(200):
-        before += [solved(task, repeat, dice.random() < 0.9) for repeat in range(16)]
-        after += [solved(task, repeat, dice.random() < 0.9) for repeat in range(16 if task < 50 else 1)]
-    found = difference(load_run(tmp_path, before, "a"), load_run(tmp_path, after, "b"))
+    # One policy, which solves each task with probability 0.9: a single rollout looks better than 16 far more often
+    # than it looks worse.
+    dice = random.Random(2)
+    runs = [
+        load_run(
+            tmp_path,
+            [solved(task, at, dice.random() < 0.9) for task in range(200) for at in range(16 if task < whole else 1)],
+            name,
+        )
+        for name, whole in (("a", 200), ("b", 50))
+    ]
+    found = difference(*runs)
     assert found.better > 2 * found.worse
     assert found.sign_test_tasks == 50 and found.sign_test_p is not None and found.sign_test_p > 0.05
     assert any("150 of 200 tasks" in note for note in found.notes)
@@ -118,18 +110,16 @@ def test_a_difference_of_zero_on_every_task_is_bounded_by_the_number_of_tasks(tm
 
 
 def test_rewards_of_a_mixture_are_compared_per_dataset(tmp_path: Path) -> None:
-    def mixed(rooms: float, sums: float) -> list[Json]:
+    def mixed(**rewards: float) -> list[Json]:
         return [
-            {**row(task, 0, reward * task), "dataset_name": name, "agent_ref": {"name": name}}
-            for task, (name, reward) in enumerate([("rooms", rooms), ("sums", sums)] * 3)
+            row(task, 0, rewards[name] * task, dataset_name=name, agent_ref={"name": name})
+            for task, name in enumerate(["rooms", "sums"] * 3)
         ]
 
-    found = difference(load_run(tmp_path, mixed(5.0, 0.1), "a"), load_run(tmp_path, mixed(7.0, 0.2), "b"))
+    found = difference(*(load_run(tmp_path, mixed(rooms=a, sums=b), str(a)) for a, b in ((5.0, 0.1), (7.0, 0.2))))
     assert (found.tasks, found.reward) == (6, None)
-    assert [(dataset.name, dataset.tasks, round(dataset.reward.mean, 9)) for dataset in found.datasets] == [
-        ("rooms", 3, 4.0),
-        ("sums", 3, 0.3),
-    ]
+    datasets = [(one.name, one.tasks, round(one.reward.mean, 9)) for one in found.datasets]
+    assert datasets == [("rooms", 3, 4.0), ("sums", 3, 0.3)]
 
 
 def test_without_success_tasks_are_compared_by_their_rewards(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 from rollyard.analysis.metrics.training_steps import MetricsFile
 from rollyard.training.metrics_log import MetricsLog
 
+FIRST = b'{"step": 1, "train/reward": 0.5}\n'
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -16,28 +18,20 @@ def path(tmp_path: Path) -> Path:
 
 
 def rewards(file: MetricsFile) -> list[tuple[int, float]]:
+    file.advance()
     curve = file.curve("train/reward")
     return [] if curve is None else list(zip(curve.steps, curve.values, strict=True))
 
 
-def test_a_growing_file_is_followed(path: Path) -> None:
+def test_a_growing_file_is_followed_line_by_line(path: Path) -> None:
     log, file = MetricsLog(path), MetricsFile(path)
     assert not file.advance()
-    for step in (1, 2):
-        log.write(step, {"train/reward": step / 2})
-        assert file.advance() and not file.advance()
-    assert rewards(file) == [(1, 0.5), (2, 1.0)] and file.updated is not None
-
-
-def test_an_incomplete_last_line_is_read_when_it_is_complete(path: Path) -> None:
-    file = MetricsFile(path)
-    path.write_bytes(b'{"step": 1, "train/reward": 0.5}\n{"step": 2, "trai')
-    file.advance()
-    assert rewards(file) == [(1, 0.5)]
-    with path.open("ab") as out:
-        out.write(b'n/reward": 1.0}\n')
-    file.advance()
-    assert rewards(file) == [(1, 0.5), (2, 1.0)]
+    log.write(1, {"train/reward": 0.5})
+    assert file.advance() and not file.advance() and file.updated is not None
+    for part, found in ((b'{"step": 2, "trai', [(1, 0.5)]), (b'n/reward": 1.0}\n', [(1, 0.5), (2, 1.0)])):
+        with path.open("ab") as out:
+            out.write(part)
+        assert rewards(file) == found
 
 
 def test_the_steps_of_a_resumed_run_replace_those_of_before(path: Path) -> None:
@@ -47,23 +41,15 @@ def test_the_steps_of_a_resumed_run_replace_those_of_before(path: Path) -> None:
     file.advance()
     log.drop_after(2)
     log.write(3, {"train/reward": 1.0})
-    file.advance()
     assert rewards(file) == [(1, 0.0), (2, 0.0), (3, 1.0)]
 
 
-def test_a_file_that_is_longer_after_it_was_rewritten_is_read_again(path: Path) -> None:
+def test_a_rewritten_file_is_read_again_and_one_that_disappears_leaves_nothing(path: Path) -> None:
     file = MetricsFile(path)
-    path.write_bytes(b'{"step": 1, "train/reward": 0.5}\n')
+    path.write_bytes(FIRST)
     file.advance()
     path.write_bytes(b'{"step": 7, "train/reward": 0.25, "train/loss": 1}\n{"step": 8, "train/reward": 1}\n')
-    file.advance()
     assert rewards(file) == [(7, 0.25), (8, 1.0)]
-
-
-def test_a_file_that_disappears_leaves_nothing(path: Path) -> None:
-    file = MetricsFile(path)
-    path.write_bytes(b'{"step": 1, "train/reward": 0.5}\n')
-    file.advance()
     path.unlink()
     assert file.advance() and not file.steps and not file.advance()
 
@@ -76,20 +62,16 @@ def test_lines_of_one_step_belong_together(path: Path) -> None:
     assert file.at(10) == {"train/reward": 0.5, "train/loss": 2.0, "eval/success_rate": 0.25}
 
 
+STEPS = [("-1", "1"), ('"2"', "1"), ("2.5", "1"), ("2", "null"), ("2", "true"), ("2", "NaN"), ("2", '"1"')]
+
+
 @pytest.mark.parametrize(
     "line",
     [
-        *(b"nonsense", b"[1]", b"{}", b'{"step": -1, "train/reward": 1}', b'{"step": "2", "train/reward": 1}'),
-        *(
-            b'{"step": 2, "train/reward": null}',
-            b'{"step": 2, "train/reward": true}',
-            b'{"step": 2, "train/reward": NaN}',
-        ),
-        *(b'{"step": 2, "train/reward": "1"}', b"\xff\xfe", b'{"step": 2.5, "train/reward": 1}', b""),
+        *(b"", b"nonsense", b"[1]", b"{}", b"\xff\xfe"),
+        *(f'{{"step": {step}, "train/reward": {value}}}'.encode() for step, value in STEPS),
     ],
 )
 def test_lines_that_are_no_metrics_are_skipped(path: Path, line: bytes) -> None:
-    file = MetricsFile(path)
-    path.write_bytes(b'{"step": 1, "train/reward": 0.5}\n' + line + b'\n{"step": 3, "train/reward": 1}\n')
-    file.advance()
-    assert rewards(file) == [(1, 0.5), (3, 1.0)]
+    path.write_bytes(FIRST + line + b'\n{"step": 3, "train/reward": 1}\n')
+    assert rewards(MetricsFile(path)) == [(1, 0.5), (3, 1.0)]

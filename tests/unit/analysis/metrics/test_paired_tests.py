@@ -83,15 +83,12 @@ def test_the_bootstrap_interval_is_scipys_bca_interval(continuous: bool) -> None
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.03 * width)
 
 
-def test_the_bootstrap_does_not_depend_on_the_order_of_tasks_and_is_repeatable() -> None:
+def test_the_bootstrap_is_repeatable_whatever_the_order_of_tasks_and_close_to_the_t_test_on_many() -> None:
     differences = skewed(100, 3)
     assert bootstrap(differences, 0.05, seed=0) == bootstrap(differences[::-1], 0.05, seed=0)
     assert bootstrap(differences, 0.05, seed=0) != bootstrap(differences, 0.05, seed=1)
-
-
-def test_the_bootstraps_p_value_is_close_to_the_t_tests_on_many_tasks() -> None:
-    differences = np.random.default_rng(4).normal(0.06, 0.5, 400)
-    assert bootstrap(differences, 0.05, seed=0).p == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, abs=0.01)
+    many = np.random.default_rng(4).normal(0.06, 0.5, 400)
+    assert bootstrap(many, 0.05, seed=0).p == pytest.approx(stats.ttest_1samp(many, 0).pvalue, abs=0.01)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 50, 199, 2000, 2001, 100_000])
@@ -109,11 +106,7 @@ def test_the_minimum_detectable_effect_and_the_number_of_tasks_are_those_of_stat
     for effect in (0.01, 0.05, 0.2):
         expected = TTestPower().solve_power(effect_size=effect / 0.4, alpha=0.05, power=0.8)
         assert tasks_needed(0.4, effect, 0.05) == pytest.approx(expected, abs=1)
-
-
-def test_without_variance_nothing_is_known_about_detectable_effects() -> None:
-    assert detectable_effect(0.0, 100, 0.05) is None
-    assert tasks_needed(0.0, 0.1, 0.05) is None
+    assert detectable_effect(0.0, 100, 0.05) is tasks_needed(0.0, 0.1, 0.05) is None
 
 
 def test_holms_correction_is_that_of_statsmodels() -> None:

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import itertools
+import random
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,50 +11,33 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rollyard.analysis.metrics.estimators import clustered_mean
 from rollyard.analysis.metrics.load import load
-from rollyard.analysis.metrics.profile import histogram
+from rollyard.analysis.metrics.per_task import Groups, share_of_tasks, votes
+from rollyard.analysis.metrics.profile import Run, histogram
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures, write_manifest
 
 
-@pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    """The rows of `varied(20, 8)` as a pandas table."""
+def test_the_figures_of_a_run_and_its_groups_match_pandas(tmp_path: Path) -> None:
     rows = random_rows(20, 8)
-    table = pd.DataFrame([{k: row.get(k) for k in ("_ng_task_index", "reward", "success")} for row in rows])
+    table = pd.DataFrame([{name: one[name] for name in ("_ng_task_index", "reward", "success")} for one in rows])
     table["reward"] = table.reward.round(9)  # sums of tenths are read as such
-    outputs = [row["response"]["output"] for row in rows]
-    table["calls"] = [sum(item["type"] == "function_call" for item in output) for output in outputs]
-    return table
-
-
-def test_rewards_calls_and_success_rate_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
-    profile = load_run(tmp_path, random_rows(20, 8)).profile
-    rewards, calls, success = profile.rewards, profile.tool_calls, profile.solved
-    assert rewards is not None and calls is not None and success is not None
-    assert success.rollouts == int(table.success.sum())
-    assert success.rate.mean == table.success.mean()
-    assert (rewards.min, rewards.max, rewards.median) == (
-        table.reward.min(),
-        table.reward.max(),
-        table.reward.median(),
-    )
-    assert rewards.mean.mean == pytest.approx(table.reward.mean(), rel=1e-15)
-    assert rewards.std == pytest.approx(table.reward.std(), rel=1e-13)
+    table["calls"] = [sum(item["type"] == "function_call" for item in one["response"]["output"]) for one in rows]
+    run = load_run(tmp_path, rows)
+    rewards, calls, success = run.profile.rewards, run.profile.tool_calls, run.profile.solved
+    assert rewards is not None and calls is not None and success is not None and run.by_task is not None
+    assert (success.rollouts, success.rate.mean) == (table.success.sum(), table.success.mean())
+    expected = table.reward.agg(["min", "max", "median"]).tolist()
+    assert [rewards.min, rewards.max, rewards.median] == expected
+    assert (rewards.mean.mean, rewards.std) == pytest.approx((table.reward.mean(), table.reward.std()), rel=1e-13)
     assert (calls.mean, calls.min, calls.max) == (table.calls.mean(), table.calls.min(), table.calls.max())
     assert calls.correlation == pytest.approx(table.calls.corr(table.reward), rel=1e-12)
-
-
-def test_groups_by_tool_calls_reward_and_task_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
-    run = load_run(tmp_path, random_rows(20, 8))
-    calls, rewards = run.profile.tool_calls, run.profile.rewards
-    assert calls is not None and rewards is not None and run.by_task is not None
     by_calls = table.groupby("calls").agg(mean=("reward", "mean"), count=("reward", "count"), won=("success", "sum"))
-    assert [(by.tool_calls, by.rollouts, by.solved) for by in calls.by_count] == [
-        (count, group["count"], group["won"]) for count, group in by_calls.iterrows()
-    ]
+    found = [(by.tool_calls, by.rollouts, by.solved) for by in calls.by_count]
+    assert found == [(count, group["count"], group["won"]) for count, group in by_calls.iterrows()]
     assert [by.mean_reward for by in calls.by_count] == pytest.approx(list(by_calls["mean"]), rel=1e-14)
-    counts = table.reward.round(9).value_counts()  # sums that differ only by rounding are one value
+    counts = table.reward.value_counts()
     assert rewards.distinct == len(counts)
     assert [value.rollouts for value in rewards.most_frequent] == sorted(counts, reverse=True)[:20]
     assert all(counts[value.reward] == value.rollouts for value in rewards.most_frequent)
@@ -59,20 +46,13 @@ def test_groups_by_tool_calls_reward_and_task_match_pandas(tmp_path: Path, table
         np.testing.assert_allclose(getattr(run.by_task, name), getattr(by_task, name)(), rtol=1e-12)
 
 
-def test_success_reported_by_the_environment_decides_and_a_row_without_it_is_not_solved(tmp_path: Path) -> None:
+def test_success_reported_by_the_environment_decides_unless_a_threshold_is_given(tmp_path: Path) -> None:
     rows = [row(0, 0, 1.0, success=False), row(0, 1, -3.0, success=True), row(0, 2, 9.0)]
-    profile = load_run(tmp_path, rows).profile
-    assert profile.solved is not None
-    assert profile.solved.rollouts == 1 and "environment" in profile.solved.rule
-    [note] = profile.notes
-    assert note.startswith("1 of 3 rows ")
-
-
-def test_a_pass_threshold_overrides_the_environments_success(tmp_path: Path) -> None:
-    rows = [row(0, 0, 0.5, success=False), row(0, 1, 0.25, success=True)]
-    found = load_run(tmp_path, rows, pass_threshold=0.5).profile.solved
-    assert found is not None
-    assert found.rollouts == 1 and "0.5 (pass_threshold)" in found.rule
+    for options, solved_count, rule in (({}, 1, "environment"), ({"pass_threshold": 1.0}, 2, "1 (pass_threshold)")):
+        profile = load_run(tmp_path, rows, **options).profile
+        assert profile.solved is not None and profile.solved.rollouts == solved_count
+        assert rule in profile.solved.rule
+        assert [note.startswith("1 of 3 rows ") for note in profile.notes] == [True] * (not options)
 
 
 @pytest.mark.parametrize(("rewards", "expected"), [([0, 0.5, 1.0], 1), ([0.0], 0), ([0, 1.5], None), ([-0.1, 1], None)])
@@ -83,27 +63,18 @@ def test_without_success_only_a_reward_of_1_on_a_0_to_1_scale_is_solved(
     assert (found.rollouts if found else None) == expected
 
 
-def test_missing_rollouts_appear_in_coverage_and_bounds(tmp_path: Path) -> None:
+def test_missing_rollouts_appear_in_coverage_bounds_and_pass_at_k(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [row(0, 0, 2.0, success=True), row(0, 1, -1.0, success=False)])
     write_manifest(path, tasks=3, repeats=2)
     profile = load(path).profile
-    coverage = profile.coverage
+    coverage, solved, rewards, tasks = profile.coverage, profile.solved, profile.rewards, profile.tasks
     assert (coverage.measured, coverage.expected, coverage.missing) == (2, 6, 4)
     assert (coverage.tasks_measured, coverage.tasks_expected, coverage.tasks_complete) == (1, 3, 1)
-    assert profile.solved is not None and profile.rewards is not None
-    assert profile.solved.rate.mean == 1 / 2
-    rate = profile.solved.bounds
-    assert (rate.missing_as_zero, rate.lowest, rate.highest) == (1 / 6, 1 / 6, 5 / 6)
-    reward = profile.rewards.bounds
-    assert (reward.missing_as_zero, reward.lowest, reward.highest) == (1 / 6, (1 - 4) / 6, (1 + 8) / 6)
-
-
-def test_pass_at_k_is_also_given_with_missing_rollouts_as_failed(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", grid([2], 2))
-    write_manifest(path, tasks=2, repeats=2)
-    tasks = load(path).profile.tasks
-    assert tasks is not None
-    assert [(entry.any.mean, entry.any_missing_failed) for entry in tasks.pass_at] == [(1.0, 0.5), (1.0, 0.5)]
+    assert solved is not None and rewards is not None and tasks is not None and solved.rate.mean == 1 / 2
+    assert [*solved.bounds.model_dump().values()] == [1 / 6, 1 / 6, 5 / 6]
+    assert [*rewards.bounds.model_dump().values()] == [1 / 6, (1 - 4) / 6, (1 + 8) / 6]
+    passes = [(at.any.mean, at.any_missing_failed) for at in tasks.pass_at]
+    assert passes == [(0.5, pytest.approx(1 / 6)), (1.0, pytest.approx(1 / 3))]
 
 
 @pytest.mark.parametrize(
@@ -155,37 +126,26 @@ def test_every_task_is_in_exactly_one_bar_of_the_solve_rates(tmp_path: Path, rep
 def test_failures_are_counted_by_kind_and_outcome(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     write_manifest(path, tasks=1, repeats=4)
-    write_failures(
-        path, [(0, 0, "timeout"), (0, 2, "timeout"), (0, 2, "overloaded"), (0, 2, "timeout"), (0, 3, "bad_task")]
-    )
+    kinds = [(0, "timeout"), (2, "timeout"), (2, "overloaded"), (2, "timeout"), (3, "bad_task")]
+    write_failures(path, [(0, repeat, kind) for repeat, kind in kinds])
     found = load(path).profile.failures
     assert (found.attempts, found.mended, found.lost) == (5, 1, 2)
-    assert [(kind.kind, kind.attempts, kind.lost) for kind in found.kinds] == [
-        ("timeout", 3, 1),
-        ("bad_task", 1, 1),
-        ("overloaded", 1, 0),
-    ]
+    counted = [(kind.kind, kind.attempts, kind.lost) for kind in found.kinds]
+    assert counted == [("timeout", 3, 1), ("bad_task", 1, 1), ("overloaded", 1, 0)]
     assert found.kinds[0].servers == ["policy_model"]
 
 
 def test_finish_reasons_carry_their_solved_count_and_mean_reward(tmp_path: Path) -> None:
     rows = [row(0, i, float(i), success=i > 1, finish_reason="done" if i else "length") for i in range(4)]
-    ends = load_run(tmp_path, rows).profile.ends
-    assert [(end.name, end.rollouts, end.solved, end.mean_reward) for end in ends] == [
-        ("done", 3, 2, 2.0),
-        ("length", 1, 0, 0.0),
-    ]
+    ends = [(end.name, end.rollouts, end.solved, end.mean_reward) for end in load_run(tmp_path, rows).profile.ends]
+    assert ends == [("done", 3, 2, 2.0), ("length", 1, 0, 0.0)]
 
 
 def test_time_outside_all_stages_is_the_rest(tmp_path: Path) -> None:
     timings = {"model_s": 1.0, "tool_s": 0.5, "total_s": 2.0, "model_calls": 3}
     profile = load_run(tmp_path, [row(0, i, 0.0, timings=timings) for i in range(3)]).profile
-    assert [(stage.stage, stage.seconds.total, stage.share) for stage in profile.stages] == [
-        ("total", 6.0, 1.0),
-        ("model", 3.0, 0.5),
-        ("(rest)", 1.5, 0.25),
-        ("tool", 1.5, 0.25),
-    ]
+    stages = [(stage.stage, stage.seconds.total, stage.share) for stage in profile.stages]
+    assert stages == [("total", 6.0, 1.0), ("model", 3.0, 0.5), ("(rest)", 1.5, 0.25), ("tool", 1.5, 0.25)]
     assert profile.turns is not None and profile.turns.mean == 3.0
 
 
@@ -218,10 +178,8 @@ def test_tokens_are_totalled_and_divided_by_solved_rollouts(tmp_path: Path) -> N
 
 
 def test_drift_is_the_share_of_turns_that_break_the_token_history(tmp_path: Path) -> None:
-    histories = [{"turns": 3, "breaks": 1, "segments": 2}, {"turns": 5, "breaks": 0, "segments": 1}, None]
-    drift = load_run(
-        tmp_path, [row(0, i, 0.0, token_trail=history) for i, history in enumerate(histories)]
-    ).profile.drift
+    trails = [{"turns": 3, "breaks": 1, "segments": 2}, {"turns": 5, "breaks": 0, "segments": 1}, None]
+    drift = load_run(tmp_path, [row(0, at, 0.0, token_trail=trail) for at, trail in enumerate(trails)]).profile.drift
     assert drift is not None
     assert (drift.rollouts, drift.turns, drift.breaks, drift.rate) == (2, 8, 1, 1 / 8)
     assert (drift.broken_rollouts, drift.most_segments) == (1, 2)
@@ -252,5 +210,119 @@ def test_rollouts_that_another_model_answered_are_counted_in_a_note(tmp_path: Pa
     for other, told in (("other", True), ("asked", False)):
         for number, each in enumerate(rows):
             each["response"]["model"] = other if number == 3 else "asked"
-        notes = load_run(tmp_path, rows).profile.notes
-        assert any("asked 9, other 1" in note for note in notes) == told
+        assert any("asked 9, other 1" in note for note in load_run(tmp_path, rows).profile.notes) == told
+
+
+def test_each_dataset_of_a_mixture_has_the_figures_of_a_separate_run(tmp_path: Path) -> None:
+    parts = [{**one, "dataset_name": "ab"[one["_ng_task_index"] % 2]} for one in random_rows(12, 4)]
+    datasets = load_run(tmp_path, parts).profile.by_dataset
+    assert [one.name for one in datasets] == ["a", "b"]
+    for found in datasets:
+        separate = load_run(tmp_path, [one for one in parts if one["dataset_name"] == found.name], "alone").profile
+        assert separate.solved is not None and separate.rewards is not None and separate.tasks is not None
+        assert (found.rate, found.reward) == (separate.solved.rate, separate.rewards.mean)
+        assert (found.pass_at, found.tasks, separate.by_dataset) == (separate.tasks.pass_at, 6, [])
+
+
+@pytest.mark.parametrize("agents", [("rooms", "sums"), ("agent", "agent")])
+def test_datasets_of_agents_with_different_reward_scales_have_no_common_mean_reward(
+    tmp_path: Path, agents: tuple[str, str]
+) -> None:
+    rows = [
+        row(task, 0, reward, success=task % 3 == 0, dataset_name=name, agent_ref={"name": agents[name == "sums"]})
+        for task, (name, reward) in enumerate([("rooms", -4.0), ("sums", 1.0 / 3), ("rooms", 10.0), ("sums", 1.0)])
+    ]
+    profile = load_run(tmp_path, rows).profile
+    assert profile.rewards is not None and profile.solved is not None  # success has the same meaning in both
+    assert bool(profile.rewards.why_no_mean) == ("rooms" in agents) == ("-4 to 10" in profile.rewards.why_no_mean)
+
+
+def test_the_rule_for_solved_is_chosen_per_dataset(tmp_path: Path) -> None:
+    rows = [solved(0, 0, True, dataset_name="a"), row(1, 0, 1.0, dataset_name="b"), row(2, 0, 0.5, dataset_name="b")]
+    for more, found in (([], [1, 1]), ([row(3, 0, 7.0, dataset_name="b")], [1, None])):
+        profile = load_run(tmp_path, [*rows, *more]).profile
+        assert [one.solved for one in profile.by_dataset] == found and (profile.solved is None) == (None in found)
+
+
+def test_the_share_of_a_group_is_the_clustered_mean_of_its_indicator(tmp_path: Path) -> None:
+    run = load_run(tmp_path, random_rows(20, 8)[:150])
+    assert run.by_task is not None
+    groups = Groups.of(run.columns, run.solved, run.by_task.starts)
+    for calls in range(1, 12):
+        mask = run.columns.tool_calls == calls
+        expected = clustered_mean(mask.astype(float), run.by_task.starts, is_share=True)
+        assert groups.share(np.flatnonzero(mask)).model_dump() == pytest.approx(expected.model_dump(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("count", "interval"), [(5, (0.2366, 0.7634)), (0, (0.0, 1 - 0.05**0.1)), (10, (0.05**0.1, 1))]
+)
+def test_shares_of_tasks_have_wilsons_interval_or_the_exact_bound(
+    tmp_path: Path, count: int, interval: tuple[float, float]
+) -> None:
+    found = share_of_tasks(count, 10)
+    assert found is not None and (found.low, found.high) == pytest.approx(interval, abs=1e-4)
+    run = load_run(tmp_path, grid([2] * 10, 2))
+    assert run.by_task is not None and share_of_tasks(0, 0) is None
+    if count != 5:
+        group = Groups.of(run.columns, run.solved, run.by_task.starts).share(np.arange(2 * count))
+        assert (group.low, group.high) == pytest.approx(interval)
+
+
+def cons_at(k: int, answers: Sequence[int], right: Sequence[bool]) -> float:
+    """cons@k by enumerating all subsets."""
+    subsets = list(itertools.combinations(range(len(answers)), k))
+    winners = (Counter(answers[index] for index in subset).most_common(1)[0][0] for subset in subsets)
+    return sum(right[answers.index(winner)] for winner in winners) / len(subsets)
+
+
+def cons_shares(answers: Sequence[Sequence[int]], right: Sequence[Sequence[bool]]) -> list[list[float]]:
+    measured = np.array([len(one) for one in answers])
+    found = votes(np.concatenate(answers), np.concatenate(right).astype(bool), np.cumsum(measured) - measured, measured)
+    assert found is not None
+    by_task = {task: one.shares[index] for one in found for index, task in enumerate(one.tasks.tolist())}
+    return [by_task[task].tolist() for task in range(len(answers))]
+
+
+def test_cons_at_k_equals_the_enumeration_of_all_subsets_and_the_first_answer_wins_a_tie() -> None:
+    rng = random.Random(0)
+    answers = [[rng.randint(2, rng.choice([2, 3, 7])) for _ in range(rng.randint(1, 9))] for _ in range(60)]
+    right = [[rng.random() < 0.5 for _ in own] for own in answers]
+    for own, flags, found in zip(answers, right, cons_shares(answers, right), strict=True):
+        assert found == pytest.approx([cons_at(k, own, flags) for k in range(1, len(own) + 1)], abs=1e-11)
+    assert cons_shares([[2, 3], [3, 2]], [[True, False], [False, True]]) == [[0.5, 1.0], [0.5, 0.0]]
+
+
+def test_tasks_with_more_rollouts_than_a_double_can_count_have_no_cons_at_k() -> None:
+    assert votes(np.full(1001, 2), np.ones(1001, bool), np.array([0]), np.array([1001])) is None
+
+
+def answered(answers: Sequence[object], gold: object, **more: object) -> list[Json]:
+    return [solved(0, at, one == gold, extracted_answer=one, **more) for at, one in enumerate(answers)]
+
+
+def consensus(run: Run) -> list[float | None]:
+    assert run.profile.tasks is not None
+    return [None if at.consensus is None else at.consensus.mean for at in run.profile.tasks.pass_at]
+
+
+@pytest.mark.parametrize(
+    ("answers", "gold", "expected"),
+    [
+        (["7", "8", "7", None], "7", [0.5, 4 / 6, 0.75, 1.0]),
+        ([None, None, "7"], "7", [1 / 3, 0.0, 0.0]),  # those without an answer vote for a common wrong one
+        ([0, 0, None], 0, [2 / 3, 1.0, 1.0]),
+    ],
+)
+def test_the_profile_of_rows_with_extracted_answers_has_cons_at_k(
+    tmp_path: Path, answers: list[object], gold: object, expected: list[float]
+) -> None:
+    assert consensus(load_run(tmp_path, answered(answers, gold))) == pytest.approx(expected)
+
+
+def test_a_mixture_has_cons_at_k_only_for_its_datasets_with_answers(tmp_path: Path) -> None:
+    played = [solved(1, repeat, True, dataset_name="sokoban") for repeat in range(2)]
+    run = load_run(tmp_path, [*answered(["7", "7"], "7", dataset_name="gsm8k"), *played])
+    assert consensus(run) == [None, None]
+    found = {one.name: one.pass_at[-1].consensus for one in run.profile.by_dataset}
+    assert found["gsm8k"] is not None and found["gsm8k"].mean == 1.0 and found["sokoban"] is None
