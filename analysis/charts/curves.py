@@ -5,7 +5,6 @@ Run as a module, it draws means over several runs as one SVG.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import statistics
@@ -13,7 +12,6 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rollyard.analysis.charts.charts import (
@@ -61,7 +59,8 @@ from rollyard.analysis.metrics.training_steps import (
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.jsonl import replace
 from rollyard.records.scores import t_975
-from rollyard.records.script import ScriptParser, positive, run_script
+from rollyard.records.script import ScriptParser, run_script
+from rollyard.records.terminal import pluralize
 from rollyard.records.types import Record
 
 # The metrics of a training run: groups, titles, units and meanings. docs/training.md has the same names.
@@ -276,125 +275,6 @@ def _names(curves: Sequence[Curve]) -> list[Svg]:
     return found
 
 
-MAX_GROUPS = 3
-"""Number of colours of the charts."""
-_WIDTH, _GAP, _LEFT, _TITLE, _FOOT = 420, 36, 58, 28, 62
-_PLOT_HEIGHT = 150.0
-_MANY_POINTS = 40
-_SMOOTHED_FROM = 20
-# The colours of the pages; a picture follows the theme of the page that shows it.
-_LIGHT = "--paper:#ffffff;--ink:#1b1f24;--soft:#545c66;--rule:#d5d9df;--strong:#7b838e;--first:#2b62c9;--second:#a84a0c"
-_DARK = "--paper:#14171b;--ink:#e6e9ed;--soft:#a7b0bb;--rule:#353b44;--strong:#6f7985;--first:#7fa8f5;--second:#f0a063"
-
-
-@dataclass(frozen=True, slots=True)
-class MeanCurve:
-    """The mean of a metric over the runs of a group, at the steps that all of them have."""
-
-    group: str
-    runs: int
-    steps: tuple[int, ...]
-    means: tuple[float, ...]
-    bands: tuple[tuple[float, float] | None, ...]
-    """95 % interval of each mean over runs (Student's t); None with a single run."""
-    left_out: int
-    """Number of steps that only some of the runs have."""
-
-
-def mean_curve(group: str, curves: Sequence[Curve], *, is_share: bool, smooth: bool = False) -> MeanCurve:
-    """Average a metric over runs. `is_share`: bands end at 0 and 1.
-
-    `smooth`: average each run over neighbouring steps first, unless it has few values, such as those of evaluations.
-    """
-
-    def drawn(curve: Curve) -> Sequence[float]:
-        return moving_average(curve.values) if smooth and len(curve.values) >= _SMOOTHED_FROM else curve.values
-
-    values = [dict(zip(one.steps, drawn(one), strict=True)) for one in curves]
-    common = set.intersection(*map(set, values))
-    steps = tuple(sorted(common))
-    columns = [[run[step] for run in values] for step in steps]
-    return MeanCurve(
-        group=group,
-        runs=len(curves),
-        steps=steps,
-        means=tuple(map(statistics.fmean, columns)),
-        bands=tuple(_band(column, is_share) for column in columns),
-        left_out=len(set().union(*values) - common),
-    )
-
-
-def picture(panels: Mapping[str, Sequence[MeanCurve]], *, columns: int = 2) -> str:
-    """Return a complete SVG file with a panel for each metric. It needs no style sheet and follows light and dark."""
-    columns = min(columns, len(panels))
-    height = _TITLE + 24 + _PLOT_HEIGHT + _FOOT
-    drawn = []
-    for number, (metric, curves) in enumerate(panels.items()):
-        row, column = divmod(number, columns)
-        x, y = column * (_WIDTH + _GAP), row * height
-        place: dict[str, Value] = {"x": x + _LEFT, "y": y + _TITLE, "width": _WIDTH - _LEFT, "height": height - _TITLE}
-        title = text(title_of(metric).capitalize(), x, y + 16, "panel")
-        drawn.append(title + tag("svg", {**place, "overflow": "visible"}, panel(metric, curves)))
-    size = {
-        "width": columns * (_WIDTH + _GAP) - _GAP + 12,
-        "height": math.ceil(len(panels) / columns) * height,
-    }
-    names = "; ".join(dict.fromkeys(curve.group for curves in panels.values() for curve in curves if curve.group))
-    label = f"{', '.join(panels)} by step{f', of {names}' if names else ''}"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-6 0 {size["width"]:g} {size["height"]:g}" '
-    head += f'width="{size["width"]:g}" height="{size["height"]:g}" role="img" aria-label="{escaped(label)}">'
-    paper = '<rect class="paper" x="-6" width="100%" height="100%"/>'
-    return f"{head}<style>{_style()}</style>{paper}{''.join(drawn)}</svg>\n"
-
-
-def panel(metric: str, curves: Sequence[MeanCurve]) -> Svg:
-    """Draw a metric."""
-    y = axis_of(metric)
-    drawn = [Line(curve.group, [_point(curve, index) for index in range(len(curve.steps))]) for curve in curves]
-    dense = max(len(curve.steps) for curve in curves) > _MANY_POINTS
-    svg = lines(f"{metric} by step", drawn, Axis("step", integers=True), y)
-    return Svg(svg.replace('class="chart framed"', f'class="chart framed{" dense" if dense else ""}"', 1))
-
-
-def summary(metric: str, curve: MeanCurve, write: Callable[[float], str]) -> str:
-    """Return the first and the last mean of a group as a line of text."""
-
-    def value(index: int) -> str:
-        band = curve.bands[index]
-        reach = f" (95% interval {write(band[0])} to {write(band[1])})" if band else ""
-        return f"{write(curve.means[index])}{reach} at step {curve.steps[index]:,}"
-
-    runs = f"{curve.runs} run{'s' if curve.runs > 1 else ''}"
-    name = f"{curve.group}, " if curve.group else ""
-    omitted = f"; {curve.left_out} steps that not all runs have are left out" if curve.left_out else ""
-    return f"{metric}, {name}{runs}: {value(0)}, {value(-1)}{omitted}"
-
-
-def _band(values: Sequence[float], is_share: bool) -> tuple[float, float] | None:
-    if len(values) < 2:
-        return None
-    mean = statistics.fmean(values)
-    reach = t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    low, high = mean - reach, mean + reach
-    return (max(0.0, low), min(1.0, high)) if is_share else (low, high)
-
-
-def _point(curve: MeanCurve, index: int) -> Point:
-    low, high = curve.bands[index] or (None, None)
-    return Point(curve.steps[index], curve.means[index], low, high, f"step {curve.steps[index]}")
-
-
-def _style() -> str:
-    rules = STYLE.read_text(encoding="utf-8")
-    own = (
-        f":root{{{_LIGHT};font-family:system-ui,sans-serif}}"
-        f"@media(prefers-color-scheme:dark){{:root{{{_DARK}}}}}"
-        ".paper{fill:var(--paper)}.panel{font-size:14px;font-weight:600;fill:var(--ink)}"
-    )
-    # The sizes are those of the picture, not of a page.
-    return f"{own}{rules}.chart.framed{{width:{_WIDTH - _LEFT}px;padding:0}}.dense .dot{{display:none}}"
-
-
 class ChartGroup(Record):
     title: str
     charts: list[Chart]
@@ -454,94 +334,6 @@ def _summary(drawn: Drawn, curves: Sequence[Curve]) -> str:
     )
 
 
-Curves = dict[str, Curve]
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Draw the picture, and print the first and the last value of each line. Return the exit status."""
-    options = _parser().parse_args(arguments)
-    groups = _groups(options)
-    runs = {folder: _read(folder) for _, folders in groups for folder in folders}
-    panels: dict[str, list[MeanCurve]] = {}
-    for metric in options.metric:
-        axis = axis_of(metric)
-        for name, folders in groups:
-            curves = [_draw_curve(runs[folder], metric, folder) for folder in folders]
-            curve = mean_curve(name, curves, is_share=axis.percent, smooth=options.smooth)
-            if not curve.steps:
-                raise OperatorError(f"{metric}: the runs of {name or 'the picture'} have no step in common")
-            panels.setdefault(metric, []).append(curve)
-            measured = mean_curve(name, curves, is_share=axis.percent)
-            print(summary(metric, measured, partial(value_text, axis=axis)))
-    replace(options.output, picture(panels, columns=options.columns).encode())
-    print(options.output)
-    return 0
-
-
-def _parser() -> ScriptParser:
-    parser = ScriptParser(
-        prog="python -m rollyard.analysis.charts.curves",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folder of a training run")
-    parser.add_argument(
-        "--group",
-        nargs="+",
-        action="append",
-        default=[],
-        metavar=("NAME", "RUN"),
-        help="name of an experiment and the folders of its runs; may be repeated",
-    )
-    parser.add_argument("--each", action="store_true", help="draw a line for each run instead of their mean")
-    parser.add_argument(
-        "--metric",
-        action="append",
-        metavar="NAME",
-        help="name in metrics.jsonl; may be repeated; default: train/reward",
-    )
-    parser.add_argument("--smooth", action="store_true", help="draw moving averages over a tenth of 20 or more steps")
-    parser.add_argument("--columns", type=positive, default=2, metavar="N", help="panels side by side; default: 2")
-    parser.add_argument("--output", type=Path, default=Path("curves.svg"), metavar="FILE", help="default: curves.svg")
-    return parser
-
-
-def _groups(options: argparse.Namespace) -> list[tuple[str, list[Path]]]:
-    """Return names and folders of the lines. Raises OperatorError if there are none or too many."""
-    options.metric = list(dict.fromkeys(options.metric or ["train/reward"]))
-    groups: list[tuple[str, list[Path]]] = [(name, [Path(run) for run in runs]) for name, *runs in options.group]
-    if options.runs:
-        groups = [*([(run.name, [run]) for run in options.runs] if options.each else [("", options.runs)]), *groups]
-    if not groups:
-        raise OperatorError("no training run given; expected folders of training runs, or --group NAME RUN...")
-    if empty := [name for name, runs in groups if not runs]:
-        raise OperatorError(f"--group {empty[0]} has no runs; expected --group NAME RUN...")
-    if len(groups) > MAX_GROUPS:
-        raise OperatorError(f"{len(groups)} lines were asked for, but a picture has at most {MAX_GROUPS}")
-    return groups
-
-
-def _read(folder: Path) -> Curves:
-    path = folder / "metrics.jsonl"
-    file = MetricsFile(path)
-    file.advance()
-    if not file.steps:
-        raise OperatorError(f"{path} has no metrics; expected the folder of a training run that has done a step")
-    return file.curves()
-
-
-def _draw_curve(curves: Curves, metric: str, folder: Path) -> Curve:
-    if (found := curves.get(metric)) is None:
-        raise OperatorError(
-            f"{folder} has no metric {metric!r}{did_you_mean(metric, curves)}; it has {', '.join(curves)}"
-        )
-    return found
-
-
-if __name__ == "__main__":
-    run_script(lambda: main(sys.argv[1:]))
-
-
 _KNOWN = {
     SOLVE_RATE: ("Solve rate", Axis("solved", percent=True), "Share of the measured rollouts that solved their task."),
     REWARD: ("Mean reward", Axis("reward"), "Mean over the measured rollouts."),
@@ -575,22 +367,17 @@ _KNOWN = {
 def step_chart(name: str, figures: Mapping[int, Estimate], links: Mapping[int, str]) -> Chart:
     """Draw a figure by step. `links`: the page of each step."""
     title, axis, meaning = _known(name)
-    figures = {step: drawn(name, one) for step, one in figures.items()}
-    steps = sorted(figures)
+    shown = {step: drawn(name, figures[step]) for step in sorted(figures)}
     write = share if axis.percent else short
     points = [
         Point(step, one.mean, one.low, one.high, f"step {step:,}: {_text(one, axis)}", links.get(step))
-        for step, one in sorted(figures.items())
+        for step, one in shown.items()
     ]
-    first, last = figures[steps[0]], figures[steps[-1]]
-    range_text = f"{write(first.mean)} at step {steps[0]:,}, {write(last.mean)} at step {steps[-1]:,}"
-    caption = f"{range_text}. {meaning}"
-    svg = lines(
-        f"{title} by step, with 95% intervals. {caption}", [Line("", points)], Axis("step", integers=True), axis
-    )
-    rows = [
-        ([f"{step:,}", write(one.mean), *_bounds(one, axis)], links.get(step)) for step, one in sorted(figures.items())
-    ]
+    first, last = (f"{write(shown[step].mean)} at step {step:,}" for step in (min(shown), max(shown)))
+    caption = f"{first}, {last}. {meaning}"
+    label = f"{title} by step, with 95% intervals. {caption}"
+    svg = lines(label, [Line("", points)], Axis("step", integers=True), axis)
+    rows = [([f"{step:,}", write(one.mean), *_bounds(one, axis)], links.get(step)) for step, one in shown.items()]
     return chart(name, title, svg, caption, table(["step", axis.title, "from", "to"], rows))
 
 
@@ -637,3 +424,162 @@ def _text(one: Estimate, axis: Axis) -> str:
 def _bounds(one: Estimate, axis: Axis) -> tuple[str, str]:
     write = share if axis.percent else short
     return ("", "") if one.low is None or one.high is None else (write(one.low), write(one.high))
+
+
+# The program: means over several runs as one picture.
+
+_WIDTH, _GAP, _LEFT, _TITLE, _FOOT, _PLOT_HEIGHT = 420, 36, 58, 28, 62, 150.0
+_MANY_POINTS = 40
+_SMOOTHED_FROM = 20
+# The colours of the pages; a picture follows the theme of the page that shows it.
+_LIGHT = "--paper:#ffffff;--ink:#1b1f24;--soft:#545c66;--rule:#d5d9df;--strong:#7b838e;--first:#2b62c9;--second:#a84a0c"
+_DARK = "--paper:#14171b;--ink:#e6e9ed;--soft:#a7b0bb;--rule:#353b44;--strong:#6f7985;--first:#7fa8f5;--second:#f0a063"
+
+
+@dataclass(frozen=True, slots=True)
+class MeanCurve:
+    """The mean of a metric over runs, at the steps that all of them have."""
+
+    runs: int
+    steps: tuple[int, ...]
+    means: tuple[float, ...]
+    bands: tuple[tuple[float, float] | None, ...]
+    """95 % interval of each mean over runs (Student's t); None with a single run."""
+    left_out: int
+    """Number of steps that only some of the runs have."""
+
+
+def mean_curve(curves: Sequence[Curve], *, is_share: bool, smooth: bool = False) -> MeanCurve:
+    """Average a metric over runs. `is_share`: bands end at 0 and 1.
+
+    `smooth`: average each run over neighbouring steps first, unless it has few values, such as those of evaluations.
+    """
+    values = [
+        dict(zip(one.steps, moving_average(one.values), strict=True))
+        if smooth and len(one.values) >= _SMOOTHED_FROM
+        else dict(zip(one.steps, one.values, strict=True))
+        for one in curves
+    ]
+    common = set.intersection(*map(set, values))
+    steps = tuple(sorted(common))
+    columns = [[run[step] for run in values] for step in steps]
+    bands = tuple(_band(column, is_share) for column in columns)
+    left_out = len(set().union(*values) - common)
+    return MeanCurve(len(curves), steps, tuple(map(statistics.fmean, columns)), bands, left_out)
+
+
+def picture(panels: Mapping[str, MeanCurve]) -> str:
+    """Return a complete SVG file with a panel for each metric. It needs no style sheet and follows light and dark."""
+    columns = min(2, len(panels))
+    height = _TITLE + 24 + _PLOT_HEIGHT + _FOOT
+    drawn = []
+    for number, (metric, curve) in enumerate(panels.items()):
+        row, column = divmod(number, columns)
+        x, y = column * (_WIDTH + _GAP), row * height
+        place: dict[str, Value] = {"x": x + _LEFT, "y": y + _TITLE, "width": _WIDTH - _LEFT, "height": height - _TITLE}
+        title = text(title_of(metric).capitalize(), x, y + 16, "panel")
+        drawn.append(title + tag("svg", {**place, "overflow": "visible"}, _panel(metric, curve)))
+    size = f"{columns * (_WIDTH + _GAP) - _GAP + 12:g}", f"{math.ceil(len(panels) / columns) * height:g}"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-6 0 {size[0]} {size[1]}" width="{size[0]}" '
+    head += f'height="{size[1]}" role="img" aria-label="{escaped(", ".join(panels))} by step">'
+    paper = '<rect class="paper" x="-6" width="100%" height="100%"/>'
+    return f"{head}<style>{_style()}</style>{paper}{''.join(drawn)}</svg>\n"
+
+
+def _panel(metric: str, curve: MeanCurve) -> Svg:
+    points = [
+        Point(step, mean, *(band or (None, None)), f"step {step}")
+        for step, mean, band in zip(curve.steps, curve.means, curve.bands, strict=True)
+    ]
+    svg = lines(f"{metric} by step", [Line("", points)], Axis("step", integers=True), axis_of(metric))
+    dense = " dense" if len(points) > _MANY_POINTS else ""
+    return Svg(svg.replace('class="chart framed"', f'class="chart framed{dense}"', 1))
+
+
+def _summary_line(metric: str, curve: MeanCurve, axis: Axis) -> str:
+    """Return the first and the last mean as a line of text."""
+
+    def value(index: int) -> str:
+        band = curve.bands[index]
+        reach = f" (95% interval {value_text(band[0], axis)} to {value_text(band[1], axis)})" if band else ""
+        return f"{value_text(curve.means[index], axis)}{reach} at step {curve.steps[index]:,}"
+
+    omitted = f"; {curve.left_out} steps that not all runs have are left out" if curve.left_out else ""
+    return f"{metric}, {pluralize(curve.runs, 'run')}: {value(0)}, {value(-1)}{omitted}"
+
+
+def _band(values: Sequence[float], is_share: bool) -> tuple[float, float] | None:
+    if len(values) < 2:
+        return None
+    mean = statistics.fmean(values)
+    reach = t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    low, high = mean - reach, mean + reach
+    return (max(0.0, low), min(1.0, high)) if is_share else (low, high)
+
+
+def _style() -> str:
+    rules = STYLE.read_text(encoding="utf-8")
+    own = (
+        f":root{{{_LIGHT};font-family:system-ui,sans-serif}}"
+        f"@media(prefers-color-scheme:dark){{:root{{{_DARK}}}}}"
+        ".paper{fill:var(--paper)}.panel{font-size:14px;font-weight:600;fill:var(--ink)}"
+    )
+    # The sizes are those of the picture, not of a page.
+    return f"{own}{rules}.chart.framed{{width:{_WIDTH - _LEFT}px;padding:0}}.dense .dot{{display:none}}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draw the picture, and print the first and the last value of each line. Return the exit status."""
+    options = _parser().parse_args(arguments)
+    if not options.runs:
+        raise OperatorError("no training run given; expected folders of training runs")
+    runs = {folder: _read(folder) for folder in options.runs}
+    panels: dict[str, MeanCurve] = {}
+    for metric in dict.fromkeys(options.metric or ["train/reward"]):
+        axis = axis_of(metric)
+        curves = [_curve_of(found, metric, folder) for folder, found in runs.items()]
+        panels[metric] = mean_curve(curves, is_share=axis.percent, smooth=options.smooth)
+        if not panels[metric].steps:
+            raise OperatorError(f"{metric}: the runs have no step in common")
+        print(_summary_line(metric, mean_curve(curves, is_share=axis.percent), axis))
+    replace(options.output, picture(panels).encode())
+    print(options.output)
+    return 0
+
+
+def _parser() -> ScriptParser:
+    parser = ScriptParser(
+        prog="python -m rollyard.analysis.charts.curves",
+        description="Draw means over training runs as one SVG, with a panel for each metric.",
+    )
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folder of a training run")
+    parser.add_argument(
+        "--metric",
+        action="append",
+        metavar="NAME",
+        help="name in metrics.jsonl; may be repeated; default: train/reward",
+    )
+    parser.add_argument("--smooth", action="store_true", help="draw moving averages over a tenth of 20 or more steps")
+    parser.add_argument("--output", type=Path, default=Path("curves.svg"), metavar="FILE", help="default: curves.svg")
+    return parser
+
+
+def _read(folder: Path) -> dict[str, Curve]:
+    path = folder / "metrics.jsonl"
+    file = MetricsFile(path)
+    file.advance()
+    if not file.steps:
+        raise OperatorError(f"{path} has no metrics; expected the folder of a training run that has done a step")
+    return file.curves()
+
+
+def _curve_of(curves: dict[str, Curve], metric: str, folder: Path) -> Curve:
+    if (found := curves.get(metric)) is None:
+        raise OperatorError(
+            f"{folder} has no metric {metric!r}{did_you_mean(metric, curves)}; it has {', '.join(curves)}"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(sys.argv[1:]))

@@ -36,26 +36,23 @@ def count(root: ElementTree.Element, tag: str, kind: str) -> int:
 
 def test_the_band_is_the_95_percent_interval_of_the_mean_over_runs() -> None:
     runs = [Curve("eval/x", (0, 10), (value, 2 * value)) for value in (1.0, 2.0, 3.0)]
-    found = mean_curve("", runs, is_share=False)
+    found = mean_curve(runs, is_share=False)
     reach = 4.3026527297 * 1.0 / 3**0.5  # t with 2 degrees of freedom
     assert found.means == (2.0, 4.0)
     assert found.bands[0] == pytest.approx((2 - reach, 2 + reach))
 
 
-def test_steps_that_not_all_runs_have_are_left_out_and_counted() -> None:
-    found = mean_curve("", [Curve("x", (1, 2, 3), (1.0,) * 3), Curve("x", (2, 3, 4, 5), (1.0,) * 4)], is_share=False)
+def test_only_steps_that_all_runs_have_are_drawn_and_the_band_of_a_share_ends_at_0_and_1() -> None:
+    curves = [Curve("x", (1, 2, 3), (1.0,) * 3), Curve("x", (2, 3, 4, 5), (0.9,) * 4)]
+    found = mean_curve(curves, is_share=True)
     assert (found.steps, found.left_out) == ((2, 3), 3)
-
-
-def test_the_band_of_a_share_ends_at_0_and_1() -> None:
-    found = mean_curve("", [Curve("x", (1,), (1.0,)), Curve("x", (1,), (0.9,))], is_share=True)
     assert found.bands[0] is not None and found.bands[0][1] == 1.0
 
 
 def test_the_few_values_of_evaluations_are_not_smoothed() -> None:
     few, many = Curve("eval/x", (0, 25, 50), (0.3, 0.4, 0.5)), Curve("x", tuple(range(20)), (0.0, 1.0) * 10)
-    assert mean_curve("", [few], is_share=True, smooth=True).means == few.values
-    assert max(mean_curve("", [many], is_share=True, smooth=True).means) < 1.0
+    assert mean_curve([few], is_share=True, smooth=True).means == few.values
+    assert max(mean_curve([many], is_share=True, smooth=True).means) < 1.0
 
 
 def test_seeds_become_one_line_with_a_band(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,19 +62,10 @@ def test_seeds_become_one_line_with_a_band(runs: list[str], tmp_path: Path, caps
     assert re.search(r"eval/correct_rate, 3 .*: 20\.0% \(95% .*20\.0% .*20\.0%\) .*\b0\b", printed)
 
 
-def test_each_metric_has_a_panel_and_each_experiment_a_line(runs: list[str], tmp_path: Path) -> None:
-    groups = ["--group", "GRPO", *runs[:2], "--group", "no KL", runs[2]]
-    root = drawn(tmp_path, *groups, "--metric", "train/reward", "--metric", "train/entropy", "--smooth")
-    assert (count(root, "text", "panel"), count(root, "polyline", "line")) == (2, 4)
-    assert count(root, "polygon", "band") == 2  # the experiment with one run has none
-
-
-def test_runs_can_be_drawn_separately(runs: list[str], tmp_path: Path) -> None:
-    root = drawn(tmp_path, *runs, "--each")
-    assert (count(root, "polyline", "line"), count(root, "polygon", "band")) == (3, 0)
-    assert {one.text for one in root.iter(f"{SVG}text") if "name" in (one.get("class") or "")} == {
-        *("seed_0", "seed_1", "seed_2")
-    }
+def test_each_metric_has_a_panel(runs: list[str], tmp_path: Path) -> None:
+    root = drawn(tmp_path, runs[0], "--metric", "train/reward", "--metric", "train/entropy", "--smooth")
+    assert (count(root, "text", "panel"), count(root, "polyline", "line")) == (2, 2)
+    assert count(root, "polygon", "band") == 0  # a single run
 
 
 @pytest.mark.parametrize(
@@ -86,9 +74,6 @@ def test_runs_can_be_drawn_separately(runs: list[str], tmp_path: Path) -> None:
         ([], "no training run"),
         (["{0}", "--metric", "train/rewards"], "'train/rewards', .*'train/reward'"),
         (["{0}/missing"], r"missing/metrics\.jsonl"),
-        (["--group", "GRPO"], "--group GRPO"),
-        (["{0}", "{0}", "{0}", "{0}", "--each"], "4 lines .*3"),
-        (["{0}", "--columns", "0"], "0 is not an integer"),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_words(

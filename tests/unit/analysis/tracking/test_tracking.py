@@ -38,13 +38,12 @@ def test_metrics_are_means_over_the_measured_rollouts() -> None:
 
 def test_errors_are_clustered_by_task_and_a_rate_of_0_has_a_bound() -> None:
     accumulator = RolloutMetrics()
-    rewards = [[0.0, 0.0, 0.0], [1.0, 1.0], [1.0, 0.0, 1.0, 1.0]]
-    for task, task_rewards in enumerate(rewards):
-        for repeat, reward in enumerate(task_rewards):
+    tasks = [[0.0, 0.0, 0.0], [1.0, 1.0], [1.0, 0.0, 1.0, 1.0]]
+    for task, rewards in enumerate(tasks):
+        for repeat, reward in enumerate(rewards):
             accumulator.add({"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": reward, "success": False})
     metrics = accumulator.metrics({})
-    mean = 5 / 9
-    squares = sum((sum(task_rewards) - len(task_rewards) * mean) ** 2 for task_rewards in rewards)
+    squares = sum((sum(rewards) - len(rewards) * 5 / 9) ** 2 for rewards in tasks)
     assert metrics["reward/stderr"] == pytest.approx((squares * 3 / 2) ** 0.5 / 9)
     assert (metrics["success/rate"], metrics["success/low"]) == (0.0, 0.0)
     assert (1 - metrics["success/high"]) ** 3 == pytest.approx(0.05)
@@ -103,13 +102,10 @@ def test_nested_parameters_become_dotted_names() -> None:
     assert flat({"a": {"b": 1, "c": [2]}, "d": None}) == {"a.b": 1, "a.c": "[2]", "d": None}
 
 
-def test_a_truncated_last_line_and_invalid_lines_are_skipped(tmp_path: Path) -> None:
+def test_invalid_lines_are_skipped_and_a_missing_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"reward":1}\n[1]\nnonsense\n{"reward":2}\n{"rew')
     assert list(rows(path, follow=False)) == [{"reward": 1}, {"reward": 2}]
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="cannot be read"):
         next(rows(tmp_path / "no.jsonl", follow=False))
 
