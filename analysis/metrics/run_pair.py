@@ -12,30 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rollyard.analysis.metrics import comparison
 from rollyard.analysis.metrics.columns import Floats, Ints
-from rollyard.analysis.metrics.comparison import (
-    BY_CONTENT,
-    BY_PROMPT,
-    RESAMPLES,
-    SAME_INPUT,
-    McNemar,
-    Pairing,
-    Side,
-    bootstrap,
-    changed_settings,
-    detectable_effect,
-    different_scales,
-    holm,
-    matched,
-    mcnemar,
-    pair,
-    quantile,
-    side_by,
-    tango_interval,
-    tasks_needed,
-    two_sided_p,
-    unlike_rules,
-)
+from rollyard.analysis.metrics.comparison import BY_CONTENT, BY_PROMPT, SAME_INPUT, McNemar, Pairing, Side
 from rollyard.analysis.metrics.curriculum import pass_at
 from rollyard.analysis.metrics.estimators import mean, sign_test
 from rollyard.analysis.metrics.per_task import MOST_K, answers_of, votes
@@ -67,7 +46,6 @@ class Metric:
 
     @property
     def votes(self) -> bool:
-        """Whether this is cons@k."""
         return self.k is not None and self.name.startswith("cons")
 
     @property
@@ -140,8 +118,6 @@ def _row_values(path: Path, key: str, run: Run) -> Floats:
 
 
 class Interval(Record):
-    """A confidence interval of a difference."""
-
     low: float
     high: float
     method: str
@@ -152,7 +128,7 @@ class PairedDifference(Record):
 
     metric: str
     dataset: str | None
-    """The dataset in a mixture; None for all tasks."""
+    """None for all tasks."""
     tasks: int
     baseline: float
     candidate: float
@@ -196,8 +172,6 @@ class ChangedTask(Record):
 
 
 class ChangedTasks(Record):
-    """The tasks that changed in one direction."""
-
     total: int = 0
     tasks: list[ChangedTask] = Field(default_factory=list)
     """The first 10,000, largest change first."""
@@ -212,14 +186,11 @@ class ComparedRun(Record):
 
 
 class RunPair(Record):
-    """The comparison of a candidate with the baseline."""
-
     baseline: ComparedRun
     candidate: ComparedRun
     paired_by: str
     """How tasks were paired: by `index`, `content` or `prompt`; empty if they could not be paired."""
     tasks: int
-    """Number of tasks in both runs."""
     only_baseline: int
     only_candidate: int
     differences: list[PairedDifference]
@@ -229,7 +200,6 @@ class RunPair(Record):
     changed_by: str
     """The metric that decides whether a task is in `gained` or `lost`."""
     gained: ChangedTasks
-    """The tasks in which the candidate is better."""
     lost: ChangedTasks
     settings: list[str]
     """The differences between the two manifests, such as `num_repeats: 8 -> 16`."""
@@ -266,7 +236,7 @@ class PairLevel:
     effect: float | None = None
     """The difference for which the number of needed tasks is computed."""
     seed: int = 0
-    resamples: int = RESAMPLES
+    resamples: int = comparison.RESAMPLES
 
 
 def difference(
@@ -291,13 +261,14 @@ def difference(
     change = np.where(np.abs(change) <= _NOISE * scale, 0.0, change)
     tasks, center = len(change), mean(change)
     better, worse = int((change > 0).sum()), int((change < 0).sum())
-    span = 1.0 if metric.is_share else span
     table = _table(metric, before, after) if single or metric.k is not None else None
-    deviation = math.sqrt(math.fsum(((change - center) ** 2).tolist()) / (tasks - 1)) if tasks > 1 else 0.0
-    if tasks > 1 and float(np.ptp(change)) <= _NOISE * scale:
-        deviation = 0.0
-    detectable = detectable_effect(deviation, tasks, level.alpha)
-    interval, p, test = _test(metric, change, center, deviation, table, span, level)
+    deviation, t_interval = 0.0, None
+    if tasks > 1 and float(np.ptp(change)) > _NOISE * scale:
+        deviation = math.sqrt(math.fsum(((change - center) ** 2).tolist()) / (tasks - 1))
+        reach = comparison.quantile(level.alpha, tasks - 1) * deviation / math.sqrt(tasks)
+        t_interval = Interval(low=center - reach, high=center + reach, method="paired t interval")
+    detectable = comparison.detectable_effect(deviation, tasks, level.alpha)
+    interval, p, test = _test(metric, change, deviation, t_interval, table, span, level)
     signed = change if equal_counts is None else change[equal_counts]
     return PairedDifference(
         metric=metric.name,
@@ -307,7 +278,7 @@ def difference(
         candidate=mean(after),
         difference=center,
         interval=interval,
-        t_interval=_t_interval(center, deviation, tasks, level.alpha),
+        t_interval=t_interval,
         test=test,
         p=p,
         mcnemar=table,
@@ -316,7 +287,7 @@ def difference(
         worse=worse,
         equal=tasks - better - worse,
         detectable_effect=detectable if detectable and not (metric.is_share and detectable > 1) else None,
-        tasks_needed=None if level.effect is None else tasks_needed(deviation, level.effect, level.alpha),
+        tasks_needed=None if level.effect is None else comparison.tasks_needed(deviation, level.effect, level.alpha),
     )
 
 
@@ -325,7 +296,7 @@ def _table(metric: Metric, before: Floats, after: Floats) -> McNemar | None:
     both = np.concatenate([before, after])
     if not np.isin(both, (0.0, 1.0)).all() or not (metric.is_share or len(np.unique(both)) == 2):
         return None
-    return mcnemar(
+    return comparison.mcnemar(
         both=int((before * after).sum()),
         gained=int(((1 - before) * after).sum()),
         lost=int((before * (1 - after)).sum()),
@@ -336,29 +307,27 @@ def _table(metric: Metric, before: Floats, after: Floats) -> McNemar | None:
 def _test(
     metric: Metric,
     change: Floats,
-    center: float,
     deviation: float,
+    t_interval: Interval | None,
     table: McNemar | None,
     span: float | None,
     level: PairLevel,
 ) -> tuple[Interval | None, float | None, str]:
     """Return the interval, the p-value and the name of the test."""
-    tasks, alpha = len(change), level.alpha
+    tasks, center, alpha = len(change), mean(change), level.alpha
     if table is not None:
-        low, high = tango_interval(table.gained, table.lost, tasks, alpha)
+        low, high = comparison.tango_interval(table.gained, table.lost, tasks, alpha)
         return Interval(low=low, high=high, method="Tango's score interval"), table.exact_p, MCNEMAR
-    if deviation == 0:
-        bounds = _unvarying(center, tasks, span, alpha)
+    if t_interval is None:
+        bounds = _unvarying(center, tasks, 1.0 if metric.is_share else span, alpha)
         method = "bound from the number of tasks, as all changed equally"
         interval = None if bounds is None else Interval(low=bounds[0], high=bounds[1], method=method)
         return (interval, 1.0, BOOTSTRAP) if center == 0 else (interval, min(1.0, 2.0 ** (1 - tasks)), SIGN_TEST)
-    found = bootstrap(change, alpha, level.seed, level.resamples)
-    t = quantile(alpha, tasks - 1)
-    reach = t * deviation / math.sqrt(tasks)
-    p_t = two_sided_p(center / deviation * math.sqrt(tasks), tasks - 1)
-    low, high = min(found.low, center - reach), max(found.high, center + reach)
+    found = comparison.bootstrap(change, alpha, level.seed, level.resamples)
+    p_t = comparison.two_sided_p(center / deviation * math.sqrt(tasks), tasks - 1)
+    low, high = min(found.low, t_interval.low), max(found.high, t_interval.high)
     if metric.is_share:
-        bounds = _adjusted(change, t)
+        bounds = _adjusted(change, comparison.quantile(alpha, tasks - 1))
         low, high = max(min(low, bounds[0]), -1.0), min(max(high, bounds[1]), 1.0)
     method = SHARE_INTERVAL if metric.is_share else INTERVAL
     return Interval(low=low, high=high, method=method), max(found.p, p_t), BOOTSTRAP
@@ -376,13 +345,6 @@ def _adjusted(change: Floats, t: float) -> tuple[float, float]:
     variance = (math.fsum((change**2).tolist()) + 1) / tasks - center**2
     reach = t * math.sqrt(max(0.0, variance) / tasks)
     return center - reach, center + reach
-
-
-def _t_interval(center: float, deviation: float, tasks: int, alpha: float) -> Interval | None:
-    if deviation == 0:
-        return None
-    reach = quantile(alpha, tasks - 1) * deviation / math.sqrt(tasks)
-    return Interval(low=center - reach, high=center + reach, method="paired t interval")
 
 
 def _unvarying(center: float, tasks: int, span: float | None, alpha: float) -> tuple[float, float] | None:
@@ -472,7 +434,7 @@ def common(pairing: Pairing, runs: tuple[Run, Run], *, all_tasks: bool = False) 
     assert pairing.sides is not None
     first, second = pairing.sides
     keys = (np.union1d if all_tasks else np.intersect1d)(first.key, second.key)
-    place = [_places(keys, side) for side in (first, second)]
+    place = [np.where((at := _index_in(side.key, keys)) < 0, -1, side.task[at]) for side in (first, second)]
     # The order of the baseline's indexes; tasks that only the second run has come last.
     rank = np.lexsort((place[1], np.where(place[0] < 0, np.iinfo(np.int64).max, place[0])))
     number = np.empty(len(keys), np.int64)
@@ -484,27 +446,20 @@ def common(pairing: Pairing, runs: tuple[Run, Run], *, all_tasks: bool = False) 
     return grouped[0], grouped[1]
 
 
-def _places(keys: Ints, side: Side) -> Ints:
-    """Return the index of each key's task in the run; -1 if it has none."""
-    found = np.full(len(keys), -1, np.int64)
-    at = np.searchsorted(side.key, keys)
-    inside = at < len(side.key)
-    inside[inside] = side.key[at[inside]] == keys[inside]
-    found[inside] = side.task[at[inside]]
-    return found
+def _index_in(keys: Ints, values: Ints) -> Ints:
+    """Return the place of each value in the sorted `keys`; -1 if it is not there."""
+    at = np.searchsorted(keys, values)
+    inside = at < len(keys)
+    inside[inside] = keys[at[inside]] == values[inside]
+    return np.where(inside, at, -1)
 
 
 def _grouped(run: Run, side: Side, keys: Ints, number: Ints, first: Ints) -> GroupedRun:
-    at = np.searchsorted(keys, side.key)
-    kept = at < len(keys)
-    kept[kept] = keys[at[kept]] == side.key[kept]
-    of_key = np.full(len(side.key), -1, np.int64)
-    of_key[kept] = number[at[kept]]
     assert run.by_task is not None
-    number_of_task = of_key[side.index]
-    multiplicity = np.bincount(number_of_task[number_of_task >= 0], minlength=len(keys))
-    group = np.repeat(number_of_task, run.by_task.measured)
-    return GroupedRun(run, len(keys), group, first, multiplicity)
+    at = _index_in(keys, side.key)
+    task = np.where(at < 0, -1, number[at])[side.index]
+    multiplicity = np.bincount(task[task >= 0], minlength=len(keys))
+    return GroupedRun(run, len(keys), np.repeat(task, run.by_task.measured), first, multiplicity)
 
 
 MAX_CHANGED = 10_000
@@ -524,17 +479,19 @@ class PairedRuns:
     def rollouts(self, metric: Metric) -> tuple[Floats, Floats]:
         """Return the metric of each rollout in both runs. Raises OperatorError if it is undefined for a run."""
         if metric.name not in self._rollouts:
-            self._rollouts[metric.name] = (
-                of_rollouts(self.baseline.run, metric),
-                of_rollouts(self.candidate.run, metric),
-            )
+            both = of_rollouts(self.baseline.run, metric), of_rollouts(self.candidate.run, metric)
+            self._rollouts[metric.name] = both
         return self._rollouts[metric.name]
+
+    def values(self, metric: Metric) -> tuple[Floats, Floats]:
+        """Return the metric of each task in both runs; see `GroupedRun.values`."""
+        first, second = self.rollouts(metric)
+        return self.baseline.values(metric, first), self.candidate.values(metric, second)
 
     def compare(self, metric: Metric, level: PairLevel, dataset: str | None = None) -> PairedDifference | None:
         """Return the difference over the tasks that have the metric in both runs; None if there is no such task."""
         rollouts = self.rollouts(metric)
-        before = self.baseline.values(metric, rollouts[0])
-        after = self.candidate.values(metric, rollouts[1])
+        before, after = self.values(metric)
         chosen = ~(np.isnan(before) | np.isnan(after))
         if dataset is not None:
             chosen &= self.in_dataset(dataset)
@@ -574,52 +531,42 @@ def compare_runs(baseline: Run, candidate: Run, metrics: Sequence[Metric], level
     `metrics` may be empty, which chooses solve rate and mean reward as far as they are defined. Raises OperatorError if
     a given metric is undefined for a run.
     """
-    pairing = pair(baseline, candidate)
-    settings = changed_settings(baseline.profile.identity or {}, candidate.profile.identity or {})
-    sides = pairing.sides
-    found = RunPair(
+    pairing = comparison.pair(baseline, candidate)
+    sides, chosen = pairing.sides, list[Metric]()
+    differences, costs = list[PairedDifference](), list[PairedDifference]()
+    gained, lost = ChangedTasks(), ChangedTasks()
+    if sides is not None and not pairing.why_not:
+        paired = PairedRuns(*common(pairing, (baseline, candidate)))
+        chosen, costs = list(metrics) or default_metrics(paired), _costs(paired, level)
+        for dataset in (None, *(one.name for one in baseline.profile.by_dataset)):
+            for metric in chosen:
+                # An effect is a difference of one scale: that of the solve rate, unless the metrics are named.
+                own = level if metrics or metric.name == SOLVE_RATE else replace(level, effect=None)
+                one = paired.compare(metric, own, dataset)
+                if one is not None:
+                    differences.append(one)
+                elif dataset is None:
+                    raise OperatorError(
+                        f"no task has {metric.name} in both runs; for pass@k and cons@k, it needs k rollouts"
+                    )
+        if not metrics and comparison.different_scales(baseline, candidate):
+            differences = [one for one in differences if one.metric != REWARD or one.dataset is not None]
+        if chosen:
+            gained, lost = changed_tasks(paired, chosen[0], lower_is_better=chosen[0].is_cost)
+    return RunPair(
         baseline=compared_run(baseline),
         candidate=compared_run(candidate),
         paired_by=pairing.by,
         tasks=len(pairing.here),
         only_baseline=0 if sides is None else len(sides[0].key) - len(pairing.here),
         only_candidate=0 if sides is None else len(sides[1].key) - len(pairing.here),
-        differences=[],
-        costs=[],
-        changed_by="",
-        gained=ChangedTasks(),
-        lost=ChangedTasks(),
-        settings=settings,
+        differences=differences,
+        costs=costs,
+        changed_by=chosen[0].name if chosen else "",
+        gained=gained,
+        lost=lost,
+        settings=comparison.changed_settings(baseline.profile.identity or {}, candidate.profile.identity or {}),
         notes=notes_of(baseline, candidate, pairing),
-    )
-    if sides is None or pairing.why_not:
-        return found
-    paired = PairedRuns(*common(pairing, (baseline, candidate)))
-    chosen = list(metrics) or default_metrics(paired)
-    datasets = [one.name for one in baseline.profile.by_dataset]
-    # An effect is a difference of one scale: that of the solve rate, unless the metrics are named.
-    levels = {
-        metric: level if metrics or metric.name == SOLVE_RATE else replace(level, effect=None) for metric in chosen
-    }
-    differences = [paired.compare(metric, levels[metric], name) for name in (None, *datasets) for metric in chosen]
-    for metric, one in zip(chosen, differences, strict=False):
-        if one is None:
-            raise OperatorError(f"no task has {metric.name} in both runs; for pass@k and cons@k, it needs k rollouts")
-    if not metrics and different_scales(baseline, candidate):
-        differences = [one for one in differences if one and (one.metric != REWARD or one.dataset is not None)]
-    gained, lost = (
-        changed_tasks(paired, chosen[0], lower_is_better=chosen[0].is_cost)
-        if chosen
-        else (ChangedTasks(), ChangedTasks())
-    )
-    return found.model_copy(
-        update={
-            "differences": [one for one in differences if one is not None],
-            "costs": _costs(paired, level),
-            "changed_by": chosen[0].name if chosen else "",
-            "gained": gained,
-            "lost": lost,
-        }
     )
 
 
@@ -649,19 +596,15 @@ def with_holm(pairs: Sequence[RunPair]) -> tuple[list[RunPair], int]:
         ]
         tests = len(places) if whole else tests
         if len(places) > 1:
-            corrected = holm([p for _, _, p in places])
+            corrected = comparison.holm([p for _, _, p in places])
             adjusted |= {(number, index): p for (number, index, _), p in zip(places, corrected, strict=True)}
-    changed = [
-        found.model_copy(
-            update={
-                "differences": [
-                    one.model_copy(update={"p_holm": adjusted.get((number, index))})
-                    for index, one in enumerate(found.differences)
-                ]
-            }
-        )
-        for number, found in enumerate(pairs)
-    ]
+    changed = []
+    for number, found in enumerate(pairs):
+        differences = [
+            one.model_copy(update={"p_holm": adjusted.get((number, index))})
+            for index, one in enumerate(found.differences)
+        ]
+        changed.append(found.model_copy(update={"differences": differences}))
     return changed, tests
 
 
@@ -687,9 +630,7 @@ def _costs(paired: PairedRuns, level: PairLevel) -> list[PairedDifference]:
 
 def changed_tasks(paired: PairedRuns, metric: Metric, *, lower_is_better: bool) -> tuple[ChangedTasks, ChangedTasks]:
     """Return the tasks in which the candidate is better and those in which it is worse, largest change first."""
-    rollouts = paired.rollouts(metric)
-    before = paired.baseline.values(metric, rollouts[0])
-    after = paired.candidate.values(metric, rollouts[1])
+    before, after = paired.values(metric)
     change = np.nan_to_num(after - before)
     order = np.lexsort((paired.baseline.first, -np.abs(change)))
     content, dataset = _of_tasks(paired.baseline)
@@ -743,7 +684,7 @@ def notes_of(baseline: Run, candidate: Run, pairing: Pairing) -> list[str]:
                 f"{run.profile.coverage.missing:,} rollouts of {run.profile.name} are missing; only measured rollouts "
                 "are compared."
             )
-    return notes + unlike_rules(baseline, candidate)
+    return notes + comparison.unlike_rules(baseline, candidate)
 
 
 LISTS = ("learned", "forgotten", "all")
@@ -790,9 +731,8 @@ class TaskChanges:
             return cls(pairing.why_not)
         paired = PairedRuns(*common(pairing, (first, second)))
         metric = Metric(SOLVE_RATE if first.solved is not None and second.solved is not None else REWARD)
-        if metric.name == REWARD and different_scales(first, second):
+        if metric.name == REWARD and comparison.different_scales(first, second):
             return cls("their datasets have different reward scales, and it is undefined what counts as solved")
-        rollouts = paired.rollouts(metric)
         return cls(
             why_not="",
             by=pairing.by,
@@ -800,7 +740,7 @@ class TaskChanges:
             difference=paired.compare(metric, PairLevel()),
             only=(len(pairing.sides[0].key) - len(pairing.here), len(pairing.sides[1].key) - len(pairing.here)),
             task=(paired.baseline.first, paired.candidate.first),
-            values=(paired.baseline.values(metric, rollouts[0]), paired.candidate.values(metric, rollouts[1])),
+            values=paired.values(metric),
             measured=(paired.baseline.counts, paired.candidate.counts),
         )
 
@@ -846,7 +786,7 @@ def fisher_exact(solved_a: int, of_a: int, solved_b: int, of_b: int) -> float:
 
 def _pairing(first: Run, second: Run) -> Pairing:
     """Pair by content where the rows have it: two files of a series may have the same index for different tasks."""
-    sides = side_by(BY_CONTENT, first), side_by(BY_CONTENT, second)
+    sides = comparison.side_by(BY_CONTENT, first), comparison.side_by(BY_CONTENT, second)
     if sides[0] is not None and sides[1] is not None:
-        return matched(BY_CONTENT, sides[0], sides[1])
-    return pair(first, second)
+        return comparison.matched(BY_CONTENT, sides[0], sides[1])
+    return comparison.pair(first, second)
