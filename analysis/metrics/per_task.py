@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import comb
@@ -68,22 +67,17 @@ def votes(answers: Ints | None, solved: Flags | None, starts: Ints, measured: In
     for count in np.unique(measured).tolist():
         tasks = np.flatnonzero(measured == count)
         shares = np.empty((len(tasks), min(count, MOST_K)))
-        for begin, end in _batches(len(tasks), count):
-            rows = starts[tasks[begin:end], None] + np.arange(count)
-            shares[begin:end] = _shares(answers[rows], solved[rows])
+        size = max(1, _CELLS // count**2)
+        for begin in range(0, len(tasks), size):
+            rows = starts[tasks[begin : begin + size], None] + np.arange(count)
+            shares[begin : begin + size] = _shares(answers[rows], solved[rows])
         found.append(Votes(count, tasks, shares))
     return found
 
 
 def at(found: list[Votes], k: int) -> Floats:
-    """Return cons@k of each task with at least k rollouts, in no particular order."""
+    """Return cons@k of the tasks with at least k rollouts, in no particular order."""
     return np.concatenate([one.shares[:, k - 1] for one in found if one.rollouts >= k])
-
-
-def _batches(tasks: int, count: int) -> Iterator[tuple[int, int]]:
-    size = max(1, _CELLS // count**2)
-    for begin in range(0, tasks, size):
-        yield begin, min(begin + size, tasks)
 
 
 def _shares(answers: Ints, solved: NDArray[np.bool_]) -> Floats:
@@ -273,23 +267,20 @@ def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
     """
     if measured.min() == measured.max() <= _FEW_REPEATS:
         of = int(measured[0])
-        counts = np.bincount(solved, minlength=of + 1)
-        return [
-            _bin(f"{count} of {of}", count / of, count / of, int(tasks), len(measured))
-            for count, tasks in enumerate(counts)
-        ]
-    # Integer arithmetic: 3 of 10 belongs to the tenth that begins at 30%, regardless of how 0.3 * 10 rounds.
-    tenth = 10 * solved // measured
-    bins = [_bin("none", 0.0, 0.0, int((solved == 0).sum()), len(measured))]
-    for begin in range(10):
-        label = f"{'over 0' if begin == 0 else 10 * begin}–{10 * begin + 10}%"
-        count = int(((tenth == begin) & (solved > 0)).sum())
-        bins.append(_bin(label, begin / 10, (begin + 1) / 10, count, len(measured)))
-    return [*bins, _bin("all", 1.0, 1.0, int((solved == measured).sum()), len(measured))]
-
-
-def _bin(label: str, low: float, high: float, tasks: int, of: int) -> SolveBin:
-    return SolveBin(label=label, low=low, high=high, tasks=tasks, share=share_of_tasks(tasks, of))
+        bins = [(f"{count} of {of}", count / of, count / of, solved == count) for count in range(of + 1)]
+    else:
+        # Integer arithmetic: 3 of 10 belongs to the tenth that begins at 30%, regardless of how 0.3 * 10 rounds.
+        tenth = np.where(solved > 0, 10 * solved // measured, -1)
+        bins = [("none", 0.0, 0.0, solved == 0)]
+        for begin in range(10):
+            label = f"{10 * begin or 'over 0'}–{10 * begin + 10}%"
+            bins.append((label, begin / 10, (begin + 1) / 10, tenth == begin))
+        bins.append(("all", 1.0, 1.0, solved == measured))
+    return [
+        SolveBin(label=label, low=low, high=high, tasks=count, share=share_of_tasks(count, len(measured)))
+        for label, low, high, inside in bins
+        for count in (int(inside.sum()),)
+    ]
 
 
 def pass_at(grouped: PerTask, coverage: Coverage | None = None) -> list[PassAtK]:
@@ -301,15 +292,8 @@ def pass_at(grouped: PerTask, coverage: Coverage | None = None) -> list[PassAtK]
         return []
     found = passes(measured, solved, int(measured.max()))
     failed: dict[int, Passes] = {}
-    repeats, expected = (coverage.repeats, coverage.tasks_expected) if coverage else (None, None)
-    if (
-        coverage
-        and coverage.missing
-        and repeats
-        and expected is not None
-        and expected >= len(solved)
-        and measured.max() <= repeats
-    ):
+    repeats, expected = (coverage.repeats, coverage.tasks_expected) if coverage and coverage.missing else (None, None)
+    if repeats and expected is not None and expected >= len(solved) and measured.max() <= repeats:
         every = np.concatenate([solved, np.zeros(expected - len(solved), np.int64)])
         failed = {one.k: one for one in passes(np.full(expected, repeats), every, repeats)}
     return [
@@ -329,8 +313,7 @@ def pass_at(grouped: PerTask, coverage: Coverage | None = None) -> list[PassAtK]
 
 def _zero_variance(grouped: PerTask) -> ZeroVariance:
     repeated = grouped.measured > 1
-    flat = repeated & (grouped.min == grouped.max)
-    solved = grouped.solved
+    flat, solved = repeated & (grouped.min == grouped.max), grouped.solved
     return ZeroVariance(
         tasks=int(flat.sum()),
         of=int(repeated.sum()),

@@ -7,8 +7,6 @@ from rollyard.records.types import Json, Record
 
 
 class FailureKindCount(Record):
-    """Failed attempts of one kind."""
-
     kind: str
     attempts: int
     lost: int
@@ -40,7 +38,6 @@ class Drift(Record):
     breaks: int
     """Number of turns whose prompt does not begin with exactly the tokens of the previous turn."""
     rate: float | None
-    """Share of turns with a prefix mismatch: breaks / turns."""
     broken_rollouts: int
     most_segments: int
 
@@ -63,7 +60,7 @@ class Coverage(Record):
     measured: int
     """Number of rollouts with a reward."""
     expected: int | None
-    """Number of expected rollouts; None if no file contains it."""
+    """None if no file contains it."""
     expected_from: str
     """Name of the file that contains the expected number; '' if none does, or why no number is expected."""
     tasks_measured: int
@@ -76,7 +73,6 @@ class Coverage(Record):
 
     @property
     def missing(self) -> int | None:
-        """Number of expected rollouts that are not measured."""
         return None if self.expected is None else max(0, self.expected - self.measured)
 
 
@@ -97,21 +93,15 @@ class Bin(Record):
 
 
 class RewardValue(Record):
-    """A distinct reward and the number of rollouts with it."""
-
     reward: float
     rollouts: int
     share: Estimate | None = None
-    """Share of the measured rollouts."""
 
 
 class Rewards(Record):
-    """Statistics of the rewards of the measured rollouts."""
-
     mean: Estimate
     why_no_mean: str = ""
-    """Why the mean must not be shown, which is the case if datasets have different reward scales. Empty if it may be
-    shown."""
+    """Why the mean must not be shown: datasets have different reward scales. Empty if it may be shown."""
     min: float
     max: float
     median: float
@@ -137,8 +127,6 @@ class ByCalls(Record):
 
 
 class ToolCalls(Record):
-    """Statistics of tool calls, which are items of type `function_call`."""
-
     mean: float
     min: int
     max: int
@@ -156,7 +144,6 @@ class SolveBin(Record):
     """Upper end of the range. It is exclusive unless it equals `low`."""
     tasks: int
     share: Estimate | None = None
-    """Share of the tasks."""
 
 
 class PassAtK(Record):
@@ -164,8 +151,8 @@ class PassAtK(Record):
 
     k: int
     tasks: int
-    """Number of tasks with at least k measured rollouts."""
     tasks_measured: int
+    """Number of tasks, whatever their number of rollouts."""
     any: Estimate
     """pass@k: the probability that at least one of k rollouts solves the task."""
     every: Estimate
@@ -191,8 +178,6 @@ class ZeroVariance(Record):
 
 
 class Tasks(Record):
-    """How many tasks and repeats were measured, and what they scored."""
-
     tasks: int
     fewest_repeats: int
     most_repeats: int
@@ -215,23 +200,19 @@ class Group(Record):
     share: Estimate | None = None
     """Share of the measured rollouts."""
     reward: Estimate | None = None
-    """`mean_reward` with its interval."""
     rate: Estimate | None = None
     """Share of these rollouts that are solved; None if "solved" is undefined."""
 
 
 class DatasetFigures(Record):
-    """The metrics of one dataset in a mixture."""
-
     name: str
-    """The dataset's name, from `dataset_name`; empty for rows without one."""
+    """From `dataset_name`; empty for rows without one."""
     rollouts: int
     tasks: int
     """Number of tasks; 0 if rows have no task index."""
     solved: int | None
     solved_rule: str
     rate: Estimate | None
-    """Success rate; None if "solved" is undefined."""
     mean_reward: float
     reward: Estimate
     min: float
@@ -255,9 +236,8 @@ class Stage(Record):
     stage: str
     seconds: MeanSpread
     share: float | None
-    """Share of the total time of all rollouts that record a `total`. The shares of the stages and the rest add up to 1.
-    If the stages of a rollout overlap and exceed its total, their sum replaces the total. None if no rollout records a
-    total; also None for the stage `total` if the stages exceed it."""
+    """Share of the total time of all rollouts that record a `total`. The shares of the stages and the rest add up to 1:
+    if the stages exceed the total, their sum replaces it, and the stage `total` has no share."""
 
 
 class Profile(Record):
