@@ -49,11 +49,12 @@ def estimate(center: float, variance: float, clusters: int, *, is_share: bool = 
     """Return a mean with its 95% interval, clipped to 0..1 for a share. See `Estimate`."""
     if clusters < 2 or not variance > 0:
         bounds = share_bounds(center, clusters) if is_share else None
-        return Estimate(mean=center, **dict(zip(("low", "high"), bounds or (), strict=False)))
+        low, high = bounds or (None, None)
+        return Estimate(mean=center, low=low, high=high)
     stderr = math.sqrt(variance)
     reach = t_975(clusters - 1) * stderr
-    low, high = (0.0, 1.0) if is_share else (-math.inf, math.inf)
-    return Estimate(mean=center, stderr=stderr, low=max(low, center - reach), high=min(high, center + reach))
+    least, most = (0.0, 1.0) if is_share else (-math.inf, math.inf)
+    return Estimate(mean=center, stderr=stderr, low=max(least, center - reach), high=min(most, center + reach))
 
 
 def clustered_mean(values: Floats, starts: Ints, *, is_share: bool = False) -> Estimate:
@@ -75,8 +76,7 @@ def clustered_mean(values: Floats, starts: Ints, *, is_share: bool = False) -> E
 
 def clustered_share(count: int, of: int, trials: int) -> Estimate:
     """Return the share `count` / `of` with Wilson's interval, or the exact bound for none and all, from `trials`."""
-    bounds = share_bounds(count / of, trials)
-    return Estimate(mean=count / of, low=bounds[0] if bounds else None, high=bounds[1] if bounds else None)
+    return estimate(count / of, 0.0, trials, is_share=True)
 
 
 @dataclass(frozen=True)
