@@ -25,24 +25,15 @@ Floats = NDArray[np.float64]
 LOST_INTS = ("task", "repeat", "offset")
 INTS = (*LOST_INTS, "content", "prompt", "answer")
 FLOATS = (
-    "reward",
-    "success",
-    "tool_calls",
-    "turns",
-    "input_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "trail_turns",
-    "trail_breaks",
-    "trail_segments",
+    *("reward", "success", "tool_calls", "turns", "input_tokens", "output_tokens", "reasoning_tokens"),
+    *("trail_turns", "trail_breaks", "trail_segments"),
 )
 CATEGORIES = ("end", "agent", "model", "dataset", "code")
 LOST_FLOATS = ("tool_calls", "turns", "output_tokens", "seconds")
 LOST_CATEGORIES = ("kind", "agent")
 """String columns of rows without a reward."""
 MAX_CATEGORIES = 1000
-"""Maximum number of distinct strings per column. Without a limit, a file with a different reason in every row would
-fill the memory."""
+"""Maximum number of distinct strings per column, because rows are user input."""
 MAX_STAGES = 32
 OTHERS = "(others)"
 INITIAL_CODE = "(initial)"
@@ -133,7 +124,11 @@ def merged(parts: list[Columns]) -> Columns:
 
     Empties `parts` and works column by column to avoid a second copy in memory.
     """
-    lost = _joined_unmeasured([part.unmeasured for part in parts])
+    rows = [part.unmeasured for part in parts]
+    lost: dict[str, Any] = {
+        name: np.concatenate([getattr(one, name) for one in rows]) for name in (*LOST_INTS, *LOST_FLOATS)
+    }
+    lost |= {name: joined_categories([getattr(one, name) for one in rows]) for name in LOST_CATEGORIES}
     stages = list(dict.fromkeys(stage for part in parts for stage in part.stages))[:MAX_STAGES]
     absent = np.empty(0)
     timed = [{name: padded(part.stages.get(name, absent), len(part)) for name in stages} for part in parts]
@@ -149,15 +144,7 @@ def merged(parts: list[Columns]) -> Columns:
         categories = joined_categories([columns.pop(name) for columns in kept])
         arrays[name] = CategoryColumn(categories.codes[order], categories.names)
     seconds = {name: np.concatenate([columns.pop(name) for columns in timed])[order] for name in stages}
-    return Columns(**arrays, stages=seconds, unmeasured=lost)
-
-
-def _joined_unmeasured(parts: Sequence[Unmeasured]) -> Unmeasured:
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in (*LOST_INTS, *LOST_FLOATS)
-    }
-    arrays |= {name: joined_categories([getattr(part, name) for part in parts]) for name in LOST_CATEGORIES}
-    return Unmeasured(**arrays)
+    return Columns(**arrays, stages=seconds, unmeasured=Unmeasured(**lost))
 
 
 def joined_categories(parts: Iterable[CategoryColumn]) -> CategoryColumn:
@@ -235,28 +222,28 @@ class RolloutParser:
         usage, timings = mapping(response.get("usage")), mapping(row.get("timings"))
         calls, turns = _count_calls_and_turns(response.get("output"))
         mask = mask_of(row)
+        turns = number(timings.get("model_calls"), turns, _MAX_COUNT)
+        tokens = number(usage.get("output_tokens"), math.nan, _MAX_COUNT)
         if mask or reward != reward:
             self._lost_ints.extend((task, repeat, offset))
-            turns = number(timings.get("model_calls"), turns, _MAX_COUNT)
-            tokens = number(usage.get("output_tokens"), math.nan, _MAX_COUNT)
             self._lost_floats.extend((calls, turns, tokens, number(timings.get("total_s"), math.nan, _MAX_COUNT)))
             self._lost_categories["kind"].add(mask or "no_reward")
             self._lost_categories["agent"].add(mapping(row.get("agent_ref")).get("name"))
             return
-        token_history, success = mapping(row.get("token_trail")), row.get("success")
-        self._ints.extend((task, repeat, offset, _content(row.get("_ng_task_key")), prompt_key(row), _answer(row)))
+        trail, success = mapping(row.get("token_trail")), row.get("success")
+        self._ints.extend((task, repeat, offset, content_of(row.get("_ng_task_key")), prompt_key(row), _answer(row)))
         self._floats.extend(
             (
                 reward,
                 float(success) if success is True or success is False else math.nan,
                 calls,
-                number(timings.get("model_calls"), turns, _MAX_COUNT),
+                turns,
                 number(usage.get("input_tokens"), math.nan, _MAX_COUNT),
-                number(usage.get("output_tokens"), math.nan, _MAX_COUNT),
+                tokens,
                 number(mapping(usage.get("output_tokens_details")).get("reasoning_tokens"), math.nan, _MAX_COUNT),
-                number(token_history.get("turns"), math.nan, _MAX_COUNT),
-                number(token_history.get("breaks"), math.nan, _MAX_COUNT),
-                number(token_history.get("segments"), math.nan, _MAX_COUNT),
+                number(trail.get("turns"), math.nan, _MAX_COUNT),
+                number(trail.get("breaks"), math.nan, _MAX_COUNT),
+                number(trail.get("segments"), math.nan, _MAX_COUNT),
             )
         )
         self._categories["end"].add(row.get("finish_reason"))
@@ -269,25 +256,12 @@ class RolloutParser:
 
     def columns(self) -> Columns:
         """Return the columns in the order in which rows were added."""
-        ints = np.asarray(self._ints, np.int64).reshape(-1, len(INTS)).T
-        floats = np.asarray(self._floats, np.float64).reshape(-1, len(FLOATS)).T
-        # Copies, so that each column can be freed separately.
-        arrays: dict[str, Any] = {
-            name: column.copy() for name, column in zip((*INTS, *FLOATS), (*ints, *floats), strict=True)
-        }
+        lost = {**_split(self._lost_ints, LOST_INTS), **_split(self._lost_floats, LOST_FLOATS)}
+        lost |= {name: vocabulary.column() for name, vocabulary in self._lost_categories.items()}
+        arrays = {**_split(self._ints, INTS), **_split(self._floats, FLOATS)}
         arrays |= {name: vocabulary.column() for name, vocabulary in self._categories.items()}
-        stages = {
-            displayable(key[:-2]): padded(np.asarray(kept, np.float64), self._count)
-            for key, kept in self._stages.items()
-        }
-        return Columns(**arrays, stages=stages, unmeasured=self._unmeasured())
-
-    def _unmeasured(self) -> Unmeasured:
-        ints = np.asarray(self._lost_ints, np.int64).reshape(-1, len(LOST_INTS)).T.copy()
-        floats = np.asarray(self._lost_floats, np.float64).reshape(-1, len(LOST_FLOATS)).T.copy()
-        kind, agent = (self._lost_categories[name].column() for name in LOST_CATEGORIES)
-        numbers: dict[str, Any] = dict(zip((*LOST_INTS, *LOST_FLOATS), (*ints, *floats), strict=True))
-        return Unmeasured(**numbers, kind=kind, agent=agent)
+        stages = {displayable(key[:-2]): padded(np.asarray(kept), self._count) for key, kept in self._stages.items()}
+        return Columns(**arrays, stages=stages, unmeasured=Unmeasured(**lost))
 
     def _time(self, timings: Json) -> None:
         for key, value in timings.items():
@@ -299,6 +273,12 @@ class RolloutParser:
             if len(kept) < self._count:
                 kept.extend([math.nan] * (self._count - len(kept)))
             kept.append(number(value, math.nan, _MAX_COUNT))
+
+
+def _split(values: array[Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of adjacent values. They are copies, so that each can be freed separately."""
+    columns = np.asarray(values).reshape(-1, len(names)).T
+    return {name: column.copy() for name, column in zip(names, columns, strict=True)}
 
 
 class Vocabulary:
@@ -332,7 +312,7 @@ def _index(row: RolloutRow) -> tuple[int, int]:
     return task, repeat  # type: ignore[return-value]
 
 
-def _content(key: object) -> int:
+def content_of(key: object) -> int:
     """Return `_ng_task_key` as an integer; 0 if it is missing or invalid."""
     if not isinstance(key, str) or len(key) != 16:
         return 0
@@ -378,14 +358,8 @@ def _count_calls_and_turns(output: object) -> tuple[float, float]:
 # The columns that a rollout file's index computes from its rows, by the names that expressions give them.
 
 _NUMBERS = (
-    "task",
-    "repeat",
-    "reward",
-    "tool_calls",
-    "turns",
-    "input_tokens",
-    "output_tokens",
-    "reasoning_tokens",
+    *("task", "repeat", "reward", "tool_calls", "turns"),
+    *("input_tokens", "output_tokens", "reasoning_tokens"),
 )
 _CATEGORIES = ("end", "agent", "model", "dataset")
 COMPUTED = (*_NUMBERS, "success", "seconds", *_CATEGORIES)
@@ -404,6 +378,6 @@ def computed_column(columns: Columns, name: str) -> Column:
 
 
 def category_values(categories: CategoryColumn) -> Column:
-    """Return the strings of a category column, None where a row has none."""
+    """Return the strings of a column, None where a row has none."""
     names = [*categories.names, None]
     return column_of([names[code] for code in categories.codes.tolist()])

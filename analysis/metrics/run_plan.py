@@ -100,7 +100,7 @@ def count_lines(file: DataFile) -> int:
 
 
 def _code_notes(recorded: Any) -> list[str]:
-    """Return a note if the rollouts were collected with several versions of the code."""
+    """Return a note on several versions of the code."""
     try:
         versions = _CODE_VERSIONS.validate_python(recorded)
     except ValidationError:
@@ -132,8 +132,7 @@ def _integer(mapping: Json | None, key: str) -> int | None:
 def read_failed_attempts(output: Path, notes: list[str] | None = None) -> FailedAttempts:
     """Read the failed attempts of the rollout file `output`; none if there is no failures file.
 
-    Invalid lines and an unreadable file only add a note, because they must not prevent a report on the measured
-    rollouts.
+    Invalid lines and an unreadable file only add a note: they must not prevent a report on the measured rollouts.
     """
     path, notes = RolloutPaths(output).failures, [] if notes is None else notes
     task, repeat, time, kind, server, bad = array("q"), array("q"), array("d"), list[str](), list[str](), 0

@@ -33,11 +33,8 @@ def agents_are_datasets(columns: Columns) -> bool:
     codes = np.unique(columns.agent.codes)
     if len(codes) < 2 or (columns.dataset.codes >= 0).any():
         return False
-    kinds = set[str]()
-    for code in codes.tolist():
-        own = columns.agent.codes == code
-        kinds.add(solved_by(columns.reward[own], columns.success[own])[0])
-    return len(kinds) > 1
+    masks = [columns.agent.codes == code for code in codes.tolist()]
+    return len({solved_by(columns.reward[own], columns.success[own])[0] for own in masks}) > 1
 
 
 @dataclass(frozen=True)
