@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlencode
 
 from rollyard.analysis.metrics.estimators import Estimate
@@ -74,8 +75,7 @@ def interval(found: Estimate | None, form: str) -> str:
     """
     if found is None or found.low is None or found.high is None:
         return NOTHING
-    write = _FORMS[form]
-    return f"{write(found.low)} to {write(found.high)}"
+    return f"{FORMS[form](found.low)} to {FORMS[form](found.high)}"
 
 
 def measured(covered: Coverage) -> str:
@@ -114,13 +114,9 @@ def coverage_sentence(covered: Coverage) -> str:
     )
 
 
-def _share(value: float | None) -> str:
-    return percent(value, 1)
-
-
-_FORMS: dict[str, Callable[[float | None], str]] = {
+FORMS: dict[str, Callable[[float | None], str]] = {
     "percent": percent,
-    "share": _share,
+    "share": partial(percent, digits=1),
     "points": points,
     "reward": reward,
     "signed": signed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rollyard.analysis.charts import run_charts
 from rollyard.analysis.charts.charts import Chart
@@ -19,6 +19,7 @@ from rollyard.analysis.metrics.profile_records import (
     ToolCalls,
 )
 from rollyard.analysis.report.formatting import (
+    FORMS,
     NOTHING,
     count,
     coverage_sentence,
@@ -120,6 +121,7 @@ def _of(rollouts: int, covered: Coverage) -> str:
 
 
 _MAX_DATASETS = 100
+_LEVEL = "95% interval"
 
 
 def datasets(profile: Profile) -> Section:
@@ -133,28 +135,17 @@ def datasets(profile: Profile) -> Section:
     if profile.rewards is not None and profile.rewards.why_no_mean:
         text.append(f"There is no mean reward over all datasets: {profile.rewards.why_no_mean}.")
     if profile.solved is None:
-        silent = ", ".join(shown(one) for one in found if one.rate is None)
+        silent = ", ".join(dataset_name(one) for one in found if one.rate is None)
         text.append(f"There is no success rate over all datasets: it is undefined what counts as solved in {silent}.")
-    head = (
-        "dataset",
-        "rollouts",
-        "tasks",
-        "success rate",
-        "95% interval",
-        "mean reward",
-        "95% interval",
-        "pass@k",
-        "cons@k",
-    )
+    head = ("dataset", "rollouts", "tasks", "success rate", _LEVEL, "mean reward", _LEVEL, "pass@k", "cons@k")
     rows = [
         (
-            shown(one),
+            dataset_name(one),
             f"{one.rollouts:,}",
             f"{one.tasks:,}" if one.tasks else NOTHING,
             NOTHING if one.rate is None else f"{percent(one.rate.mean)} ({one.solved:,} / {one.rollouts:,})",
             interval(one.rate, "percent"),
-            reward(one.reward.mean),
-            interval(one.reward, "reward"),
+            *_mean_cells(one.reward, "reward"),
             *_at_common_k(one),
         )
         for one in found[:_MAX_DATASETS]
@@ -163,34 +154,24 @@ def datasets(profile: Profile) -> Section:
     return Section("Datasets", text, [Table(head, rows, caption)])
 
 
-def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
-    """Return a table of pass@k, pass^k and cons@k by dataset and k. cons@k is omitted if no dataset has it."""
-    voted = has_consensus([at for one in found for at in one.pass_at])
-    head: tuple[str, ...] = ("dataset, k", "pass@k", "95% interval", "pass^k", "95% interval")
-    head += ("cons@k", "95% interval", "tasks") if voted else ("tasks",)
+def _pass_rows(found: Sequence[tuple[str, PassAtK]], name: str, *, missing: bool = False) -> Table:
+    """Return a table of pass@k, pass^k and cons@k. cons@k is omitted if no row has it. `missing`: also with missing
+    rollouts as failed.
+    """
+    voted = any(at.consensus is not None for _, at in found)
+    head: tuple[str, ...] = (name, "pass@k", _LEVEL, "pass^k", _LEVEL, *(("cons@k", _LEVEL) if voted else ()), "tasks")
+    head += ("pass@k, missing failed", "pass^k, missing failed") if missing else ()
     rows = [
         (
-            f"{shown(one)}, {at.k}",
-            *(percent(at.any.mean), interval(at.any, "percent")),
+            *(label, percent(at.any.mean), interval(at.any, "percent")),
             *(percent(at.every.mean), interval(at.every, "percent")),
-            *(consensus_cells(at) if voted else ()),
+            *(_mean_cells(at.consensus, "percent") if voted else ()),
             over(at),
+            *((percent(at.any_missing_failed), percent(at.every_missing_failed)) if missing else ()),
         )
-        for one in found[:_MAX_DATASETS]
-        for at in one.pass_at
-        if at.k & (at.k - 1) == 0 or at is one.pass_at[-1]
+        for label, at in found
     ]
-    return [Table(head, rows, "By dataset")] if rows else []
-
-
-def has_consensus(found: Sequence[PassAtK]) -> bool:
-    """Return whether cons@k is defined for some k."""
-    return any(at.consensus is not None for at in found)
-
-
-def consensus_cells(at: PassAtK) -> tuple[str, str]:
-    """Return cons@k and its interval."""
-    return percent(None if at.consensus is None else at.consensus.mean), interval(at.consensus, "percent")
+    return Table(head, rows)
 
 
 def over_tasks(at: PassAtK) -> str:
@@ -203,7 +184,7 @@ def over(at: PassAtK) -> str:
     return f"{at.tasks:,}" if at.tasks == at.tasks_measured else f"{at.tasks:,} of {at.tasks_measured:,}"
 
 
-def shown(one: DatasetFigures) -> str:
+def dataset_name(one: DatasetFigures) -> str:
     return one.name or "(no dataset)"
 
 
@@ -245,30 +226,20 @@ def headlines(profile: Profile) -> list[tuple[str, str, str]]:
     """Return the headline numbers as (name, value, interval) tuples. A metric has the same name in every run."""
     solved, tasks = profile.solved, profile.tasks
     rewards = None if profile.rewards is None or profile.rewards.why_no_mean else profile.rewards
+    rate = f"{percent(solved.rate.mean)} ({solved.rollouts:,} / {profile.coverage.measured:,})" if solved else NOTHING
     found = [
-        (
-            "success rate",
-            f"{percent(solved.rate.mean)} ({solved.rollouts:,} / {profile.coverage.measured:,})" if solved else NOTHING,
-            interval(solved.rate, "percent") if solved else NOTHING,
-        ),
-        (
-            "mean reward",
-            reward(rewards.mean.mean) if rewards else NOTHING,
-            interval(rewards.mean, "reward") if rewards else NOTHING,
-        ),
-        ("median reward", reward(rewards.median) if rewards else NOTHING, NOTHING),
+        ("success rate", rate, interval(solved.rate if solved else None, "percent")),
+        ("mean reward", *_mean_cells(rewards.mean if rewards else None, "reward")),
+        ("median reward", reward(rewards.median if rewards else None), NOTHING),
     ]
     if tasks and len(tasks.pass_at) > 1:
         last = tasks.pass_at[-1]
         for at in (at_common_k(tasks.pass_at), last) if last.tasks < last.tasks_measured else (last,):
             if at is not None and at.k > 1:
-                of = f"({over_tasks(at)})"
-                found.append((f"pass@{at.k}", f"{percent(at.any.mean)} {of}", interval(at.any, "percent")))
-                found.append((f"pass^{at.k}", f"{percent(at.every.mean)} {of}", interval(at.every, "percent")))
-                if at.consensus is not None:
-                    found.append(
-                        (f"cons@{at.k}", f"{percent(at.consensus.mean)} {of}", interval(at.consensus, "percent"))
-                    )
+                for metric, one in (("pass@", at.any), ("pass^", at.every), ("cons@", at.consensus)):
+                    if one is not None:
+                        figure = f"{percent(one.mean)} ({over_tasks(at)})"
+                        found.append((f"{metric}{at.k}", figure, interval(one, "percent")))
     if tasks and tasks.zero_variance.of:
         flat = tasks.zero_variance
         value = f"{percent(flat.tasks / flat.of)} ({flat.tasks:,} / {flat.of:,})"
@@ -284,9 +255,9 @@ def bounds(profile: Profile) -> Section:
     head = ("", "as measured", "missing as zero", "lowest", "highest")
     rows = []
     if not rewards.why_no_mean:
-        rows.append(("mean reward", *map(reward, (rewards.mean.mean, *_bounds(rewards.bounds.model_dump())))))
+        rows.append(("mean reward", *map(reward, (rewards.mean.mean, *rewards.bounds.model_dump().values()))))
     if solved is not None:
-        rows.insert(0, ("success rate", *map(percent, (solved.rate.mean, *_bounds(solved.bounds.model_dump())))))
+        rows.insert(0, ("success rate", *map(percent, (solved.rate.mean, *solved.bounds.model_dump().values()))))
     text = [
         f"{covered.missing:,} of {covered.expected:,} rollouts are missing. Lowest and highest assume that each of "
         "them is as bad as the worst or as good as the best measured one (for the success rate: none or all solved)."
@@ -294,12 +265,7 @@ def bounds(profile: Profile) -> Section:
     return Section("Bounds", text, [Table(head, rows)])
 
 
-def _bounds(found: dict[str, float | None]) -> tuple[float | None, ...]:
-    return found["missing_as_zero"], found["lowest"], found["highest"]
-
-
 _ROWS = 40
-_LEVEL = "95% interval"
 
 
 def sections(profile: Profile) -> list[Section]:
@@ -337,17 +303,13 @@ def _rewards(rewards: Rewards, covered: Coverage) -> Section:
 def _tool_calls(calls: ToolCalls, one_scale: bool) -> Section:
     text = [f"Average {calls.mean:.2f} per rollout, min {calls.min}, max {calls.max}."]
     if one_scale:
-        correlation = (
-            "undefined (one of the two is constant)" if calls.correlation is None else f"{calls.correlation:.4f}"
-        )
+        undefined = "undefined (one of the two is constant)"
+        correlation = undefined if calls.correlation is None else f"{calls.correlation:.4f}"
         text[0] += f" Correlation (tool calls ↔ reward): {correlation}."
     rows = [
         (
-            str(by.tool_calls),
-            *_reward_cells(by.reward, one_scale),
-            f"{by.rollouts:,}",
-            *_share_cells(by.share),
-            *_share_cells(by.rate),
+            *(str(by.tool_calls), *_reward_cells(by.reward, one_scale), f"{by.rollouts:,}"),
+            *(*_share_cells(by.share), *_share_cells(by.rate)),
         )
         for by in calls.by_count
     ]
@@ -390,23 +352,11 @@ def _tasks(profile: Profile) -> list[Section]:
 def _pass_at(tasks: Tasks, profile: Profile) -> Section:
     shown = [one for one in tasks.pass_at if one.k <= 16 or one.k & (one.k - 1) == 0 or one is tasks.pass_at[-1]]
     failed = any(one.any_missing_failed is not None for one in shown)
-    voted = has_consensus(shown)
-    head: tuple[str, ...] = ("k", "pass@k", "95% interval", "pass^k", "95% interval")
-    head += ("cons@k", "95% interval", "tasks") if voted else ("tasks",)
-    rows: list[tuple[str, ...]] = []
-    for one in shown:
-        row: tuple[str, ...] = (str(one.k), percent(one.any.mean), interval(one.any, "percent"))
-        row += (percent(one.every.mean), interval(one.every, "percent"))
-        row += (*consensus_cells(one), over(one)) if voted else (over(one),)
-        if failed:
-            row += (percent(one.any_missing_failed), percent(one.every_missing_failed))
-        rows.append(row)
-    if failed:
-        head += ("pass@k, missing failed", "pass^k, missing failed")
     text = [
         f"pass@k: at least one of k rollouts solves the task; pass^k: all k do ({measured(profile.coverage)}). Both "
         "are unbiased, and each task has the same weight; tasks with fewer than k measured rollouts are excluded."
     ]
+    voted = any(one.consensus is not None for one in shown)
     if voted:
         text.append("cons@k: the most common answer of k rollouts is right; the first one wins a tie.")
     if shown[-1].tasks < tasks.tasks:
@@ -414,10 +364,17 @@ def _pass_at(tasks: Tasks, profile: Profile) -> Section:
             f"Rows of different k are over different tasks: {shown[-1].tasks:,} of {tasks.tasks:,} have {shown[-1].k} "
             "rollouts. Compare them with care, because the excluded tasks may be harder or easier than the others."
         )
-    tables = [Table(head, rows), *pass_table(profile.by_dataset)]
-    return Section(
-        "pass@k, pass^k and cons@k" if voted else "pass@k and pass^k", text, tables, [run_charts.pass_at(tasks)]
-    )
+    tables = [_pass_rows([(str(one.k), one) for one in shown], "k", missing=failed)]
+    by_dataset = [
+        (f"{dataset_name(one)}, {at.k}", at)
+        for one in profile.by_dataset[:_MAX_DATASETS]
+        for at in one.pass_at
+        if at.k & (at.k - 1) == 0 or at is one.pass_at[-1]
+    ]
+    if by_dataset:
+        tables.append(replace(_pass_rows(by_dataset, "dataset, k"), caption="By dataset"))
+    title = "pass@k, pass^k and cons@k" if voted else "pass@k and pass^k"
+    return Section(title, text, tables, [run_charts.pass_at(tasks)])
 
 
 def _ends(profile: Profile) -> Section:
@@ -430,20 +387,16 @@ def _ends(profile: Profile) -> Section:
     )
     tables = []
     for name, groups, caption, has_means in kinds:
-        if groups:
-            rows = [
-                (
-                    group.name,
-                    f"{group.rollouts:,}",
-                    *_share_cells(group.share),
-                    *_share_cells(group.rate),
-                    *_reward_cells(group.reward, has_means),
-                )
-                for group in groups
-            ]
-            means = ("mean reward", _LEVEL) if has_means else ()
-            head = (name, "rollouts", "share", _LEVEL, "solved", _LEVEL, *means)
-            tables.append(shortened(head, rows, caption))
+        rows = [
+            (
+                *(group.name, f"{group.rollouts:,}", *_share_cells(group.share), *_share_cells(group.rate)),
+                *_reward_cells(group.reward, has_means),
+            )
+            for group in groups
+        ]
+        means = ("mean reward", _LEVEL) if has_means else ()
+        if rows:
+            tables.append(shortened((name, "rollouts", "share", _LEVEL, "solved", _LEVEL, *means), rows, caption))
     recorded = sum(group.rollouts for group in ends)
     text = [f"{total - recorded:,} rollouts have no finish reason."] if ends and recorded < total else []
     return Section("Why episodes ended", text, tables, [run_charts.ends(ends, total, means=one_scale)] if ends else [])
@@ -453,20 +406,15 @@ def _drift(profile: Profile) -> Section:
     drift = profile.drift
     if drift is None:
         return Section("Token drift")
-    rate = (
-        "no turns after the first"
-        if drift.rate is None
-        else f"{percent(drift.rate)} ({drift.breaks:,} / {drift.turns:,})"
+    rate = "no turns after the first"
+    if drift.rate is not None:
+        rate = f"{percent(drift.rate)} ({drift.breaks:,} / {drift.turns:,})"
+    text = (
+        f"{drift.rollouts:,} rollouts have recorded tokens. Later turns whose prompt does not begin with exactly "
+        f"the tokens of the previous turn: {rate}, in {share(drift.broken_rollouts, drift.rollouts)} rollouts; at "
+        f"most {drift.most_segments} segments in one. Training across a mismatch uses tokens that were never sampled."
     )
-    return Section(
-        "Token drift",
-        [
-            f"{drift.rollouts:,} rollouts have recorded tokens. Later turns whose prompt does not begin with exactly "
-            f"the tokens of the previous turn: {rate}, in {share(drift.broken_rollouts, drift.rollouts)} rollouts; at "
-            f"most {drift.most_segments} segments in one. Training across a mismatch uses tokens that were never "
-            "sampled."
-        ],
-    )
+    return Section("Token drift", [text])
 
 
 def _failures(profile: Profile) -> Section:
@@ -499,14 +447,18 @@ def shortened(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: s
     return Table(head, rows[:_ROWS], caption)
 
 
+def _mean_cells(found: Estimate | None, form: str) -> tuple[str, str]:
+    """Return a mean and its interval, in the form of `interval`."""
+    return FORMS[form](None if found is None else found.mean), interval(found, form)
+
+
 def _share_cells(found: Estimate | None) -> tuple[str, str]:
-    """Return a share and its interval."""
-    return percent(None if found is None else found.mean, 1), interval(found, "share")
+    return _mean_cells(found, "share")
 
 
 def _reward_cells(found: Estimate | None, shown: bool) -> tuple[str, ...]:
     """Return a mean reward and its interval; nothing if rewards have different scales."""
-    return (reward(None if found is None else found.mean), interval(found, "reward")) if shown else ()
+    return _mean_cells(found, "reward") if shown else ()
 
 
 def _is_one_scale(profile: Profile) -> bool:

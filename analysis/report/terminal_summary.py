@@ -16,16 +16,15 @@ from rollyard.analysis.metrics.profile_records import DatasetFigures, Profile
 from rollyard.analysis.metrics.training_steps import SeriesProfile
 from rollyard.analysis.report.document import Report
 from rollyard.analysis.report.formatting import (
+    FORMS,
     NOTHING,
     interval,
     mark_partial,
     measured,
-    percent,
     points,
-    reward,
     signed,
 )
-from rollyard.analysis.report.sections import at_common_k, headlines, over_tasks, shown
+from rollyard.analysis.report.sections import at_common_k, dataset_name, headlines, over_tasks
 from rollyard.records.data_files import DataFile
 from rollyard.records.errors import RunError
 from rollyard.records.rows import exact_objects
@@ -89,7 +88,7 @@ def _run(profile: Profile) -> None:
     covered = profile.coverage
     print(plain_line(f"{profile.name}: {measured(covered)} ({profile.path})"))
     for one in profile.by_dataset:
-        print(plain_line(f"  {shown(one)}: {_figures(one)}"))
+        print(plain_line(f"  {dataset_name(one)}: {_figures(one)}"))
     for name, value, reach in headlines(profile):
         if value != NOTHING:
             about = f"  95% interval {reach}" if reach != NOTHING else ""
@@ -112,19 +111,17 @@ def _run(profile: Profile) -> None:
 
 
 def _figures(one: DatasetFigures) -> str:
-    found = [f"mean reward {reward(one.reward.mean)}{_reach(one.reward, 'reward')}, {one.rollouts:,} rollouts"]
-    if one.rate is not None:
-        found.insert(0, f"success rate {percent(one.rate.mean)}{_reach(one.rate, 'percent')}")
+    def figure(name: str, found: Estimate, form: str) -> str:
+        reach = interval(found, form)
+        return f"{name} {FORMS[form](found.mean)}" + ("" if reach == NOTHING else f" ({reach})")
+
+    found = [] if one.rate is None else [figure("success rate", one.rate, "percent")]
+    found.append(f"{figure('mean reward', one.reward, 'reward')}, {one.rollouts:,} rollouts")
     if (at := at_common_k(one.pass_at)) is not None and at.k > 1:
-        found.append(f"pass@{at.k} {percent(at.any.mean)}{_reach(at.any, 'percent')} {over_tasks(at)}")
+        found.append(f"{figure(f'pass@{at.k}', at.any, 'percent')} {over_tasks(at)}")
         if at.consensus is not None:
-            found.append(f"cons@{at.k} {percent(at.consensus.mean)}{_reach(at.consensus, 'percent')} {over_tasks(at)}")
+            found.append(f"{figure(f'cons@{at.k}', at.consensus, 'percent')} {over_tasks(at)}")
     return ", ".join(found)
-
-
-def _reach(found: Estimate, form: str) -> str:
-    text = interval(found, form)
-    return "" if text == NOTHING else f" ({text})"
 
 
 def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -> Iterator[bytes]:
