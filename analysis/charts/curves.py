@@ -109,13 +109,7 @@ CATALOG = (
     Drawn(UPDATE, ("train/loss",), "Loss", Axis("loss"), "Loss of the update."),
     Drawn(UPDATE, ("train/entropy",), "Entropy", _NATS, "Mean entropy of the policy per token."),
     Drawn(UPDATE, ("train/kl",), "KL", _NATS, "Estimate of the KL divergence from the policy that sampled."),
-    Drawn(
-        UPDATE,
-        ("train/kl_initial",),
-        "KL from the start",
-        _NATS,
-        "Estimate of the KL divergence from the initial policy.",
-    ),
+    Drawn(UPDATE, ("train/kl_initial",), "KL from the start", _NATS, "Estimate of the KL from the initial policy."),
     Drawn(UPDATE, ("train/ratio_mean", "train/ratio_max"), "Ratio", Axis("ratio"), "New to recorded probabilities."),
     Drawn(UPDATE, ("train/clip_rate",), "Clipped", _SHARE, "Share of tokens whose ratio is clipped."),
     Drawn(UPDATE, ("train/grad_norm",), "Gradient norm", Axis("norm"), "Before it is limited."),
@@ -162,10 +156,8 @@ def axis_of(name: str) -> Axis:
         return _SHARE
     if name.endswith("_s"):
         return SECONDS
-    return next(
-        (one.y for one in CATALOG if name.startswith(tuple(part for part in one.names if part[-1] == "/"))),
-        Axis("value"),
-    )
+    groups = (one for one in CATALOG if one.names[0][-1] == "/")
+    return next((one.y for one in groups if name.startswith(one.names)), Axis("value"))
 
 
 def _members(one: Drawn, known: dict[str, None]) -> Iterator[Drawn]:
@@ -195,14 +187,15 @@ def curve_plot(
     describe: Callable[[int, int], str],
     *,
     averaged: bool = True,
-    height: float = 120.0,
 ) -> Svg:
     """Draw up to three curves between two steps. `describe` returns the tooltip of a range of steps.
 
     `averaged`: draw a long curve faintly, with its moving average on top.
     """
     values = [value for curve in curves for value in curve.values]
-    frame = PlotFrame(_steps_scale(steps), _scale(values, y), Axis("step", integers=True), y, height=height)
+    first, last = float(steps[0]), float(max(steps[1], steps[0] + 1))
+    across = AxisScale(first, last, ticks=5, integers=True)
+    frame = PlotFrame(across, _scale(values, y), Axis("step", integers=True), y, height=90.0)
     shapes: list[Svg] = []
     for number, curve in enumerate(curves):
         shapes += _curve(frame, curve, f"s{number}", averaged and len(curve.values) >= _MIN_AVERAGED)
@@ -220,11 +213,6 @@ def moving_average(values: Sequence[float], indexes: Sequence[int] | None = None
     reach = max(2, len(values) // 20)
     ends = [(max(0, index - reach), min(len(values), index + reach + 1)) for index in indexes or range(len(values))]
     return [(sums[end] - sums[start]) / (end - start) for start, end in ends]
-
-
-def _steps_scale(steps: tuple[int, int]) -> AxisScale:
-    first, last = steps
-    return AxisScale(float(first), float(max(last, first + 1)), ticks=5, integers=True)
 
 
 def _scale(values: Sequence[float], y: Axis) -> AxisScale:
@@ -308,7 +296,7 @@ def _chart(drawn: Drawn, curves: Sequence[Curve], steps: tuple[int, int]) -> Cha
 
     caption = f"{_summary(drawn, curves)} {drawn.meaning}".strip()
     label = f"{drawn.title} by step. {caption}"
-    svg = curve_plot(label, curves, steps, drawn.y, describe, averaged=drawn.noisy, height=90.0)
+    svg = curve_plot(label, curves, steps, drawn.y, describe, averaged=drawn.noisy)
     return chart("|".join(drawn.names), drawn.title, svg, caption)
 
 
@@ -323,15 +311,12 @@ def _parts(drawn: Drawn, curves: Sequence[Curve], first: int, last: int) -> Iter
 
 
 def _summary(drawn: Drawn, curves: Sequence[Curve]) -> str:
-    return (
-        "; ".join(
-            (f"{curve.name.rpartition('/')[2]}: " if len(curves) > 1 else "")
-            + f"{value_text(curve.values[-1], drawn.y)} at step {curve.steps[-1]:,}, "
-            + f"range {value_text(min(curve.values), drawn.y)} to {value_text(max(curve.values), drawn.y)}"
-            for curve in curves
-        )
-        + "."
-    )
+    parts = []
+    for curve in curves:
+        name = f"{curve.name.rpartition('/')[2]}: " if len(curves) > 1 else ""
+        last, low, high = (value_text(one, drawn.y) for one in (curve.values[-1], min(curve.values), max(curve.values)))
+        parts.append(f"{name}{last} at step {curve.steps[-1]:,}, range {low} to {high}")
+    return f"{'; '.join(parts)}."
 
 
 _KNOWN = {
@@ -488,7 +473,7 @@ def picture(panels: Mapping[str, MeanCurve]) -> str:
 
 def _panel(metric: str, curve: MeanCurve) -> Svg:
     points = [
-        Point(step, mean, *(band or (None, None)), f"step {step}")
+        Point(step, mean, band[0] if band else None, band[1] if band else None, f"step {step}")
         for step, mean, band in zip(curve.steps, curve.means, curve.bands, strict=True)
     ]
     svg = lines(f"{metric} by step", [Line("", points)], Axis("step", integers=True), axis_of(metric))

@@ -25,7 +25,11 @@ def escaped(text: str) -> Svg:
 
 def tag(name: str, attributes: Mapping[str, Value], *children: Svg) -> Svg:
     """Build an element. Attributes whose value is None are omitted."""
-    encoded = "".join(f' {key}="{_attribute_value(value)}"' for key, value in attributes.items() if value is not None)
+    encoded = "".join(
+        f' {key}="{escaped(value) if isinstance(value, str) else f"{round(value, 2):g}"}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
     return Svg(f"<{name}{encoded}>{''.join(children)}</{name}>" if children else f"<{name}{encoded}/>")
 
 
@@ -58,10 +62,6 @@ def drawing(label: str, height: float, shapes: Iterable[Svg], kind: str, *, link
 def cut(content: str, letters: int) -> str:
     """Truncate text to at most `letters` characters, including an ellipsis."""
     return content if len(content) <= letters else f"{content[: letters - 1]}…"
-
-
-def _attribute_value(value: str | float) -> str:
-    return escaped(value) if isinstance(value, str) else f"{round(value, 2):g}"
 
 
 def _code(letter: str) -> str:
@@ -124,12 +124,10 @@ class Links(Protocol):
     """Provides the URLs of one run's pages."""
 
     def rollouts(self, **filters: str | float) -> str:
-        """Return the URL of the rollout list with these filters applied."""
+        """Return the URL of the list of rollouts with these filters."""
         ...
 
-    def task(self, task: int) -> str:
-        """Return the URL of the list of a task's rollouts."""
-        ...
+    def task(self, task: int) -> str: ...
 
 
 _LARGEST = 1e300
@@ -242,13 +240,8 @@ def ticks_below(across: AxisScale, x: Axis, foot: float, ticks: Sequence[float] 
     widest = max((len(label) for _, label in labels), default=1) * _LETTER + 10
     apart = (labels[1][0] - labels[0][0]) * NARROW if len(labels) > 1 else NARROW
     every = max(1, -int(-widest // max(apart, 1e-9)))
-    drawn = [
-        text(
-            label,
-            percent(part),
-            foot + 17,
-            f"tick {'start' if part < _EDGE else 'end' if part > 1 - _EDGE else 'middle'}",
-        )
-        for part, label in labels[::every]
-    ]
+    drawn = []
+    for part, label in labels[::every]:
+        place = "start" if part < _EDGE else "end" if part > 1 - _EDGE else "middle"
+        drawn.append(text(label, percent(part), foot + 17, f"tick {place}"))
     return [*drawn, text(x.title, "50%", foot + 34, "middle title")]
