@@ -8,8 +8,8 @@ from rollyard.analysis.charts.charts import Chart, DrawnInterval, chart, interva
 from rollyard.analysis.charts.svg import Axis, share
 from rollyard.analysis.findings.detector import Finding, Findings
 from rollyard.analysis.metrics.profile_records import Profile
-from rollyard.analysis.report.formatting import NOTHING, ViewerLinks, interval, percent, reward
-from rollyard.analysis.report.sections import Link, Section, Table
+from rollyard.analysis.report.formatting import NOTHING, ViewerLinks, interval, percent
+from rollyard.analysis.report.sections import Link, Section, Table, mean_cells
 from rollyard.records.terminal import pluralize
 
 _MOST = 8
@@ -36,10 +36,9 @@ def compared_findings(runs: Sequence[Profile], found: Sequence[Findings | None],
     rows = [(titles[kind], *(cell for one in each for cell in _compared_cells(one.get(kind)))) for kind in kinds]
     head = ("finding", *(cell for run in runs for cell in (run.name, "95% interval")))
     links = [Link(f"findings of {run.name}", viewer.findings(at)) for at, run in enumerate(runs)]
-    more = len(most) - len(kinds)
-    caption = "Shares of the rollouts, or of the attempts" + (
-        f"; {more} more in the runs' own sections" if more else ""
-    )
+    caption = "Shares of the rollouts, or of the attempts"
+    if more := len(most) - len(kinds):
+        caption += f"; {more} more in the runs' own sections"
     return [Section("Findings", [], [Table(head, rows, caption)], links=links if viewer and not viewer.where else [])]
 
 
@@ -71,14 +70,8 @@ def _paragraph(one: Finding, run: int, viewer: ViewerLinks) -> Section:
 def _table(found: Sequence[Finding]) -> Table:
     rows = [
         (
-            one.title,
-            f"{one.count:,} / {one.of:,}",
-            percent(one.share.mean, 1),
-            interval(one.share, "share"),
-            reward(None if one.mean_reward is None else one.mean_reward.mean),
-            interval(one.mean_reward, "reward"),
-            f"{one.tasks:,}",
-            percent(one.stake, 1),
+            *(one.title, f"{one.count:,} / {one.of:,}", *mean_cells(one.share, "share")),
+            *(*mean_cells(one.mean_reward, "reward"), f"{one.tasks:,}", percent(one.stake, 1)),
         )
         for one in found
     ]
@@ -88,14 +81,9 @@ def _table(found: Sequence[Finding]) -> Table:
 
 def _charts(found: Sequence[Finding]) -> list[Chart]:
     rows = [
-        DrawnInterval(
-            f"{one.title}: {share(one.share.mean)}",
-            one.share.mean,
-            one.share.low,
-            one.share.high,
-            one.sentence,
-        )
+        DrawnInterval(f"{one.title}: {share(of.mean)}", of.mean, of.low, of.high, one.sentence)
         for one in found[:_MOST]
+        for of in (one.share,)
     ]
     caption = "Share of the rollouts that each finding concerns, with 95% intervals clustered by task."
     return [chart("findings", "Findings", intervals(caption, rows, Axis("share", percent=True), zero=True), caption)]

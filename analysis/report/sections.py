@@ -145,7 +145,7 @@ def datasets(profile: Profile) -> Section:
             f"{one.tasks:,}" if one.tasks else NOTHING,
             NOTHING if one.rate is None else f"{percent(one.rate.mean)} ({one.solved:,} / {one.rollouts:,})",
             interval(one.rate, "percent"),
-            *_mean_cells(one.reward, "reward"),
+            *mean_cells(one.reward, "reward"),
             *_at_common_k(one),
         )
         for one in found[:_MAX_DATASETS]
@@ -165,7 +165,7 @@ def _pass_rows(found: Sequence[tuple[str, PassAtK]], name: str, *, missing: bool
         (
             *(label, percent(at.any.mean), interval(at.any, "percent")),
             *(percent(at.every.mean), interval(at.every, "percent")),
-            *(_mean_cells(at.consensus, "percent") if voted else ()),
+            *(mean_cells(at.consensus, "percent") if voted else ()),
             over(at),
             *((percent(at.any_missing_failed), percent(at.every_missing_failed)) if missing else ()),
         )
@@ -229,7 +229,7 @@ def headlines(profile: Profile) -> list[tuple[str, str, str]]:
     rate = f"{percent(solved.rate.mean)} ({solved.rollouts:,} / {profile.coverage.measured:,})" if solved else NOTHING
     found = [
         ("success rate", rate, interval(solved.rate if solved else None, "percent")),
-        ("mean reward", *_mean_cells(rewards.mean if rewards else None, "reward")),
+        ("mean reward", *mean_cells(rewards.mean if rewards else None, "reward")),
         ("median reward", reward(rewards.median if rewards else None), NOTHING),
     ]
     if tasks and len(tasks.pass_at) > 1:
@@ -447,18 +447,18 @@ def shortened(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: s
     return Table(head, rows[:_ROWS], caption)
 
 
-def _mean_cells(found: Estimate | None, form: str) -> tuple[str, str]:
+def mean_cells(found: Estimate | None, form: str) -> tuple[str, str]:
     """Return a mean and its interval, in the form of `interval`."""
     return FORMS[form](None if found is None else found.mean), interval(found, form)
 
 
 def _share_cells(found: Estimate | None) -> tuple[str, str]:
-    return _mean_cells(found, "share")
+    return mean_cells(found, "share")
 
 
 def _reward_cells(found: Estimate | None, shown: bool) -> tuple[str, ...]:
     """Return a mean reward and its interval; nothing if rewards have different scales."""
-    return _mean_cells(found, "reward") if shown else ()
+    return mean_cells(found, "reward") if shown else ()
 
 
 def _is_one_scale(profile: Profile) -> bool:
