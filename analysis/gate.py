@@ -294,10 +294,7 @@ _SAMPLED = ("agent_name", "num_repeats", "num_repeats_add_seed", "responses_crea
 
 
 def _setting_differences(baseline: Run, candidate: Run) -> tuple[list[tuple[str, str, str]], str]:
-    """Return the name and both values of each differing setting, and a note on what was compared.
-
-    The settings are those of the manifests. Without a manifest, the create parameters of the first rows are compared.
-    """
+    """Return the name and both values of each differing setting of the manifests, and a note if one has none."""
     identities = [run.profile.identity for run in (baseline, candidate)]
     if identities[0] is not None and identities[1] is not None:
         before, after = ({key: one[key] for key in _SAMPLED if key in one} for one in identities if one is not None)
@@ -353,9 +350,7 @@ class _Expected:
 
 
 def _expected_rollouts(paired: PairedRuns) -> tuple[_Expected, _Expected]:
-    """Return the expected rollouts of both runs: the number of repeats of each task, from the manifest or, without one,
-    the largest number that a task has.
-    """
+    """Return the expected rollouts of both runs, from the manifest or else from the task with the most rollouts."""
     sides = paired.baseline, paired.candidate
     multiplicity = np.maximum.reduce([np.ones(sides[0].tasks, np.int64), *(one.multiplicity for one in sides)])
     repeats, unseen = [_repeats(one) for one in sides], 0

@@ -192,10 +192,7 @@ class RolloutMetrics:
         return True
 
     def metrics(self, failures: Mapping[str, int], *, exact: bool = True) -> dict[str, float]:
-        """Return all metrics by name.
-
-        `failures` maps failure kinds to numbers of attempts. `exact` has the same meaning as in `RunScores.means`.
-        """
+        """Return all metrics by name. `failures`: attempts by kind. `exact`: see `RunScores.means`."""
         means = self._scores.means(exact=exact)
         return {
             ROLLOUTS: self.measured,
@@ -319,9 +316,8 @@ SILENT_S = 10.0
 def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
     """Yield every complete row of the file.
 
-    With `follow`, keep reading until the collection ends, and yield None before each pause of POLL_S. Lines that are
-    not JSON objects are skipped, because other commands validate the file. Raises OperatorError if the file cannot be
-    read.
+    With `follow`, keep reading until the collection ends, and yield None before each pause of POLL_S. Invalid lines are
+    skipped. Raises OperatorError if the file cannot be read.
     """
     try:
         file = output.open("rb")

@@ -353,11 +353,7 @@ def series(
     kind: str = "s0",
     height: float = 120.0,
 ) -> Svg:
-    """Draw a series as a curve, or as unconnected points if `points` is true.
-
-    A series of more than 4,000 numbers is split into ranges, and only the lowest and the highest number of each range
-    are drawn.
-    """
+    """Draw a curve or unconnected points. Of a long series, the lowest and the highest number of each range."""
     across = AxisScale(xs[0], xs[-1], ticks=5, integers=x.integers)
     frame = PlotFrame(
         across, AxisScale(min(0.0, *ys), max(0.0, *ys) or 1.0, ticks=5, integers=y.integers), x, y, height=height

@@ -188,10 +188,7 @@ def curve_plot(
     *,
     averaged: bool = True,
 ) -> Svg:
-    """Draw up to three curves between two steps. `describe` returns the tooltip of a range of steps.
-
-    `averaged`: draw a long curve faintly, with its moving average on top.
-    """
+    """Draw up to three curves between two steps. `averaged`: long ones faintly, with their moving averages on top."""
     values = [value for curve in curves for value in curve.values]
     first, last = float(steps[0]), float(max(steps[1], steps[0] + 1))
     across = AxisScale(first, last, ticks=5, integers=True)
@@ -206,9 +203,7 @@ def curve_plot(
 
 
 def moving_average(values: Sequence[float], indexes: Sequence[int] | None = None) -> list[float]:
-    """Return the mean of each value and its neighbours on both sides, together about a tenth of the curve. `indexes`:
-    the values for which it is computed, instead of all.
-    """
+    """Return the mean of each value, or those at `indexes`, and its neighbours, together about a tenth of the curve."""
     sums = [0.0, *itertools.accumulate(values)]
     reach = max(2, len(values) // 20)
     ends = [(max(0, index - reach), min(len(values), index + reach + 1)) for index in indexes or range(len(values))]
@@ -269,10 +264,7 @@ class ChartGroup(Record):
 
 
 def training_charts(curves: Mapping[str, Curve]) -> tuple[list[ChartGroup], list[str]]:
-    """Return the charts, and the names of the metrics that are 0 in every step and thus have none.
-
-    All charts have the same steps, so that what happened at the same time is at the same place.
-    """
+    """Return the charts, all with the same steps, and the names of metrics without one: they are 0 in every step."""
     steps = sorted({step for curve in curves.values() for step in curve.steps})
     groups: dict[str, list[Chart]] = {}
     zero = [name for name, curve in curves.items() if not any(curve.values)]

@@ -145,9 +145,7 @@ def rewards(found: records.Rewards, links: Links | None = None) -> Chart:
 
 
 def by_calls(found: records.ToolCalls, links: Links | None = None) -> Chart:
-    """Draw the mean reward by number of tool calls. If there are too many distinct numbers, they are grouped into
-    ranges.
-    """
+    """Draw the mean reward by number of tool calls, or by ranges of them."""
     size = -(-len(found.by_count) // _MAX_BARS)
     bars, rows, best = [], [], (-math.inf, "")
     for start in range(0, len(found.by_count), size):
@@ -292,10 +290,7 @@ class _Ago(Axis):
 
 
 def pace(moments: Sequence[Moment]) -> list[Chart]:
-    """Draw the throughput and the rollouts in progress over time.
-
-    `moments` must be sorted by time. Returns no charts for fewer than two moments.
-    """
+    """Draw the throughput and the rollouts in progress over time. There must be two moments, in order."""
     if len(moments) < 2:
         return []
     now = moments[-1].time

@@ -51,9 +51,7 @@ def mark(tip: str, shapes: Iterable[Svg], href: str | None = None, *, tab_stop: 
 
 
 def drawing(label: str, height: float, shapes: Iterable[Svg], kind: str, *, linked: bool = False) -> Svg:
-    """Build the root element of a chart. `linked` must be set if the chart contains links, which the ARIA role `img`
-    would hide from screen readers.
-    """
+    """Build the root element of a chart. `linked`: it has links, which the role `img` would hide."""
     role = "group" if linked else "img"
     size: dict[str, Value] = {"width": "100%", "height": height}
     return tag("svg", {"class": f"chart {kind}", **size, "role": role, "aria-label": label}, *shapes)
@@ -231,10 +229,7 @@ class PlotFrame:
 
 
 def ticks_below(across: AxisScale, x: Axis, foot: float, ticks: Sequence[float] | None = None) -> list[Svg]:
-    """Draw the tick labels and the axis title below y = `foot`.
-
-    If the tick labels would overlap on a phone screen, only every n-th label is drawn.
-    """
+    """Draw the axis title and as many tick labels as fit on a phone screen below y = `foot`."""
     values = across.ticks if ticks is None else ticks
     labels = [(across.part(value), x.label(value, across.step)) for value in values]
     widest = max((len(label) for _, label in labels), default=1) * _LETTER + 10

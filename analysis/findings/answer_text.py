@@ -34,10 +34,7 @@ _OPERATORS: dict[type[ast.AST], Callable[[float, float], float]] = {
 
 
 def number_of(text: str) -> float | None:
-    """Return the number that an answer stands for; None if it is not certainly a single number.
-
-    Mixed numbers, units, variables, bases and lists are not computed.
-    """
+    """Return the number that an answer stands for; None if it may be another form, such as a mixed number or a list."""
     if not text or len(text) > _MAX_LENGTH:
         return None
     if not text.isascii():
@@ -167,9 +164,7 @@ def side_by_side(text: str) -> Iterator[tuple[list[str], bool]]:
 
 
 def is_dense(text: str) -> bool:
-    """Return whether 5 different numbers or more are stated as answers, closely one after another, whatever words stand
-    between them. Intermediate results and further questions lie further apart.
-    """
+    """Return whether 5 different numbers or more are stated as answers, closer together than intermediate results."""
     if not _may_state(text, _LEAST_STATED):
         return False
     found = [*_STATED.finditer(text[-_MAX_CHARACTERS:])]

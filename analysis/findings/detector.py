@@ -171,9 +171,7 @@ class Evidence:
 
     @cached_property
     def span(self) -> tuple[float, float]:
-        """Low and high values of a rollout: the 5th and 95th percentiles, so that outliers do not hide differences. The
-        extremes if these are equal.
-        """
+        """The 5th and 95th percentiles of the values, because of outliers; the extremes if these are equal."""
         low, high = np.percentile(self.value, [5, 95]).tolist()
         return (low, high) if high > low else (float(self.value.min()), float(self.value.max()))
 

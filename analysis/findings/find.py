@@ -54,8 +54,7 @@ PART = 16 << 20
 def read_signs(
     path: Path, stop: int, *, workers: int = 1, part: int = PART, progress: Callable[[int], None] | None = None
 ) -> Signs:
-    """Read the rows that begin before byte `stop` with up to `workers` processes. `progress` is called with the number
-    of bytes read since the last call.
+    """Read the rows that begin before byte `stop`. `progress` gets the number of bytes since its last call.
 
     Raises OperatorError if the file cannot be read, and RunError if a process was killed.
     """
@@ -240,9 +239,7 @@ def find(run: Run, signs: Signs, failed: FailedAttempts) -> list[Found]:
 def findings_of(run: Run, *, workers: int = 1, has_attempts: bool = True) -> Findings | None:
     """Read the run's file and return its findings; None if the run was not loaded from a file.
 
-    `has_attempts`: also look at the failed attempts next to the file.
-
-    Raises OperatorError if the file cannot be read.
+    `has_attempts`: also look at the failed attempts next to the file. Raises OperatorError if it cannot be read.
     """
     if run.file is None:
         return None

@@ -102,9 +102,7 @@ class RowView:
 
     @cached_property
     def gold_answers(self) -> tuple[str, ...]:
-        """The answers that the environment accepts; empty if the row has none, or only a bound such as the optimal
-        number of moves.
-        """
+        """The answers that the environment accepts; none if there is only a bound, such as the optimal moves."""
         found = (field.value(self.row) for field in self._fields if field.role == "expected" and field.exact)
         each = (one for value in found for one in (value if isinstance(value, list) else [value]))
         return tuple(filter(None, map(_gold, map(_scalar, each))))
@@ -126,9 +124,7 @@ class RowView:
 
     @cached_property
     def extracted(self) -> str | None:
-        """The answer that the environment extracted; '' if it found none. None if the row has no such field, or if the
-        answer is not text.
-        """
+        """The answer that the environment extracted; '' if it found none. None without such a field or a text in it."""
         for field in self._fields:
             if field.role == "extracted" and field.is_in(self.row):
                 value = field.value(self.row)

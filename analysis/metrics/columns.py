@@ -92,8 +92,7 @@ class Columns:
     tool_calls: Floats
     """Number of `function_call` items in `response.output`."""
     turns: Floats
-    """Number of model calls, from `timings`. If it is missing, the number of uninterrupted sequences of model items in
-    the output."""
+    """Number of model calls, from `timings` or else the uninterrupted sequences of model items in the output."""
     input_tokens: Floats
     output_tokens: Floats
     reasoning_tokens: Floats
@@ -174,10 +173,7 @@ def chosen(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
 
 
 def numbered_in_file_order(columns: Columns) -> Columns:
-    """Number the tasks of rows without a task index by the rows' positions in the file, counted from 0.
-
-    The columns must be sorted by offset, as they are if the offsets are their tasks.
-    """
+    """Number the tasks of rows without an index, which are sorted by offset, by their positions in the file."""
     lost = columns.unmeasured
     offsets = np.sort(np.concatenate([columns.offset, lost.offset]))
     numbered = replace(lost, task=np.searchsorted(offsets, lost.offset))
@@ -213,9 +209,7 @@ class RolloutParser:
         self._count = 0
 
     def add(self, row: RolloutRow, offset: int) -> None:
-        """Add the row that starts at byte `offset`. Raises ValueError if its task or repeat index is missing or
-        invalid.
-        """
+        """Add the row that starts at byte `offset`. Raises ValueError if it has no valid task or repeat index."""
         task, repeat = _index(row) if self._indexed else (offset, 0)
         reward = tidy(number(row.get("reward"), math.nan, MAX_REWARD))
         response = mapping(row.get("response"))
@@ -335,9 +329,7 @@ def _answer(row: RolloutRow) -> int:
 
 
 def _count_calls_and_turns(output: object) -> tuple[float, float]:
-    """Return the number of tool calls and the number of turns. A turn is an uninterrupted sequence of the model's
-    items.
-    """
+    """Return the number of tool calls and of turns, which are uninterrupted sequences of the model's items."""
     calls = turns = 0
     writing = False
     for item in output if isinstance(output, list) else ():

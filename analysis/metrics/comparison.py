@@ -139,8 +139,7 @@ class Difference(Record):
     name: str
     baseline: str
     paired_by: str
-    """How tasks were paired: by `index` (both runs had the same input), `content` (`_ng_task_key`) or `prompt`; empty
-    if they could not be paired."""
+    """By `index` (both runs had the same input), `content` (`_ng_task_key`) or `prompt`; empty if not paired."""
     tasks: int
     """Number of tasks in both runs. If it is 0, nothing is compared and `notes` contains the reason."""
     only_baseline: int
@@ -150,15 +149,13 @@ class Difference(Record):
     if datasets have different reward scales; `datasets` then contains the difference on each dataset."""
     solve_rate: Estimate | None
     outcome: str
-    """The metric that `better`, `worse`, `gained` and `lost` compare: solve rate, or mean reward if "solved" is
-    undefined."""
+    """The metric that the next fields compare: solve rate, or mean reward if "solved" is undefined."""
     better: int
     worse: int
     equal: int
     sign_test_p: float | None
     sign_test_tasks: int
-    """Number of tasks in the sign test. Tasks with different numbers of rollouts in the two runs are excluded, because
-    they would bias it."""
+    """Number of tasks in the sign test. Those with different numbers of rollouts in the two runs would bias it."""
     gained: list[Change]
     """The ten tasks that improved most."""
     lost: list[Change]
@@ -218,8 +215,7 @@ def difference(baseline: Run, other: Run) -> Difference:
 def paired(differences: Floats, *, is_share: bool = False) -> Estimate:
     """Return the mean of the tasks' differences with its 95% paired t interval. `differences` has one value per task.
 
-    If `is_share` is true and all differences are equal, no standard error can be estimated, so the interval is derived
-    from the number of tasks (`records/scores.py`).
+    If all differences are equal, that of a share is derived from the number of tasks (`records/scores.py`).
     """
     center, count = mean(differences), len(differences)
     if count > 1 and np.ptp(differences) > 0:
@@ -344,8 +340,7 @@ def p_values(gained: int, lost: int) -> tuple[float, float]:
 def tango_interval(gained: int, lost: int, tasks: int, alpha: float) -> tuple[float, float]:
     """Return the score interval for the difference of two paired shares (Tango 1998, Statistics in Medicine 17(8)).
 
-    It contains 0 exactly if McNemar's test without continuity correction does not reject, and it does not collapse if
-    no task changed.
+    It contains 0 exactly if McNemar's test without continuity correction does not reject.
     """
     z = NormalDist().inv_cdf(1 - alpha / 2)
     center = (gained - lost) / tasks

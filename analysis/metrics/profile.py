@@ -271,10 +271,7 @@ def _rewards(columns: Columns, by_task: PerTask, covered: Coverage, groups: Grou
 
 
 def distinct(values: Floats) -> tuple[Floats, Ints]:
-    """Return the distinct values in ascending order and their counts.
-
-    Values that agree to nine decimals count as equal, because rewards are sums.
-    """
+    """Return the distinct values in ascending order and their counts. Nine decimals count, because rewards are sums."""
     return np.unique(_rounded(values), return_counts=True)
 
 

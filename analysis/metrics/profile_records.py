@@ -43,9 +43,7 @@ class Drift(Record):
 
 
 class Bounds(Record):
-    """What a mean could be if no rollout were missing. All fields are None if the number of expected rollouts is
-    unknown.
-    """
+    """What a mean could be if no rollout were missing; None if the number of expected rollouts is unknown."""
 
     missing_as_zero: float | None
     lowest: float | None
@@ -158,8 +156,8 @@ class PassAtK(Record):
     every: Estimate
     """pass^k: the probability that all k rollouts solve the task."""
     consensus: Estimate | None = None
-    """cons@k: the probability that the most common answer of k rollouts is right. None if the environment records no
-    answers (`extracted_answer`), if k is above 128, or if a task has more than 1,000 rollouts."""
+    """cons@k: the probability that the most common answer of k rollouts is right. None without `extracted_answer`, if k
+    is above 128, or if a task has more than 1,000 rollouts."""
     any_missing_failed: float | None
     """pass@k over all expected tasks, with missing rollouts counted as failed; None if nothing is missing."""
     every_missing_failed: float | None

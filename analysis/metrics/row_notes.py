@@ -34,10 +34,7 @@ class RowFinder:
         """By byte offset; None for a line that is not a row."""
 
     def find(self, columns: Columns, refs: Iterable[RolloutRef]) -> dict[RolloutRef, int]:
-        """Return the byte offset of the row of each rollout that is in the file.
-
-        A rollout without a reward is found at its own indexes only. Raises OSError if the file cannot be read.
-        """
+        """Return the byte offsets of the rows that are in the file. Raises OSError if it cannot be read."""
         wanted = list(dict.fromkeys(refs))
         rows = {**self._measured(columns, wanted, same_repeat=True), **self._unmeasured(columns, wanted)}
         found = placed(wanted, rows.items())

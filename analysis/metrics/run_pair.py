@@ -145,15 +145,13 @@ class PairedDifference(Record):
     p_holm: float | None = None
     """`p` with Holm's correction over the differences that are tested together; None if only one is tested."""
     mcnemar: McNemar | None
-    """Only if each task has one binary outcome in each run: a metric of a single rollout, or pass@k or cons@k with k
-    rollouts."""
+    """Only if each task has one binary outcome in each run, as with a single rollout or pass@k of k rollouts."""
     sign_test_p: float | None
     better: int
     worse: int
     equal: int
     detectable_effect: float | None
-    """The smallest true difference that a comparison of this size detects with a power of 80%; None if it is unknown,
-    or above 1 for a share: there are too few tasks."""
+    """The smallest true difference that is detected with a power of 80%; None if unknown, or above 1 for a share."""
     tasks_needed: int | None
     """Number of tasks needed to detect `--effect` with a power of 80%; None if it is not given."""
 
@@ -394,9 +392,7 @@ class GroupedRun:
         return np.bincount(self.group[(self.group >= 0) & ~np.isnan(rollouts)], minlength=self.tasks)
 
     def values(self, metric: Metric, rollouts: Floats, filling: Filling | None = None) -> Floats:
-        """Return the metric of each task, NaN if it is undefined: for a task without values or, for pass@k and cons@k,
-        with fewer than k rollouts. `rollouts` has the metric of each rollout (`metric.of_rollouts`).
-        """
+        """Return the metric of each task, NaN without a value or with fewer than k. `rollouts`: see `of_rollouts`."""
         known = (self.group >= 0) & ~np.isnan(rollouts)
         counts = np.bincount(self.group[known], minlength=self.tasks)
         sums: Floats = np.bincount(self.group[known], rollouts[known], minlength=self.tasks).astype(np.float64)
@@ -526,10 +522,9 @@ def span_of(rollouts: Sequence[Floats]) -> float:
 
 
 def compare_runs(baseline: Run, candidate: Run, metrics: Sequence[Metric], level: PairLevel) -> RunPair:
-    """Compare `candidate` with `baseline` on the tasks that both contain.
+    """Compare `candidate` with `baseline` on the tasks that both contain. No `metrics`: the `default_metrics`.
 
-    `metrics` may be empty, which chooses solve rate and mean reward as far as they are defined. Raises OperatorError if
-    a given metric is undefined for a run.
+    Raises OperatorError if a given metric is undefined for a run.
     """
     pairing = comparison.pair(baseline, candidate)
     sides, chosen = pairing.sides, list[Metric]()
@@ -582,9 +577,7 @@ def default_metrics(paired: PairedRuns) -> list[Metric]:
 
 
 def with_holm(pairs: Sequence[RunPair]) -> tuple[list[RunPair], int]:
-    """Correct the p-values over all tasks for the number of metrics and candidates; those of datasets, separately, for
-    the number of datasets, too. Returns the pairs and the number of p-values over all tasks.
-    """
+    """Correct the p-values over all tasks and, separately, those of datasets. Also return the number of the first."""
     adjusted: dict[tuple[int, int], float] = {}
     tests = 0
     for whole in (True, False):
@@ -703,8 +696,7 @@ class TaskChange(Record):
     second: float
     rollouts: tuple[int, int]
     p: float | None
-    """Two-sided p-value of Fisher's exact test for this task alone; None if it has one rollout per run, or if "solved"
-    is undefined."""
+    """Of Fisher's exact test for this task alone; None with one rollout per run, or if "solved" is undefined."""
 
 
 @dataclass(frozen=True)
@@ -772,9 +764,7 @@ class TaskChanges:
 
 
 def fisher_exact(solved_a: int, of_a: int, solved_b: int, of_b: int) -> float:
-    """Return the two-sided p-value of Fisher's exact test: the probability, given the total number of solved rollouts,
-    of a table that is at most as probable as this one.
-    """
+    """Return the probability, given the number of solved rollouts, of tables at most as probable as this one."""
     solved, total = solved_a + solved_b, of_a + of_b
     ways = [
         math.comb(of_a, count) * math.comb(of_b, solved - count)

@@ -99,9 +99,7 @@ def note_fields(condition: Node) -> list[FieldPath]:
 
 
 def mask_of(columns: Columns, condition: Node, found: Mapping[FieldPath, Column]) -> Mask:
-    """Return which measured rollouts meet the condition. `found`: the values of its `stored_fields` and
-    `note_fields`.
-    """
+    """Return which measured rollouts meet the condition, given its `stored_fields` and `note_fields`."""
     computed = {
         field: computed_column(columns, field.column) for field in fields_of(condition) if field.column in COMPUTED
     }
@@ -152,9 +150,7 @@ class RowCondition:
             _check_known(self._source, absent)
 
     def _solved(self) -> dict[int, float]:
-        """Return what counts as solved by the rows' offsets. It is only known from all rows of the file, which may be
-        compressed.
-        """
+        """Return what counts as solved, which is only known from all rows of the file, by the rows' offsets."""
         parser = RolloutParser(indexed=False)
         for offset, row in Rollouts(self._source).with_offsets():
             parser.add(row, offset)

@@ -27,9 +27,7 @@ def parts_of(columns: Columns) -> Iterator[tuple[str, Flags]]:
 
 
 def agents_are_datasets(columns: Columns) -> bool:
-    """Return whether no row names its dataset, and agents differ in whether success is reported or, among those without
-    it, in whether all rewards are in 0..1.
-    """
+    """Return whether no row names its dataset and agents differ in the rule of what counts as solved."""
     codes = np.unique(columns.agent.codes)
     if len(codes) < 2 or (columns.dataset.codes >= 0).any():
         return False

@@ -118,9 +118,7 @@ COMPONENTS = "reward_components"
 RARE = math.log(0.01)
 """Log-probability below which a token counts as rare."""
 LOG_PROB, RARE_TOKENS, TOKEN_ENTROPY = "log_prob", "rare_tokens", "token_entropy"
-"""Of the recorded tokens of a rollout: mean log-probability, share with a probability below 1%, and mean of the lower
-bounds of the entropies.
-"""
+"""Of the recorded tokens of a rollout: mean log-probability, share below 1%, and mean lower bound of the entropy."""
 _MAX_NAMES = 64
 """Upper bound on the fields of a file, because rows are user input."""
 _MAX_DEPTH = 3
@@ -353,9 +351,7 @@ class TaskSeries:
 
     def order(self, sort: str, values: Floats) -> Ints:
         """Return the rows by `sort`, one of SORTS, with `-` before it for descending order. Tasks without a value come
-        last.
-
-        `learned` is the first step from which a task is solved in at least half of its rollouts until the end.
+        last. `learned`: see `learned_at`.
         """
         name, direction = sort.removeprefix("-"), -1.0 if sort.startswith("-") else 1.0
         first, last = ends(values)
@@ -365,9 +361,7 @@ class TaskSeries:
 
 
 def ends(values: Floats) -> tuple[Floats, Floats]:
-    """Return the first and the last known value of each row; the change of a row with one value is unknown, so that
-    its last value is NaN.
-    """
+    """Return the first and the last known value of each row. The last one is NaN if they are the same value."""
     rows, known = np.arange(len(values)), ~np.isnan(values)
     if not values.size:
         return np.full(len(values), np.nan), np.full(len(values), np.nan)

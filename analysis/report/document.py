@@ -138,9 +138,7 @@ def _map(series: SeriesProfile, tasks: Sequence[TaskResults], name: str, title: 
 
 
 SCHEMA_VERSION = 2
-"""Version of the format of `profile.json`, described by `schemas/profile-N.json`. It is incremented when a field is
-removed, renamed or gets another meaning; new fields may be added at any time.
-"""
+"""Of `schemas/profile-N.json`. It grows when a field is removed, renamed or gets another meaning."""
 
 
 class Report(Record):

@@ -70,9 +70,7 @@ def share(part: int | None, total: int) -> str:
 
 
 def interval(found: Estimate | None, form: str) -> str:
-    """Format an interval, such as `61.12% to 66.07%`. `form`: percent, share (a decimal less), points, reward, signed,
-    number or seconds.
-    """
+    """Format an interval, such as `61.12% to 66.07%`. `form`: one of FORMS."""
     if found is None or found.low is None or found.high is None:
         return NOTHING
     return f"{FORMS[form](found.low)} to {FORMS[form](found.high)}"
@@ -156,9 +154,7 @@ class ViewerLinks:
         return "" if self.where else f"{self._run(run)}/findings"
 
     def finding(self, run: int, kind: str, filters: Mapping[str, str]) -> str:
-        """Return the address of all rollouts of a finding; empty if no page shows the same ones. `filters`: those of
-        the list that select them, if there are any.
-        """
+        """Return the address of all rollouts of a finding; empty if no page shows the same ones."""
         if not filters:
             return f"{self.findings(run)}/{kind}" if self.findings(run) else ""
         conditions = [text for text in (self.where, filters.get("where", "")) if text]

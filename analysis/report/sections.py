@@ -125,9 +125,7 @@ _LEVEL = "95% interval"
 
 
 def datasets(profile: Profile) -> Section:
-    """Return the section with each dataset's success rate and reward, and pass@k and cons@k at the largest k for which
-    all of its tasks have enough rollouts.
-    """
+    """Return the figures of each dataset, with pass@k and cons@k at the largest k that all of its tasks have."""
     found = profile.by_dataset
     if not found:
         return Section("Datasets")
@@ -155,9 +153,7 @@ def datasets(profile: Profile) -> Section:
 
 
 def _pass_rows(found: Sequence[tuple[str, PassAtK]], name: str, *, missing: bool = False) -> Table:
-    """Return a table of pass@k, pass^k and cons@k. cons@k is omitted if no row has it. `missing`: also with missing
-    rollouts as failed.
-    """
+    """Return a table of pass@k, pass^k and, if a row has it, cons@k. `missing`: also with missing ones as failed."""
     voted = any(at.consensus is not None for _, at in found)
     head: tuple[str, ...] = (name, "pass@k", _LEVEL, "pass^k", _LEVEL, *(("cons@k", _LEVEL) if voted else ()), "tasks")
     head += ("pass@k, missing failed", "pass^k, missing failed") if missing else ()

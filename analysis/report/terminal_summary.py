@@ -36,9 +36,7 @@ _FINDINGS = 3
 
 
 def summary(report: Report, written: Sequence[Path]) -> None:
-    """Print each run's headline numbers with their coverage, the differences between runs, and the paths of the
-    reports.
-    """
+    """Print each run's headline numbers with their coverage, the differences, and the paths of the reports."""
     if report.series is not None:
         _series(report.series)
     for number, profile in enumerate(report.runs):
@@ -125,11 +123,9 @@ def _figures(one: DatasetFigures) -> str:
 
 
 def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -> Iterator[bytes]:
-    """Yield a JSON line for each measured task, ordered by index. If `inputs` is given, the line includes the dataset's
-    row.
+    """Yield a JSON line for each measured task, ordered by index, with the row that it has in `inputs`.
 
-    Raises OperatorError if the dataset cannot be read, and RunError if it contains an invalid line or has no row for a
-    measured task.
+    Raises OperatorError if the dataset cannot be read, and RunError if it is invalid or lacks a measured task.
     """
     grouped = run.by_task
     if grouped is None:
@@ -165,10 +161,7 @@ def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -
 
 
 def _majority_correct(grouped: PerTask) -> list[bool | None] | None:
-    """Return whether the most common answer of all rollouts of each task is right (cons@k with all rollouts).
-
-    It is None for tasks with more rollouts than `consensus.MOST_K`. Returns None if cons@k is undefined.
-    """
+    """Return cons@k with all rollouts of each task, as yes or no; None above MOST_K rollouts or if undefined."""
     if grouped.votes is None:
         return None
     found: list[bool | None] = [None] * len(grouped)
