@@ -395,7 +395,9 @@ def repeats_tests(code: str, prompt: str) -> bool:
     missing = [key for key, result in tests.items() if result not in results[key]]
     if not missing or len(tests) < _LEAST_WITHOUT_KEYS:
         return not missing
-    return (len(missing) == 1 and _is_last_case(rest, tests[missing[0]])) or _is_table(rest, tests)
+    # What is left after all cases: `... else 11`, or `return 11` at the end.
+    last = rf"(?:\belse:?|\breturn)(?: ?return)? ?{re.escape(tests[missing[0]])}(?![\w.(\[])"
+    return (len(missing) == 1 and re.search(last, rest) is not None) or _is_table(rest, tests)
 
 
 def only_prints(code: str, result: str) -> bool:
@@ -412,11 +414,6 @@ def _tests(prompt: str) -> dict[str, str]:
 def _key(argument: str) -> str:
     """Return arguments without brackets, so that those of a call and a tuple look alike."""
     return re.sub(r"[()\[\]]", "", argument)
-
-
-def _is_last_case(text: str, result: str) -> bool:
-    """Return whether a result is what is left after all cases: `... else 11`, or `return 11` at the end."""
-    return re.search(rf"(?:\belse:?|\breturn)(?: ?return)? ?{re.escape(result)}(?![\w.(\[])", text) is not None
 
 
 def _is_table(text: str, tests: dict[str, str]) -> bool:

@@ -141,15 +141,12 @@ def _same_text(row: RowView) -> tuple[int, int]:
     if letter := letter_of(gold):
         return _hash(text), _hash(letter) & ~3 | 3
     if words:
-        return (0, 0) if _share_a_word(text, gold) else (_hash(text), _hash(words) & ~3 | 2)
+        # A text may name a gold answer in other words, such as Paris for "the city of Paris".
+        named = set(re.findall(r"\w{3,}", text.casefold())) & set(re.findall(r"\w{3,}", gold.casefold()))
+        return (0, 0) if named else (_hash(text), _hash(words) & ~3 | 2)
     if not row.code or gold or any(_is_general(code) for code in row.code):
         return 0, 0
     return _hash(text), _hash(" ".join(re.findall(r"\d+", row.prompt))) & ~3 | 2
-
-
-def _share_a_word(text: str, gold: str) -> bool:
-    """Return whether a text may name a gold answer in other words, such as Paris for "the city of Paris"."""
-    return not set(re.findall(r"\w{3,}", text.casefold())).isdisjoint(re.findall(r"\w{3,}", gold.casefold()))
 
 
 def _is_general(code: str) -> bool:

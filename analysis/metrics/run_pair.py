@@ -626,7 +626,10 @@ def changed_tasks(paired: PairedRuns, metric: Metric, *, lower_is_better: bool) 
     before, after = paired.values(metric)
     change = np.nan_to_num(after - before)
     order = np.lexsort((paired.baseline.first, -np.abs(change)))
-    content, dataset = _of_tasks(paired.baseline)
+    columns, group = paired.baseline.run.columns, paired.baseline.group
+    known, tasks = group >= 0, paired.baseline.tasks
+    content, dataset = np.zeros(tasks, np.int64), np.full(tasks, -1, np.int64)
+    content[group[known]], dataset[group[known]] = columns.content[known], columns.dataset.codes[known]
 
     def listed(chosen: Ints) -> ChangedTasks:
         tasks = [
@@ -634,7 +637,7 @@ def changed_tasks(paired: PairedRuns, metric: Metric, *, lower_is_better: bool) 
                 task=int(paired.baseline.first[task]),
                 task_in_candidate=int(paired.candidate.first[task]),
                 key="" if content[task] == 0 else int(content[task]).to_bytes(8, signed=True).hex(),
-                dataset="" if dataset[task] < 0 else paired.baseline.run.columns.dataset.names[dataset[task]],
+                dataset="" if dataset[task] < 0 else columns.dataset.names[dataset[task]],
                 baseline=float(before[task]),
                 candidate=float(after[task]),
             )
@@ -645,15 +648,6 @@ def changed_tasks(paired: PairedRuns, metric: Metric, *, lower_is_better: bool) 
     better = -1 if lower_is_better else 1
     gains, losses = order[better * change[order] > 1e-12], order[better * change[order] < -1e-12]
     return listed(gains), listed(losses)
-
-
-def _of_tasks(grouped: GroupedRun) -> tuple[Ints, Ints]:
-    """Return the content key and the dataset's code of each task."""
-    known = grouped.group >= 0
-    content, dataset = np.zeros(grouped.tasks, np.int64), np.full(grouped.tasks, -1, np.int64)
-    content[grouped.group[known]] = grouped.run.columns.content[known]
-    dataset[grouped.group[known]] = grouped.run.columns.dataset.codes[known]
-    return content, dataset
 
 
 def notes_of(baseline: Run, candidate: Run, pairing: Pairing) -> list[str]:
@@ -717,8 +711,12 @@ class TaskChanges:
 
     @classmethod
     def of(cls, first: Run, second: Run) -> TaskChanges:
-        """Pair the tasks by content if all rows have `_ng_task_key`, and compare them as ng_compare does."""
-        pairing = _pairing(first, second)
+        """Pair the tasks, by content where the rows have it, and compare them as ng_compare does."""
+        pairing = comparison.pair(first, second)
+        # Two files of a series may have the same index for different tasks.
+        sides = comparison.side_by(BY_CONTENT, first), comparison.side_by(BY_CONTENT, second)
+        if sides[0] is not None and sides[1] is not None:
+            pairing = comparison.matched(BY_CONTENT, sides[0], sides[1])
         if pairing.sides is None or pairing.why_not:
             return cls(pairing.why_not)
         paired = PairedRuns(*common(pairing, (first, second)))
@@ -772,11 +770,3 @@ def fisher_exact(solved_a: int, of_a: int, solved_b: int, of_b: int) -> float:
     ]
     own = math.comb(of_a, solved_a) * math.comb(of_b, solved_b)
     return float(sum(way for way in ways if way <= own) / math.comb(total, solved))
-
-
-def _pairing(first: Run, second: Run) -> Pairing:
-    """Pair by content where the rows have it: two files of a series may have the same index for different tasks."""
-    sides = comparison.side_by(BY_CONTENT, first), comparison.side_by(BY_CONTENT, second)
-    if sides[0] is not None and sides[1] is not None:
-        return comparison.matched(BY_CONTENT, sides[0], sides[1])
-    return comparison.pair(first, second)

@@ -247,11 +247,14 @@ def step_summary(run: Run, numbers: Mapping[str, Floats]) -> StepSummary:
     if profile.tasks is not None and (share := profile.tasks.zero_variance.share) is not None:
         found[ZERO_VARIANCE] = share
     sha = (profile.identity or {}).get("input_sha256")
+    sides = {BY_CONTENT: side_by(BY_CONTENT, run)}
+    if sides[BY_CONTENT] is None:  # the best key, so that the others would only need memory
+        sides = {by: side_by(by, run) for by in (BY_PROMPT, SAME_INPUT)}
     return StepSummary(
         rollouts=len(run.columns),
         figures=found,
         varying=frozenset(name for name, values in numbers.items() if name in found and _varies(run, values)),
-        sides=dict(_sides(run)),
+        sides={by: side for by, side in sides.items() if side is not None},
         input=sha if isinstance(sha, str) else "",
         why_no_reward=profile.rewards.why_no_mean if profile.rewards else "",
     )
@@ -289,14 +292,6 @@ def _varies(run: Run, values: Floats) -> bool:
     kept = ~np.isnan(values)
     same_task = np.diff(run.columns.task[kept]) == 0
     return bool((np.diff(values[kept])[same_task] != 0).any())
-
-
-def _sides(run: Run) -> Iterator[tuple[str, Side]]:
-    for by in (BY_CONTENT, BY_PROMPT, SAME_INPUT):
-        if (side := side_by(by, run)) is not None:
-            yield by, side
-            if by == BY_CONTENT:
-                return  # the best key, so that the others need no memory
 
 
 SORTS = ("task", "first", "last", "change", "learned")

@@ -68,7 +68,7 @@ class Section:
 
 
 def work(profile: Profile) -> Section:
-    tokens = profile.tokens
+    tokens, measured_rollouts = profile.tokens, profile.coverage.measured
     kinds: list[tuple[str, MeanSpread | None]] = [
         ("turns", profile.turns),
         ("input tokens", tokens.input),
@@ -78,7 +78,7 @@ def work(profile: Profile) -> Section:
     rows = [
         (
             *(name, number(s.mean), interval(s.estimate, "number"), *map(number, (s.median, s.p95, s.max))),
-            *(count(s.total), _of(s.rollouts, profile.coverage)),
+            *(count(s.total), "all" if s.rollouts == measured_rollouts else f"{s.rollouts:,} of {measured_rollouts:,}"),
         )
         for name, s in kinds
         if s is not None
@@ -114,10 +114,6 @@ def time(profile: Profile) -> Section:
         )
     drawn = any(stage.stage != TOTAL and stage.share is not None for stage in profile.stages)
     return Section("Time", text, [Table(head, rows)], [run_charts.stages(profile.stages)] if drawn else [])
-
-
-def _of(rollouts: int, covered: Coverage) -> str:
-    return "all" if rollouts == covered.measured else f"{rollouts:,} of {covered.measured:,}"
 
 
 _MAX_DATASETS = 100
