@@ -30,10 +30,8 @@ HITS: dict[str, list[Json]] = {
         played(5, calls=MOVED, finish_reason="answered"),
     ],
     "repeated_partial_rewards": [
-        played(0, success=True, step_rewards=[0.1, 1.0]),
-        {**played(1, step_rewards=[0.1] * 12), "reward": 1.2},
-        played(2),
-        played(3),
+        *(played(0, success=True, step_rewards=[0.1, 1.0]), {**played(1, step_rewards=[0.1] * 12), "reward": 1.2}),
+        *(played(2), played(3)),
     ],
     "no_variance": [played(task, repeat) for task in range(2) for repeat in range(2)],
     "same_answer": [played(task, extracted_answer="42", expected_answer=str(task)) for task in range(20)],
@@ -50,24 +48,16 @@ INNOCENT: dict[str, list[Json]] = {
     "verdict_timeouts": [played(0, scoring_timed_out=False), played(1, judge_error=None)],
     "high_reward_unsolved": [played(0, success=True), {**played(1), "reward": 0.5}],
     "stopped_early": [played(task, calls=[LOOK], success=task < 5, finish_reason="answered") for task in range(10)],
-    "same_answer": [
-        played(task, extracted_answer="yes", expected_answer="yes" if task % 10 else "no") for task in range(40)
-    ],
+    "same_answer": [played(at, extracted_answer="yes", expected_answer=["yes", "no"][at % 10 < 1]) for at in range(40)],
     "no_variance": [played(task, repeat, success=repeat == 0) for task in range(9) for repeat in range(2)],
-    "unusually_long": [
-        played(task, response={"output": [], "usage": {"output_tokens": 2 ** (task % 12)}}) for task in range(60)
-    ],
+    "unusually_long": [played(at, response={"usage": {"output_tokens": 2 ** (at % 12)}}) for at in range(60)],
 }
 
 
 @pytest.mark.parametrize("kind", HITS)
-def test_a_detector_reports_what_it_defines(tmp_path: Path, kind: str) -> None:
+def test_a_detector_reports_what_it_defines_and_not_what_only_looks_alike(tmp_path: Path, kind: str) -> None:
     assert kind in found_in(tmp_path, HITS[kind])
-
-
-@pytest.mark.parametrize("kind", INNOCENT)
-def test_a_detector_does_not_report_what_only_looks_alike(tmp_path: Path, kind: str) -> None:
-    assert kind not in found_in(tmp_path, INNOCENT[kind])
+    assert kind not in found_in(tmp_path, INNOCENT.get(kind, []))
 
 
 def test_attempts_that_timed_out_are_reported_with_their_share(tmp_path: Path) -> None:
