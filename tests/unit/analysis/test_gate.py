@@ -16,7 +16,7 @@ from rollyard.analysis.metrics.run_pair import PairLevel
 from rollyard.cli.gate import read_rules
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from tests.support.rollout_files import grid, load_run, row, write, write_manifest
+from tests.support.rollout_files import grid, load_run, row, solved, write, write_manifest
 
 TASKS = 200
 
@@ -102,39 +102,33 @@ def test_missing_rollouts_are_refused(tmp_path: Path) -> None:
         gate(*runs(tmp_path, rows, [*rows[:-1], {**rows[-1], "mask_sample": True}]))
 
 
-def test_accepted_missing_rollouts_count_against_the_candidate(tmp_path: Path) -> None:
-    rows = grid([1] * TASKS, 1)
-    complete, partial = planned(tmp_path, "a", rows), planned(tmp_path, "b", rows[:-8])
-    as_failed = planned(tmp_path, "c", grid([1] * (TASKS - 8) + [0] * 8, 1))
-    [result] = gate(complete, partial, min_coverage=0.95).rules
-    [expected] = gate(complete, as_failed).rules
-    assert (result.missing_baseline, result.missing_candidate, result.gain) == (0, 8, 0.0)
-    assert (result.low, result.decision) == (expected.low, Decision.INCONCLUSIVE)
-    assert result.high is not None and expected.high is not None and result.high > expected.high
-
-
 @pytest.mark.parametrize(
-    ("solved", "kept", "missing"), [(0, (TASKS - 8, TASKS), (8, 0)), (1, (TASKS - 8, TASKS - 8), (8, 8))]
+    ("reward", "kept", "missing"),
+    [(1, (TASKS, TASKS - 8), (0, 8)), (0, (TASKS - 8, TASKS), (8, 0)), (1, (TASKS - 8, TASKS - 8), (8, 8))],
 )
-def test_what_the_baseline_lacks_counts_in_its_favour(
-    tmp_path: Path, solved: int, kept: tuple[int, int], missing: tuple[int, int]
+def test_accepted_missing_rollouts_count_against_the_candidate(
+    tmp_path: Path, reward: int, kept: tuple[int, int], missing: tuple[int, int]
 ) -> None:
-    rows = grid([solved] * TASKS, 1)
-    baseline, candidate = (planned(tmp_path, name, rows[:count]) for name, count in zip("ab", kept, strict=True))
-    (result,) = gate(baseline, candidate, min_coverage=0.95).rules
+    rows = grid([reward] * TASKS, 1)
+    pair = [planned(tmp_path, name, rows[:count]) for name, count in zip("ab", kept, strict=True)]
+    [result] = gate(pair[0], pair[1], min_coverage=0.95).rules
     assert (result.missing_baseline, result.missing_candidate) == missing
-    assert result.decision == Decision.INCONCLUSIVE
+    assert (result.gain, result.decision) == (0.0, Decision.INCONCLUSIVE)
+    if missing == (0, 8):
+        as_failed = planned(tmp_path, "c", grid([1] * (TASKS - 8) + [0] * 8, 1))
+        [expected] = gate(pair[0], as_failed).rules
+        assert expected.high is not None and result.high is not None
+        assert result.low == expected.low and result.high > expected.high
 
 
 def test_missing_repeats_count_against_the_candidate(tmp_path: Path) -> None:
     rows = grid([2] * TASKS, 4)
-    complete = planned(tmp_path, "a", rows, 4)
     kept = [one for one in rows if one["_ng_task_index"] % 4 or one["_ng_rollout_index"] != 3]
-    (result,) = gate(complete, planned(tmp_path, "b", kept, 4), min_coverage=0.9).rules
-    assert result.missing_candidate == 50
+    pair = planned(tmp_path, "a", rows, 4), planned(tmp_path, "b", kept, 4)
+    [result] = gate(*pair, min_coverage=0.9).rules
     # 50 of 800 missing rollouts as failed lower the rate by nothing: those repeats were failures before.
-    assert result.low is not None and result.low < 0
-    assert result.high is not None and result.high > 50 / 800
+    assert result.missing_candidate == 50 and result.low is not None and result.high is not None
+    assert result.low < 0 and result.high > 50 / 800
 
 
 def test_different_tasks_are_refused_unless_allowed(tmp_path: Path) -> None:
@@ -144,34 +138,33 @@ def test_different_tasks_are_refused_unless_allowed(tmp_path: Path) -> None:
     assert gate(*pair, allow_different=["tasks"]).tasks == 30
 
 
-def test_different_sampling_is_refused_unless_allowed(tmp_path: Path) -> None:
-    rows = grid([1] * TASKS, 1)
-    sampled = {"temperature": 0.0, "model": "small"}, {"temperature": 0.7, "model": "large"}
-    pair = [planned(tmp_path, "ab"[at], rows, responses_create_params=one) for at, one in enumerate(sampled)]
-    with pytest.raises(OperatorError, match=r"responses_create_params\.temperature: 0\.0 .*, 0\.7 "):
-        gate(pair[0], pair[1])
-    found = gate(pair[0], pair[1], allow_different=["responses_create_params"])
-    assert found.settings == ["responses_create_params.temperature: 0.0 -> 0.7"]
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ([{"responses_create_params": {"temperature": one, "model": str(one)}} for one in (0.0, 0.7)], True),
+        ([{"settings": {"policy_model": {"model": one, "implementation": "x"}}} for one in ("small", "large")], False),
+    ],
+)
+def test_different_sampling_is_refused_unless_allowed_but_the_model_may_be_different(
+    tmp_path: Path, settings: list[Json], refused: bool
+) -> None:
+    pair = [planned(tmp_path, "ab"[at], grid([1] * TASKS, 1), **one) for at, one in enumerate(settings)]
+    allowed = ["responses_create_params"] if refused else []
+    if refused:
+        with pytest.raises(OperatorError, match=r"responses_create_params\.temperature: 0\.0 .*, 0\.7 "):
+            gate(pair[0], pair[1])
+    found = gate(pair[0], pair[1], allow_different=allowed)
+    assert found.settings == ["responses_create_params.temperature: 0.0 -> 0.7"] * refused
 
 
 def test_without_a_manifest_the_parameters_of_the_rows_are_compared(tmp_path: Path) -> None:
     def rows(temperature: float) -> list[Json]:
-        request = {"input": "play", "temperature": temperature}
-        return [
-            {**one, "responses_create_params": request, "_ng_task_key": f"{one['_ng_task_index'] + 1:016x}"}
-            for one in grid([1] * TASKS, 1)
-        ]
+        made = [solved(task, 0, True, _ng_task_key=f"{task + 1:016x}") for task in range(TASKS)]
+        return [{**one, "responses_create_params": {"input": "play", "temperature": temperature}} for one in made]
 
     with pytest.raises(OperatorError, match="temperature"):
         gate(*runs(tmp_path, rows(0.0), rows(1.0)))
     assert gate(*runs(tmp_path, rows(0.0), rows(0.0))).decision == Decision.GO
-
-
-def test_the_model_may_be_different(tmp_path: Path) -> None:
-    rows = grid([1] * TASKS, 1)
-    settings = [{"policy_model": {"model": name, "implementation": "x"}} for name in ("small", "large")]
-    pair = [planned(tmp_path, "ab"[at], rows, settings=one) for at, one in enumerate(settings)]
-    assert gate(pair[0], pair[1]).settings == []
 
 
 def test_a_rule_can_be_limited_to_a_dataset(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from rollyard.analysis.metrics.comparison import difference
-from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import Run
 from rollyard.records.types import Json
-from tests.support.rollout_files import grid, load_run, row, solved, write, write_manifest
+from tests.support.rollout_files import grid, load_run, row, solved, write_manifest
+
+SAME_PROMPT = {"responses_create_params": {"input": "Solve the level."}}
 
 
 def pair(folder: Path, before: list[int], after: list[int], repeats: int = 4) -> tuple[Run, Run]:
@@ -28,20 +29,15 @@ def test_the_difference_of_runs_is_the_mean_difference_of_their_tasks_and_the_la
 
 
 def test_differences_between_the_manifests_are_listed(tmp_path: Path) -> None:
-    runs = []
-    for name, temperature in (("a", 0.8), ("b", 1.0)):
-        path = write(tmp_path / f"{name}.jsonl", grid([1, 2], 2))
-        write_manifest(path, 2, 2, responses_create_params={"temperature": temperature, "top_p": 1})
-        runs.append(load(path))
-    found = difference(*runs)
-    assert found.identity == ["responses_create_params.temperature: 0.8 -> 1.0"]
-    assert found.notes == []
+    for name, temperature in (("before", 0.8), ("after", 1.0)):
+        write_manifest(tmp_path / f"{name}.jsonl", 2, 2, responses_create_params={"temperature": temperature, "n": 1})
+    found = difference(*pair(tmp_path, [1, 2], [1, 2], 2))
+    assert (found.identity, found.notes) == (["responses_create_params.temperature: 0.8 -> 1.0"], [])
 
 
 def with_keys(rows: list[Json], base: int = 0) -> list[Json]:
     """Rows with task keys, as the collector writes them, and equal prompts: only the keys identify tasks."""
-    request = {"responses_create_params": {"input": "Solve the level."}}
-    return [{**row, **request, "_ng_task_key": f"{base + row['_ng_task_index']:016x}"} for row in rows]
+    return [{**row, **SAME_PROMPT, "_ng_task_key": f"{base + row['_ng_task_index']:016x}"} for row in rows]
 
 
 def test_tasks_are_paired_by_their_content_regardless_of_their_position(tmp_path: Path) -> None:
@@ -64,14 +60,11 @@ def test_only_common_tasks_are_compared_and_counted_in_a_note(tmp_path: Path) ->
 
 @pytest.mark.parametrize("second", ["other", None])
 def test_runs_with_indistinguishable_tasks_are_not_compared(tmp_path: Path, second: str | None) -> None:
-    paths = []
-    for name, counts in (("a", [1, 2, 3]), ("b", [3, 4, 4])):
-        rows = [{**row, "responses_create_params": {"input": "Solve the level."}} for row in grid(counts, 4)]
-        paths.append(write(tmp_path / f"{name}.jsonl", rows))
-    write_manifest(paths[0], 3, 4)
+    write_manifest(tmp_path / "a.jsonl", 3, 4)
     if second:
-        write_manifest(paths[1], 3, 4, input_sha256=second)
-    found = difference(load(paths[0]), load(paths[1]))
+        write_manifest(tmp_path / "b.jsonl", 3, 4, input_sha256=second)
+    rows = ([{**one, **SAME_PROMPT} for one in grid(counts, 4)] for counts in ([1, 2, 3], [3, 4, 4]))
+    found = difference(*(load_run(tmp_path, own, name) for own, name in zip(rows, "ab", strict=True)))
     assert (found.tasks, found.reward, found.solve_rate, found.sign_test_p) == (0, None, None, None)
     assert ("their inputs differ" if second else "no manifest shows") in found.notes[0]
 
@@ -123,8 +116,7 @@ def test_rewards_of_a_mixture_are_compared_per_dataset(tmp_path: Path) -> None:
 
 
 def test_without_success_tasks_are_compared_by_their_rewards(tmp_path: Path) -> None:
-    before = load_run(tmp_path, [row(task, 0, 5.0) for task in range(3)], "before")
-    after = load_run(tmp_path, [row(task, 0, reward) for task, reward in enumerate([7.0, 5.0, 1.0])], "after")
-    found = difference(before, after)
+    rows = ([row(task, 0, reward) for task, reward in enumerate(own)] for own in ([5.0] * 3, [7.0, 5.0, 1.0]))
+    found = difference(*(load_run(tmp_path, own, name) for own, name in zip(rows, "ab", strict=True)))
     assert (found.outcome, found.solve_rate) == ("mean reward", None)
     assert (found.better, found.worse, found.equal) == (1, 1, 1)

@@ -126,12 +126,10 @@ def test_a_share_of_0_or_100_percent_has_a_bound_from_the_number_of_tasks(share:
     assert (any_of.low, any_of.high) == (estimate.low, estimate.high)
 
 
-def test_tasks_with_equal_shares_between_0_and_1_have_an_interval() -> None:
-    estimate = clustered_mean(np.tile([1.0, 0.0], 100), np.arange(0, 200, 2), is_share=True)
-    assert estimate.stderr is None
-    assert estimate.low == pytest.approx(0.4038, abs=1e-4) and estimate.high == pytest.approx(0.5962, abs=1e-4)
-    single_task = clustered_mean(np.array([1.0, 0.0]), np.array([0]), is_share=True)
-    assert single_task.low is single_task.high is None
+def test_tasks_with_equal_shares_between_0_and_1_have_wilsons_interval() -> None:
+    estimate, single = (clustered_mean(np.tile([1.0, 0.0], n), np.arange(0, 2 * n, 2), is_share=True) for n in (100, 1))
+    assert (estimate.low, estimate.high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    assert estimate.stderr is single.low is single.high is None
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 5, 10, 11, 12, 20, 199, 100_000])

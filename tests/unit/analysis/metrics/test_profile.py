@@ -13,7 +13,7 @@ import pytest
 
 from rollyard.analysis.metrics.estimators import clustered_mean
 from rollyard.analysis.metrics.load import load
-from rollyard.analysis.metrics.per_task import Groups, share_of_tasks, votes
+from rollyard.analysis.metrics.per_task import Groups, votes
 from rollyard.analysis.metrics.profile import Run, histogram
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures, write_manifest
@@ -252,21 +252,6 @@ def test_the_share_of_a_group_is_the_clustered_mean_of_its_indicator(tmp_path: P
         mask = run.columns.tool_calls == calls
         expected = clustered_mean(mask.astype(float), run.by_task.starts, is_share=True)
         assert groups.share(np.flatnonzero(mask)).model_dump() == pytest.approx(expected.model_dump(), rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("count", "interval"), [(5, (0.2366, 0.7634)), (0, (0.0, 1 - 0.05**0.1)), (10, (0.05**0.1, 1))]
-)
-def test_shares_of_tasks_have_wilsons_interval_or_the_exact_bound(
-    tmp_path: Path, count: int, interval: tuple[float, float]
-) -> None:
-    found = share_of_tasks(count, 10)
-    assert found is not None and (found.low, found.high) == pytest.approx(interval, abs=1e-4)
-    run = load_run(tmp_path, grid([2] * 10, 2))
-    assert run.by_task is not None and share_of_tasks(0, 0) is None
-    if count != 5:
-        group = Groups.of(run.columns, run.solved, run.by_task.starts).share(np.arange(2 * count))
-        assert (group.low, group.high) == pytest.approx(interval)
 
 
 def cons_at(k: int, answers: Sequence[int], right: Sequence[bool]) -> float:

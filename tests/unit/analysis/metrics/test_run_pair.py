@@ -50,6 +50,12 @@ def singles(*outcomes: int) -> list[Json]:
     return grid(outcomes, 1)
 
 
+def scored(of: int) -> list[Json]:
+    """Rows with numbers of their own."""
+    parts = [{"format": of == 4 or task % 2 == 0} for task in range(4)]
+    return [row(task, 0, 0.0, score=task / of, reward_components=part) for task, part in enumerate(parts)]
+
+
 def test_one_binary_rollout_per_task_is_compared_by_mcnemars_test(tmp_path: Path) -> None:
     found = only(compare(tmp_path, singles(1, 1, 0, 0, 0, 1), singles(1, 0, 1, 1, 0, 0)))
     assert found.mcnemar is not None
@@ -85,11 +91,20 @@ def test_duplicate_tasks_count_as_repeats_of_one_task(tmp_path: Path) -> None:
     assert "1 duplicate tasks" in " ".join(found.notes)
 
 
-def test_tasks_with_different_numbers_of_repeats_have_the_same_weight(tmp_path: Path) -> None:
-    before = [*grid([4], 4), solved(1, 0, False)]
-    after = [*grid([1], 2), *(solved(1, repeat, True) for repeat in range(3))]
-    found = only(compare(tmp_path, before, after))
-    assert (found.baseline, found.candidate, found.difference) == (0.5, 0.75, 0.25)
+@pytest.mark.parametrize(
+    ("before", "after", "metric", "found"),
+    [  # tasks with different numbers of rollouts have the same weight; pass@k needs k rollouts
+        ([*grid([4], 4), solved(1, 0, False)], [*grid([1], 2), *grid([0, 3], 3)[3:]], "solve_rate", (2, 0.5, 0.75)),
+        ([*grid([1, 2], 4), solved(2, 0, True)], grid([2, 3, 1], 4), "pass@2", (2, (0.5 + 5 / 6) / 2, (5 / 6 + 1) / 2)),
+        (scored(4), scored(2), "score", (4, 0.375, 0.75)),
+        (scored(4), scored(2), "reward_components.format", (4, 1.0, 0.5)),
+    ],
+)
+def test_a_metric_is_a_mean_over_tasks(
+    tmp_path: Path, before: list[Json], after: list[Json], metric: str, found: tuple[int, float, float]
+) -> None:
+    one = only(compare(tmp_path, before, after, metric))
+    assert (one.tasks, one.baseline, one.candidate) == pytest.approx(found)
 
 
 def test_without_any_change_the_interval_is_the_bound_from_the_number_of_tasks(tmp_path: Path) -> None:
@@ -135,14 +150,6 @@ def test_the_order_of_the_rows_does_not_change_a_number(tmp_path: Path) -> None:
     assert compare(tmp_path, rows[0][::-1], rows[1][::-1]) == compare(tmp_path, *rows)
 
 
-def test_pass_at_k_is_compared_over_the_tasks_with_k_rollouts(tmp_path: Path) -> None:
-    before, after = [*grid([1, 2], 4), solved(2, 0, True)], grid([2, 3, 1], 4)
-    found = only(compare(tmp_path, before, after, "pass@2"))
-    assert found.tasks == 2
-    assert found.baseline == pytest.approx((0.5 + 5 / 6) / 2)
-    assert found.candidate == pytest.approx((5 / 6 + 1) / 2)
-
-
 def test_cons_at_k_is_the_profiles(tmp_path: Path) -> None:
     rng = random.Random(5)
     before, after = (
@@ -154,14 +161,6 @@ def test_cons_at_k_is_the_profiles(tmp_path: Path) -> None:
         tasks = load_run(tmp_path, own).profile.tasks
         assert tasks is not None and tasks.pass_at[2].consensus is not None
         assert value == pytest.approx(tasks.pass_at[2].consensus.mean)
-
-
-def test_any_number_of_the_rows_can_be_compared(tmp_path: Path) -> None:
-    before = [row(task, 0, 0.0, score=task / 4, reward_components={"format": 1}) for task in range(4)]
-    after = [row(task, 0, 0.0, score=task / 2, reward_components={"format": task % 2 == 0}) for task in range(4)]
-    score, form = compare(tmp_path, before, after, "score", "reward_components.format").differences
-    assert (score.baseline, score.candidate) == (0.375, 0.75)
-    assert (form.baseline, form.candidate) == (1.0, 0.5)
 
 
 @pytest.mark.parametrize("metric", ["no_such_key", "cons@2", "solve_rate"])

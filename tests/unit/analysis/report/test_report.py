@@ -16,10 +16,13 @@ from rollyard.analysis.charts.svg import Axis
 from rollyard.analysis.metrics.comparison import difference
 from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.profile import Run
-from rollyard.analysis.report import formatting
-from rollyard.analysis.report.document import SCHEMA_VERSION, Report, escaped, html, markdown
+from rollyard.analysis.metrics.run_pair import PairLevel, RunComparisons, compare_runs, with_holm
+from rollyard.analysis.report import comparison_report, formatting
+from rollyard.analysis.report.document import SCHEMA_VERSION, Report, escaped, html, markdown, markdown_page
+from rollyard.analysis.report.formatting import ViewerLinks
 from rollyard.analysis.report.sections import headlines
 from rollyard.analysis.report.terminal_summary import summary, task_rows
+from rollyard.cli import reward_profile
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures, write_manifest
@@ -143,6 +146,18 @@ def test_the_report_on_two_runs_begins_with_their_difference_and_folds_the_runs(
     titles = re.findall(r"<h2>(.+?)</h2>", page)
     assert titles == ["other against rollouts", "Side by side", "rollouts", "other", "How the numbers are computed"]
     assert re.findall(r"<details><summary><h2>(.+?)</h2>", page) == titles[2:]
+
+
+def test_the_page_of_a_comparison_begins_with_the_verdict(tmp_path: Path) -> None:
+    runs = [load_run(tmp_path, grid([(task * 7 + seed) % 5 for task in range(20)], 4), str(seed)) for seed in (0, 1)]
+    level = PairLevel(effect=0.1, resamples=200)
+    pairs, tests = with_holm([compare_runs(*runs, [], level), compare_runs(*runs[::-1], [], level)])
+    more = {"alpha": 0.05, "effect": 0.1, "seed": 0, "resamples": 200, "tests": tests, "pairs": pairs}
+    title, sections = comparison_report.document(RunComparisons(version="1", **more))
+    text = markdown_page(title, sections, "")
+    assert title == "1, 0 against 0" and tests == 2
+    places = [text.index(part) for part in ("solve_rate: The", "| p (Holm) |", "Costs", "Tasks gained")]
+    assert places == sorted(places)
 
 
 def test_hostile_names_are_escaped_in_the_page(hostile: Run, incomplete: Run) -> None:
@@ -308,3 +323,36 @@ def test_numbers_hide_rounding_noise_but_not_small_values() -> None:
     assert formatting.points(-0.000001) == "+0.00" and formatting.signed(7.2e-06) == "+7.2e-06"
     shown = [formatting.reward(value) for value in (-7.2e-06, -0.9, 5e59 / 3)]
     assert shown == ["-7.2e-06", "-0.9000", "1.66667e+59"]
+
+
+BASE = "http://127.0.0.1:8080"
+
+
+def links(folder: Path, *options: str) -> set[str]:
+    reward_profile.run([*options, f"+viewer={BASE}", f"+output_dir={folder}"])
+    return set(re.findall(rf"\(<{BASE}/#([^>]*)>\)", next(folder.glob("profile*.md")).read_text()))
+
+
+def test_in_a_series_links_name_the_files_by_their_place_in_the_command_not_by_their_step(tmp_path: Path) -> None:
+    for step, counts in ((25, [2, 2]), (10, [1, 1]), (0, [0, 0])):
+        write(tmp_path / f"step_{step}.jsonl", grid(counts, 2))
+    names = ",".join(str(tmp_path / f"step_{step}.jsonl") for step in (25, 10, 0))
+    found = links(tmp_path / "out", f"+jsonl_fpath=[{names}]", "+series=true")
+    assert "/compare/2/0" in found
+    assert {link for link in found if link.endswith("/findings")} == {"/runs/2/findings", "/runs/0/findings"}
+    assert "/runs/0/findings/no_variance" in found and not any(link.startswith("/runs/1") for link in found)
+
+
+def test_a_report_on_an_expression_does_not_link_to_the_findings_of_all_rollouts(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", grid([2] * 4, 2))
+    assert "/runs/0/findings/no_variance" in links(tmp_path / "all", f"+jsonl_fpath=[{path}]")
+    assert not [
+        link for link in links(tmp_path / "some", f"+jsonl_fpath=[{path}]", "+where=task > 1") if "find" in link
+    ]
+
+
+def test_the_conditions_of_a_report_are_part_of_its_links() -> None:
+    pages = ViewerLinks(f"{BASE}/", where="task > 1")
+    assert pages.finding(0, "loop", {"end": "max_steps"}) == f"{BASE}/#/runs/0?end=max_steps&where=task+%3E+1"
+    assert pages.finding(0, "x", {"where": "turns > 2"}).endswith("?where=%28task+%3E+1%29+and+%28turns+%3E+2%29")
+    assert pages.comparison(0, 1) == ""
