@@ -40,7 +40,6 @@ class Annotations:
         return self._append(row, "override", verdict=verdict, reason=reason)
 
     def write(self, row: Mapping[str, Any], text: str) -> str:
-        """Write a note."""
         return self._append(row, "note", text=text)
 
     def remove(self, row: Mapping[str, Any], record: str) -> str:

@@ -67,8 +67,6 @@ class RuleResult(Record):
 
 
 class GateVerdict(Record):
-    """The contents of a gate's JSON file."""
-
     version: str
     decision: Decision
     baseline: run_pair.ComparedRun
@@ -335,8 +333,6 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class _Expected:
-    """The rollouts that a run should contain."""
-
     repeats: Ints
     """For each task."""
     unseen: int
@@ -363,7 +359,6 @@ def _expected_rollouts(paired: PairedRuns) -> tuple[_Expected, _Expected]:
 
 
 def _repeats(grouped: GroupedRun) -> int:
-    """Return the number of rollouts that each task should have."""
     repeats = grouped.run.profile.coverage.repeats
     if repeats is None:
         most = int(grouped.run.by_task.measured.max()) if grouped.run.by_task is not None else 1
@@ -398,7 +393,6 @@ def _requirement_of(rule: GateRule) -> str:
 
 
 def _reason_of(result: RuleResult, alpha: float) -> str:
-    """Return a sentence on why the rule's decision was made."""
     if result.low is None or result.high is None:
         return "No interval can be estimated from these tasks."
     low, high = (change(result.metric, bound).removesuffix(" points") for bound in (result.low, result.high))

@@ -247,7 +247,6 @@ class RolloutSample:
         self._random = random.Random(0)
 
     def offer(self, row: Json) -> None:
-        """Add the row to the sample or discard it."""
         self._seen += 1
         if len(self._kept) < self._size:
             self._kept.append(_cells(row))

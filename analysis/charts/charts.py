@@ -60,14 +60,12 @@ class Charts(Record):
 
 
 def table(head: Sequence[str], rows: Sequence[tuple[Sequence[str], str | None]]) -> NumberTable:
-    """Build a table from (cells, href) pairs, one per row."""
     return NumberTable(head=list(head), rows=[NumberRow(cells=list(cells), href=href) for cells, href in rows])
 
 
 def chart(
     name: str, title: str, svg: Svg, caption: str, numbers: NumberTable | None = None, links: Sequence[ChartLink] = ()
 ) -> Chart:
-    """Build a chart from escaped markup."""
     return Chart(name=name, title=title, svg=svg, caption=caption, numbers=numbers, links=list(links))
 
 

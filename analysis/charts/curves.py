@@ -74,8 +74,6 @@ _NATS = Axis("nats")
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A chart of one or more metrics."""
-
     group: str
     names: tuple[str, ...]
     """Complete names. One that ends with / stands for all metrics that begin with it, each in a chart of its own."""
@@ -275,7 +273,6 @@ def training_charts(curves: Mapping[str, Curve]) -> tuple[list[ChartGroup], list
 
 
 def value_text(value: float, axis: Axis) -> str:
-    """Format a value of an axis."""
     if axis.percent:
         return share(value)
     return seconds(value) if axis is SECONDS else short(value)
@@ -359,7 +356,6 @@ def step_chart(name: str, figures: Mapping[int, Estimate], links: Mapping[int, s
 
 
 def figure_title(name: str) -> str:
-    """Return the title of a figure."""
     return _known(name)[0]
 
 
@@ -474,8 +470,6 @@ def _panel(metric: str, curve: MeanCurve) -> Svg:
 
 
 def _summary_line(metric: str, curve: MeanCurve, axis: Axis) -> str:
-    """Return the first and the last mean as a line of text."""
-
     def value(index: int) -> str:
         band = curve.bands[index]
         reach = f" (95% interval {value_text(band[0], axis)} to {value_text(band[1], axis)})" if band else ""

@@ -40,7 +40,6 @@ def ends(found: Sequence[records.Group], measured: int, links: Links | None = No
 
 
 def agents(found: Sequence[records.Group], measured: int, links: Links | None = None) -> Chart:
-    """Draw the number of rollouts by agent."""
     hrefs = [links.rollouts(agent=group.name) if links else None for group in found]
     caption = f"{pluralize(len(found), 'agent')}; {found[0].name} played the most rollouts."
     return _groups("agents", "Agents", "agent", found, hrefs, caption, measured, means=True)
@@ -59,7 +58,6 @@ def stages(found: Sequence[records.Stage]) -> Chart:
 
 
 def failures(found: Sequence[records.FailureKindCount], links: Links | None = None) -> Chart:
-    """Draw the number of failed attempts by kind."""
     rows, cells = [], []
     for kind in found:
         href = links.rollouts(outcome="failed", end=kind.kind) if links else None
@@ -103,7 +101,6 @@ _SAME = 1e-9
 
 
 def profile_charts(profile: records.Profile, links: Links | None = None) -> list[Chart]:
-    """Draw every chart for which the run has data."""
     found, tasks, calls = profile.rewards, profile.tasks, profile.tool_calls
     one_scale = found is None or not found.why_no_mean
     charts = [rewards(found, links)] if found else []
@@ -126,7 +123,6 @@ def profile_charts(profile: records.Profile, links: Links | None = None) -> list
 
 
 def rewards(found: records.Rewards, links: Links | None = None) -> Chart:
-    """Draw the distribution of rewards."""
     bars, rows = [], []
     for one in found.histogram:
         name = short(one.low) if one.low == one.high else f"{short(one.low)} to {short(one.high)}"
@@ -167,7 +163,6 @@ def by_calls(found: records.ToolCalls, links: Links | None = None) -> Chart:
 
 
 def solve_rates(found: records.Tasks, links: Links | None = None) -> Chart:
-    """Draw the number of tasks by solve rate."""
     bars = [
         Bar(one.low, one.high, one.tasks, f"Solved {one.label}: {pluralize(one.tasks, 'task')}")
         for one in found.solve_rates

@@ -119,8 +119,6 @@ def seconds(value: float) -> str:
 
 
 class Links(Protocol):
-    """Provides the URLs of one run's pages."""
-
     def rollouts(self, **filters: str | float) -> str:
         """Return the URL of the list of rollouts with these filters."""
         ...
@@ -213,7 +211,6 @@ class PlotFrame:
         return self.top + self.height + 38
 
     def at(self, value: float) -> float:
-        """Return the vertical position of a value in pixels."""
         return self.top + self.height * (1 - self.up.part(value))
 
     def around(self, marks: Sequence[Svg]) -> list[Svg]:

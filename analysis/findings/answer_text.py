@@ -407,7 +407,6 @@ def only_prints(code: str, result: str) -> bool:
 
 
 def _tests(prompt: str) -> dict[str, str]:
-    """Return the results by argument."""
     return {_key(_plain(found[1])): _plain(found[2]) for found in _TEST.finditer(prompt)}
 
 

@@ -14,7 +14,6 @@ from rollyard.analysis.findings.detector import (
     Category,
     Detector,
     Evidence,
-    Flags,
     RowDetector,
     Selection,
     UnsolvedDetector,
@@ -22,7 +21,7 @@ from rollyard.analysis.findings.detector import (
 from rollyard.analysis.findings.row_view import Call, RowView
 from rollyard.analysis.metrics.columns import Floats
 from rollyard.analysis.metrics.estimators import clustered_mean
-from rollyard.analysis.metrics.solved import parts_of
+from rollyard.analysis.metrics.solved import Flags, parts_of
 from rollyard.records.json_values import mapping
 
 _REASONS = ("length", "context_overflow", "max_steps", "truncated")

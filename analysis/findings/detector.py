@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from rollyard.analysis.findings.row_view import RowView
@@ -22,6 +21,7 @@ from rollyard.analysis.metrics.columns import Columns, Floats, Ints
 from rollyard.analysis.metrics.estimators import Estimate
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.run_plan import FailedAttempts
+from rollyard.analysis.metrics.solved import Flags
 from rollyard.records.types import Record
 
 
@@ -43,8 +43,6 @@ class Category(StrEnum):
 
 
 class Example(Record):
-    """A rollout that shows the finding."""
-
     task: int
     repeat: int
 
@@ -84,14 +82,11 @@ class Finding(Record):
 
 
 class Findings(Record):
-    """The findings of a run, most important first."""
-
     findings: list[Finding]
     rollouts: int
     """Number of measured rollouts that were examined."""
 
 
-Flags = NDArray[np.bool_]
 SIGN_INTS = ("offset", "flags", "expected", "extracted", "same_text", "subject")
 SIGN_FLOATS = ("length", "partial_rewards", "created")
 _ARRAYS = (*SIGN_INTS, *SIGN_FLOATS)
@@ -133,7 +128,6 @@ class Signs:
 
 
 def joined(parts: Sequence[Signs]) -> Signs:
-    """Concatenate consecutive parts of a file."""
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in (*SIGN_INTS, *SIGN_FLOATS)
     }
@@ -189,15 +183,12 @@ class Evidence:
 
     @cached_property
     def starts(self) -> Ints:
-        """Index of each task's first rollout."""
         return np.flatnonzero(np.diff(self.columns.task, prepend=-1))
 
     def flagged(self, kind: str) -> Flags:
-        """Return the rollouts that a row detector flagged."""
         return np.asarray(self.signs.flags >> self.signs.kinds.index(kind) & 1, bool)
 
     def ended(self, *reasons: str) -> Flags:
-        """Return the rollouts with one of these finish reasons."""
         end = self.columns.end
         codes = [code for code, name in enumerate(end.names) if name in reasons]
         return np.isin(end.codes, codes)
@@ -205,8 +196,6 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Selection:
-    """Measured rollouts that a detector selects."""
-
     mask: Flags
     what: str
     """What they did, to complete the sentence `12% of the rollouts (24 of 200) ...`."""

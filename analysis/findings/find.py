@@ -20,13 +20,14 @@ import numpy as np
 from rollyard.analysis.charts.svg import short
 from rollyard.analysis.findings import behaviour, detector, exploits
 from rollyard.analysis.findings.answer_text import functions, letter_of
-from rollyard.analysis.findings.detector import Category, Detector, Evidence, Example, Finding, Findings, Flags, Signs
+from rollyard.analysis.findings.detector import Category, Detector, Evidence, Example, Finding, Findings, Signs
 from rollyard.analysis.findings.row_view import RowView
 from rollyard.analysis.metrics.columns import Floats, Ints
 from rollyard.analysis.metrics.estimators import Estimate, clustered_mean, clustered_share
 from rollyard.analysis.metrics.load import reading_pool
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.run_plan import NO_ATTEMPTS, FailedAttempts, read_failed_attempts
+from rollyard.analysis.metrics.solved import Flags
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.json_values import items, mapping, number
 from rollyard.records.jsonl import Lines, iter_jsonl, skip
@@ -105,7 +106,6 @@ def read_range(path: Path, start: int, stop: int) -> Signs:
 
 
 def no_signs() -> Signs:
-    """Return the signs of an empty file."""
     return _signs((), (), 0)
 
 
@@ -216,8 +216,6 @@ def _examples(task: Ints, repeat: Ints) -> list[Example]:
 
 @dataclass(frozen=True)
 class Found:
-    """A finding with all of its rollouts."""
-
     finding: Finding
     task: Ints
     repeat: Ints

@@ -25,8 +25,6 @@ _GSM8K_MARK = "####"
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call with its output."""
-
     name: str
     arguments: str
     output: str | None
@@ -87,7 +85,6 @@ class RowView:
 
     @cached_property
     def tools(self) -> frozenset[str]:
-        """Names of the offered tools."""
         offered = items(mapping(self.row.get("responses_create_params")).get("tools"))
         return frozenset(filter(None, (text_of(mapping(tool).get("name")) for tool in offered)))
 
@@ -165,7 +162,6 @@ class RowView:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a content field, which is a string or a list of parts."""
     if isinstance(content, str):
         return content[:_MAX_TEXT]
     found = []

@@ -147,7 +147,6 @@ def merged(parts: list[Columns]) -> Columns:
 
 
 def joined_categories(parts: Iterable[CategoryColumn]) -> CategoryColumn:
-    """Concatenate string columns and merge their names."""
     known: dict[str, int] = {}
     codes = []
     for part in parts:

@@ -9,17 +9,9 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from rollyard.analysis.metrics import estimators
 from rollyard.analysis.metrics.columns import NO_ANSWER_FIELD, Columns, Floats, Ints
-from rollyard.analysis.metrics.estimators import (
-    Estimate,
-    MeanSpread,
-    Passes,
-    clustered_mean,
-    clustered_share,
-    estimate,
-    mean_over_tasks,
-    passes,
-)
+from rollyard.analysis.metrics.estimators import Estimate, MeanSpread, Passes, clustered_mean, clustered_share
 from rollyard.analysis.metrics.profile_records import Coverage, PassAtK, SolveBin, Tasks, ZeroVariance
 from rollyard.analysis.metrics.solved import Flags, parts_of
 from rollyard.records.scores import spread
@@ -169,14 +161,13 @@ class Groups:
         mean = len(rows) / total
         off = np.bincount(self.task[rows], minlength=tasks) - mean * self.measured
         variance = float(np.sum(off**2)) / total**2 * tasks / (tasks - 1) if tasks > 1 else 0.0
-        return estimate(mean, variance if variance > 1e-24 else 0.0, tasks, is_share=True)
+        return estimators.estimate(mean, variance if variance > 1e-24 else 0.0, tasks, is_share=True)
 
     def reward(self, rows: Ints) -> Estimate:
         """Return the mean reward of these rollouts, which are in ascending order."""
         return clustered_mean(self.columns.reward[rows], self._starts(rows))
 
     def rate(self, rows: Ints) -> Estimate | None:
-        """Return the share of these rollouts that solved their task."""
         if self.solved is None:
             return None
         return clustered_mean(self.solved[rows].astype(float), self._starts(rows), is_share=True)
@@ -241,7 +232,6 @@ class PerTask:
 
     @property
     def solve_rate(self) -> Floats | None:
-        """The share of measured rollouts that solved the task."""
         return None if self.solved is None else self.solved / self.measured
 
 
@@ -290,12 +280,12 @@ def pass_at(grouped: PerTask, coverage: Coverage | None = None) -> list[PassAtK]
     measured, solved = grouped.measured, grouped.solved
     if solved is None:
         return []
-    found = passes(measured, solved, int(measured.max()))
+    found = estimators.passes(measured, solved, int(measured.max()))
     failed: dict[int, Passes] = {}
     repeats, expected = (coverage.repeats, coverage.tasks_expected) if coverage and coverage.missing else (None, None)
     if repeats and expected is not None and expected >= len(solved) and measured.max() <= repeats:
         every = np.concatenate([solved, np.zeros(expected - len(solved), np.int64)])
-        failed = {one.k: one for one in passes(np.full(expected, repeats), every, repeats)}
+        failed = {one.k: one for one in estimators.passes(np.full(expected, repeats), every, repeats)}
     return [
         PassAtK(
             k=one.k,
@@ -303,7 +293,9 @@ def pass_at(grouped: PerTask, coverage: Coverage | None = None) -> list[PassAtK]
             tasks_measured=len(measured),
             any=one.any,
             every=one.every,
-            consensus=None if grouped.votes is None or one.k > MOST_K else mean_over_tasks(at(grouped.votes, one.k)),
+            consensus=None
+            if grouped.votes is None or one.k > MOST_K
+            else estimators.mean_over_tasks(at(grouped.votes, one.k)),
             any_missing_failed=failed[one.k].any.mean if one.k in failed else None,
             every_missing_failed=failed[one.k].every.mean if one.k in failed else None,
         )

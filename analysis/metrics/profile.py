@@ -110,7 +110,6 @@ def by_dataset(columns: Columns, rulings: Sequence[Ruling], *, indexed: bool) ->
 
 
 def scales(columns: Columns) -> dict[str, Scale]:
-    """Return the reward scale of each dataset."""
     return {
         name or NO_NAME: Scale(
             low=float(columns.reward[mask].min()),
@@ -200,7 +199,6 @@ def run_of(
 
 
 def coverage(columns: Columns, plan: RunPlan, by_task: PerTask | None) -> Coverage:
-    """Return how many of the expected rollouts are measured."""
     repeats, expected, complete = plan.repeats, plan.rollouts, None
     if plan.tasks is not None and repeats is None and len(columns):
         # Only the dataset is known, so every task is expected to have the largest number of repeats that occurs.
@@ -338,7 +336,6 @@ def _groups(values: NDArray[Any]) -> Iterator[tuple[Any, Ints]]:
 
 
 def _names(column: CategoryColumn) -> list[str]:
-    """Return the names, most frequent first."""
     return [name for name, _ in _counted(column)]
 
 

@@ -189,8 +189,6 @@ class Tasks(Record):
 
 
 class Group(Record):
-    """A group of rollouts that have the same agent, finish reason or code version."""
-
     name: str
     rollouts: int
     solved: int | None
@@ -219,8 +217,6 @@ class DatasetFigures(Record):
 
 
 class Tokens(Record):
-    """Token counts, from `usage`."""
-
     input: MeanSpread | None
     output: MeanSpread | None
     reasoning: MeanSpread | None
@@ -229,8 +225,6 @@ class Tokens(Record):
 
 
 class Stage(Record):
-    """The time that episodes spent in one stage, from `timings`."""
-
     stage: str
     seconds: MeanSpread
     share: float | None
@@ -239,8 +233,6 @@ class Stage(Record):
 
 
 class Profile(Record):
-    """The metrics of one rollout file."""
-
     name: str
     path: str
     models: list[str]

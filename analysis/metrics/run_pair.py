@@ -124,8 +124,6 @@ class Interval(Record):
 
 
 class PairedDifference(Record):
-    """The difference between two runs in one metric, over tasks of equal weight."""
-
     metric: str
     dataset: str | None
     """None for all tasks."""
@@ -157,8 +155,6 @@ class PairedDifference(Record):
 
 
 class ChangedTask(Record):
-    """A task whose result differs between two runs."""
-
     task: int
     """Index of the task in the baseline, `_ng_task_index`."""
     task_in_candidate: int
@@ -227,8 +223,6 @@ _NOISE = 1e-12
 
 @dataclass(frozen=True)
 class PairLevel:
-    """Settings of tests and intervals."""
-
     alpha: float = 0.05
     """Probability that an interval misses the true difference: half of it on each side."""
     effect: float | None = None
@@ -290,7 +284,6 @@ def difference(
 
 
 def _table(metric: Metric, before: Floats, after: Floats) -> McNemar | None:
-    """Return the table of outcomes; None if the metric is not binary."""
     both = np.concatenate([before, after])
     if not np.isin(both, (0.0, 1.0)).all() or not (metric.is_share or len(np.unique(both)) == 2):
         return None
@@ -384,7 +377,6 @@ class GroupedRun:
 
     @property
     def counts(self) -> Ints:
-        """Number of measured rollouts of each task."""
         return np.bincount(self.group[self.group >= 0], minlength=self.tasks)
 
     def known(self, rollouts: Floats) -> Ints:
@@ -680,8 +672,6 @@ _MAX_EXACT = 2000
 
 
 class TaskChange(Record):
-    """A task in two runs."""
-
     task: int
     """Index in the first run."""
     task_in_second: int

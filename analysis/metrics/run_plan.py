@@ -100,7 +100,6 @@ def count_lines(file: DataFile) -> int:
 
 
 def _code_notes(recorded: Any) -> list[str]:
-    """Return a note on several versions of the code."""
     try:
         versions = _CODE_VERSIONS.validate_python(recorded)
     except ValidationError:

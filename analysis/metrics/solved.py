@@ -37,8 +37,6 @@ def agents_are_datasets(columns: Columns) -> bool:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What counts as solved in one dataset of a run."""
-
     dataset: str
     """Empty: that of the rows without a name."""
     rule: str

@@ -87,7 +87,6 @@ class MetricsFile:
         return list(self._values)
 
     def curve(self, name: str) -> Curve | None:
-        """Return the curve of a metric; None if it has no value."""
         values = sorted(self._values.get(name, {}).items())
         return Curve(name, *map(tuple, zip(*values, strict=True))) if values else None
 
@@ -148,8 +147,6 @@ class NumberColumns:
 
 
 class RowNumbers:
-    """Collects the numbers of rows."""
-
     def __init__(self) -> None:
         self._offsets = array("q")
         self._values: dict[str, array[float]] = {}
@@ -174,7 +171,6 @@ class RowNumbers:
 
 
 def joined(parts: Sequence[NumberColumns]) -> NumberColumns:
-    """Concatenate parts of a file."""
     names = list(dict.fromkeys(name for part in parts for name in part.values))[:_MAX_NAMES]
     none = np.empty(0)
     values = {
@@ -405,8 +401,6 @@ MAX_TASKS = 30
 
 @dataclass(frozen=True)
 class SummarizedStep:
-    """A file of the series."""
-
     step: int
     name: str
     path: str
@@ -424,8 +418,6 @@ class StepFigures(Record):
 
 
 class TaskResults(Record):
-    """A task's results at the steps of `SeriesProfile.columns`."""
-
     task: int
     """Index of the task in the first step that has it."""
     values: list[float | None]
@@ -434,8 +426,6 @@ class TaskResults(Record):
 
 
 class StepChanges(Record):
-    """What changed between the first and the last step, task by task."""
-
     why_not: str
     """Why the steps cannot be compared; empty if they can."""
     by: str

@@ -52,7 +52,6 @@ def document(found: RunComparisons) -> tuple[str, list[Section]]:
 
 
 def value(metric: str, amount: float | None) -> str:
-    """Format a value of a metric."""
     if Metric(metric).is_share:
         return percent(amount)
     return number(amount) if Metric(metric).is_cost else reward(amount)
@@ -68,7 +67,6 @@ def change(metric: str, amount: float | None) -> str:
 
 
 def reach(one: PairedDifference) -> str:
-    """Format the interval of a difference."""
     if one.interval is None:
         return NOTHING
     low, high = (change(one.metric, bound).removesuffix(" points") for bound in (one.interval.low, one.interval.high))
@@ -76,7 +74,6 @@ def reach(one: PairedDifference) -> str:
 
 
 def chance(p: float | None) -> str:
-    """Format a p-value."""
     return NOTHING if p is None else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
 
 

@@ -21,9 +21,8 @@ from rollyard.analysis.metrics.training_steps import LOG_PROB, ZERO_VARIANCE, Se
 from rollyard.analysis.report import comparison_report as run_comparison
 from rollyard.analysis.report import sections as run_sections
 from rollyard.analysis.report.comparison_report import chance, change, reach, value, verdict
-from rollyard.analysis.report.finding_sections import compared_findings, findings_section
 from rollyard.analysis.report.formatting import NOTHING, ViewerLinks, mark_partial, measured
-from rollyard.analysis.report.sections import Section, Table, headlines
+from rollyard.analysis.report.sections import Section, Table, compared_findings, findings_section, headlines
 from rollyard.records.terminal import pluralize
 from rollyard.records.types import Record
 
@@ -142,8 +141,6 @@ SCHEMA_VERSION = 2
 
 
 class Report(Record):
-    """The contents of `profile.json`."""
-
     version: str
     """The version of Rollyard that wrote the file."""
     schema_version: int = SCHEMA_VERSION

@@ -84,12 +84,10 @@ def measured(covered: Coverage) -> str:
 
 
 def mark_partial(text: str, covered: Coverage) -> str:
-    """Append an asterisk to a number if rollouts are missing."""
     return f"{text} *" if covered.missing and text != NOTHING else text
 
 
 def coverage_sentence(covered: Coverage) -> str:
-    """Return a sentence that states how many of the expected rollouts were measured."""
     if covered.expected is None:
         of = f" of {pluralize(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""
         if covered.expected_from:
