@@ -379,7 +379,7 @@ def _filled(
     """Return the metric of the chosen tasks in both runs. A missing rollout counts as its run's value in `fills`."""
     values, runs = [], (paired.baseline, paired.candidate)
     for one, rollouts, own, fill in zip(runs, paired.rollouts(metric), wanted, fills, strict=True):
-        measured = one.values(metric, rollouts, run_pair.Filling(own.repeats, fill))[chosen]
+        measured = one.values(metric, rollouts, own.repeats, fill)[chosen]
         values.append(np.concatenate([measured, np.full(own.unseen, fill)]))
     return values[0], values[1]
 

@@ -354,15 +354,6 @@ def _unvarying(center: float, tasks: int, span: float | None, alpha: float) -> t
 
 
 @dataclass(frozen=True)
-class Filling:
-    """How missing rollouts are counted: each of `repeats` rollouts that a task lacks gets the value `value`."""
-
-    repeats: Ints
-    """For each task."""
-    value: float
-
-
-@dataclass(frozen=True)
 class GroupedRun:
     """A run whose rollouts are assigned to tasks, which are numbered from 0 in both runs."""
 
@@ -383,14 +374,16 @@ class GroupedRun:
         """Return the number of rollouts with a value of each task."""
         return np.bincount(self.group[(self.group >= 0) & ~np.isnan(rollouts)], minlength=self.tasks)
 
-    def values(self, metric: Metric, rollouts: Floats, filling: Filling | None = None) -> Floats:
-        """Return the metric of each task, NaN without a value or with fewer than k. `rollouts`: see `of_rollouts`."""
+    def values(self, metric: Metric, rollouts: Floats, repeats: Ints | None = None, fill: float = 0.0) -> Floats:
+        """Return the metric of each task, NaN without a value or with fewer than k. `rollouts`: see `of_rollouts`;
+        `fill`: the value of each of `repeats` rollouts that a task lacks.
+        """
         known = (self.group >= 0) & ~np.isnan(rollouts)
         counts = np.bincount(self.group[known], minlength=self.tasks)
         sums: Floats = np.bincount(self.group[known], rollouts[known], minlength=self.tasks).astype(np.float64)
-        if filling is not None:
-            absent = np.maximum(filling.repeats - counts, 0)
-            counts, sums = counts + absent, sums + absent * filling.value
+        if repeats is not None:
+            absent = np.maximum(repeats - counts, 0)
+            counts, sums = counts + absent, sums + absent * fill
         found = np.full(self.tasks, np.nan)
         if metric.k is None:
             found[counts > 0] = sums[counts > 0] / counts[counts > 0]

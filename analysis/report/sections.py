@@ -9,17 +9,9 @@ from rollyard.analysis.charts import run_charts
 from rollyard.analysis.charts.charts import Chart, DrawnInterval, chart, intervals
 from rollyard.analysis.charts.svg import Axis
 from rollyard.analysis.findings.detector import Finding, Findings
+from rollyard.analysis.metrics import profile_records as records
 from rollyard.analysis.metrics.estimators import Estimate, MeanSpread
 from rollyard.analysis.metrics.profile import TOTAL
-from rollyard.analysis.metrics.profile_records import (
-    Coverage,
-    DatasetFigures,
-    PassAtK,
-    Profile,
-    Rewards,
-    Tasks,
-    ToolCalls,
-)
 from rollyard.analysis.report.formatting import (
     FORMS,
     NOTHING,
@@ -68,7 +60,7 @@ class Section:
     """Whether a page shows only the heading until it is opened. It is printed in full."""
 
 
-def work(profile: Profile) -> Section:
+def work(profile: records.Profile) -> Section:
     tokens, measured_rollouts = profile.tokens, profile.coverage.measured
     kinds: list[tuple[str, MeanSpread | None]] = [
         ("turns", profile.turns),
@@ -91,7 +83,7 @@ def work(profile: Profile) -> Section:
     return Section("Turns and tokens", text, [Table(head, rows)] if rows else [])
 
 
-def time(profile: Profile) -> Section:
+def time(profile: records.Profile) -> Section:
     rows = [
         (
             *(stage.stage, seconds(stage.seconds.mean), interval(stage.seconds.estimate, "seconds")),
@@ -121,7 +113,7 @@ _MAX_DATASETS = 100
 _LEVEL = "95% interval"
 
 
-def datasets(profile: Profile) -> Section:
+def datasets(profile: records.Profile) -> Section:
     """Return the figures of each dataset, with pass@k and cons@k at the largest k that all of its tasks have."""
     found = profile.by_dataset
     if not found:
@@ -149,7 +141,7 @@ def datasets(profile: Profile) -> Section:
     return Section("Datasets", text, [Table(head, rows, caption)])
 
 
-def _pass_rows(found: Sequence[tuple[str, PassAtK]], name: str, *, missing: bool = False) -> Table:
+def _pass_rows(found: Sequence[tuple[str, records.PassAtK]], name: str, *, missing: bool = False) -> Table:
     """Return a table of pass@k, pass^k and, if a row has it, cons@k. `missing`: also with missing ones as failed."""
     voted = any(at.consensus is not None for _, at in found)
     head: tuple[str, ...] = (name, "pass@k", _LEVEL, "pass^k", _LEVEL, *(("cons@k", _LEVEL) if voted else ()), "tasks")
@@ -167,26 +159,26 @@ def _pass_rows(found: Sequence[tuple[str, PassAtK]], name: str, *, missing: bool
     return Table(head, rows)
 
 
-def over_tasks(at: PassAtK) -> str:
+def over_tasks(at: records.PassAtK) -> str:
     """Return `over 12 tasks`, or `over 3 of 12 tasks` if the others have fewer than k rollouts."""
     return f"over {pluralize(at.tasks, 'task')}" if at.tasks == at.tasks_measured else f"over {over(at)} tasks"
 
 
-def over(at: PassAtK) -> str:
+def over(at: records.PassAtK) -> str:
     """Return `12`, or `3 of 12` if the others have fewer than k rollouts."""
     return f"{at.tasks:,}" if at.tasks == at.tasks_measured else f"{at.tasks:,} of {at.tasks_measured:,}"
 
 
-def dataset_name(one: DatasetFigures) -> str:
+def dataset_name(one: records.DatasetFigures) -> str:
     return one.name or "(no dataset)"
 
 
-def at_common_k(found: Sequence[PassAtK]) -> PassAtK | None:
+def at_common_k(found: Sequence[records.PassAtK]) -> records.PassAtK | None:
     """Return the entry with the largest k for which every measured task has enough rollouts, if any."""
     return next((at for at in reversed(found) if at.tasks == at.tasks_measured), None)
 
 
-def _at_common_k(one: DatasetFigures) -> tuple[str, str]:
+def _at_common_k(one: records.DatasetFigures) -> tuple[str, str]:
     at = at_common_k(one.pass_at)
     if at is None or at.k < 2:
         return NOTHING, NOTHING
@@ -194,7 +186,7 @@ def _at_common_k(one: DatasetFigures) -> tuple[str, str]:
     return f"pass@{at.k} {percent(at.any.mean)}", consensus
 
 
-def headline(profile: Profile) -> Section:
+def headline(profile: records.Profile) -> Section:
     covered = profile.coverage
     rows = [(name, mark_partial(value, covered), reach, measured(covered)) for name, value, reach in headlines(profile)]
     text = []
@@ -214,7 +206,7 @@ def headline(profile: Profile) -> Section:
     return Section("Headline", text, [Table(("", "as measured", "95% interval", "coverage"), rows)])
 
 
-def headlines(profile: Profile) -> list[tuple[str, str, str]]:
+def headlines(profile: records.Profile) -> list[tuple[str, str, str]]:
     """Return the headline numbers as (name, value, interval) tuples. A metric has the same name in every run."""
     solved, tasks = profile.solved, profile.tasks
     rewards = None if profile.rewards is None or profile.rewards.why_no_mean else profile.rewards
@@ -239,7 +231,7 @@ def headlines(profile: Profile) -> list[tuple[str, str, str]]:
     return found
 
 
-def bounds(profile: Profile) -> Section:
+def bounds(profile: records.Profile) -> Section:
     """Return the section with the bounds of the headline numbers. It is empty unless rollouts are missing."""
     covered, solved, rewards = profile.coverage, profile.solved, profile.rewards
     if not covered.missing or rewards is None:
@@ -260,7 +252,7 @@ def bounds(profile: Profile) -> Section:
 _ROWS = 40
 
 
-def sections(profile: Profile) -> list[Section]:
+def sections(profile: records.Profile) -> list[Section]:
     """Return all sections of a run, most important first: what it scored, what fails, and then the details."""
     all_sections = [datasets(profile), headline(profile), bounds(profile), _failures(profile), _ends(profile)]
     if profile.tasks is not None:
@@ -273,7 +265,7 @@ def sections(profile: Profile) -> list[Section]:
     return [section for section in all_sections if section.text or section.tables or section.charts]
 
 
-def _rewards(rewards: Rewards, covered: Coverage) -> Section:
+def _rewards(rewards: records.Rewards, covered: records.Coverage) -> Section:
     text = [
         f"Min {reward(rewards.min)}, max {reward(rewards.max)}, mean {reward(rewards.mean.mean)}, "
         f"median {reward(rewards.median)}, standard deviation {reward(rewards.std)} ({measured(covered)})."
@@ -292,7 +284,7 @@ def _rewards(rewards: Rewards, covered: Coverage) -> Section:
     return Section("Rewards", text, [table], [run_charts.rewards(rewards)])
 
 
-def _tool_calls(calls: ToolCalls, one_scale: bool) -> Section:
+def _tool_calls(calls: records.ToolCalls, one_scale: bool) -> Section:
     text = [f"Average {calls.mean:.2f} per rollout, min {calls.min}, max {calls.max}."]
     if one_scale:
         undefined = "undefined (one of the two is constant)"
@@ -311,7 +303,7 @@ def _tool_calls(calls: ToolCalls, one_scale: bool) -> Section:
     return Section("Tool calls", text, [shortened(head, rows)], charts)
 
 
-def _tasks(profile: Profile) -> list[Section]:
+def _tasks(profile: records.Profile) -> list[Section]:
     tasks = profile.tasks
     if tasks is None:
         return []
@@ -341,7 +333,7 @@ def _tasks(profile: Profile) -> list[Section]:
     return all_sections
 
 
-def _pass_at(tasks: Tasks, profile: Profile) -> Section:
+def _pass_at(tasks: records.Tasks, profile: records.Profile) -> Section:
     shown = [one for one in tasks.pass_at if one.k <= 16 or one.k & (one.k - 1) == 0 or one is tasks.pass_at[-1]]
     failed = any(one.any_missing_failed is not None for one in shown)
     text = [
@@ -369,7 +361,7 @@ def _pass_at(tasks: Tasks, profile: Profile) -> Section:
     return Section(title, text, tables, [run_charts.pass_at(tasks)])
 
 
-def _ends(profile: Profile) -> Section:
+def _ends(profile: records.Profile) -> Section:
     ends, total = profile.ends, profile.coverage.measured
     one_scale = _is_one_scale(profile)
     kinds = (
@@ -394,7 +386,7 @@ def _ends(profile: Profile) -> Section:
     return Section("Why episodes ended", text, tables, [run_charts.ends(ends, total, means=one_scale)] if ends else [])
 
 
-def _drift(profile: Profile) -> Section:
+def _drift(profile: records.Profile) -> Section:
     drift = profile.drift
     if drift is None:
         return Section("Token drift")
@@ -409,7 +401,7 @@ def _drift(profile: Profile) -> Section:
     return Section("Token drift", [text])
 
 
-def _failures(profile: Profile) -> Section:
+def _failures(profile: records.Profile) -> Section:
     found, covered = profile.failures, profile.coverage
     if not found.attempts and not covered.missing:
         return Section("Failures", ["No attempt failed, and no rollout is missing."] if covered.expected else [])
@@ -453,7 +445,7 @@ def _reward_cells(found: Estimate | None, shown: bool) -> tuple[str, ...]:
     return mean_cells(found, "reward") if shown else ()
 
 
-def _is_one_scale(profile: Profile) -> bool:
+def _is_one_scale(profile: records.Profile) -> bool:
     return profile.rewards is None or not profile.rewards.why_no_mean
 
 
@@ -472,7 +464,9 @@ def findings_section(found: Findings, run: int, viewer: ViewerLinks) -> Section:
     return Section("Findings", [_CAUTION], [_finding_table(found.findings)], _finding_charts(found.findings), parts)
 
 
-def compared_findings(runs: Sequence[Profile], found: Sequence[Findings | None], viewer: ViewerLinks) -> list[Section]:
+def compared_findings(
+    runs: Sequence[records.Profile], found: Sequence[Findings | None], viewer: ViewerLinks
+) -> list[Section]:
     """Return a section with the findings of several runs side by side; empty if there are none."""
     each = [{one.kind: one for one in findings.findings} if findings else {} for findings in found]
     most = {kind: max(one[kind].stake for one in each if kind in one) for one in each for kind in one}

@@ -15,15 +15,7 @@ from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.profile_records import DatasetFigures, Profile
 from rollyard.analysis.metrics.training_steps import SeriesProfile
 from rollyard.analysis.report.document import Report
-from rollyard.analysis.report.formatting import (
-    FORMS,
-    NOTHING,
-    interval,
-    mark_partial,
-    measured,
-    points,
-    signed,
-)
+from rollyard.analysis.report.formatting import FORMS, NOTHING, interval, mark_partial, measured, points, signed
 from rollyard.analysis.report.sections import at_common_k, dataset_name, headlines, over_tasks
 from rollyard.records.data_files import DataFile
 from rollyard.records.errors import RunError

@@ -71,10 +71,7 @@ def test_rows_of_nemo_gym_and_of_datasets_without_a_declaration_are_understood(t
             "best": 7,
             "used": 31,
             **declaration(
-                (
-                    VerdictField(path="best", role="expected", exact=False),
-                    VerdictField(path="used", role="extracted"),
-                )
+                (VerdictField(path="best", role="expected", exact=False), VerdictField(path="used", role="extracted"))
             ),
         },
     ],

@@ -46,11 +46,7 @@ def test_only_rollouts_that_meet_the_expression_count(rollouts: Path, where: str
 
 @pytest.mark.parametrize(
     ("where", "told"),
-    [
-        ("reward <", "where: reward <: "),
-        ("rewards < 1", "the field rewards"),
-        ("reward > 7", "none of the 3 rollouts"),
-    ],
+    [("reward <", "where: reward <: "), ("rewards < 1", "the field rewards"), ("reward > 7", "none of the 3 rollouts")],
 )
 def test_an_expression_that_selects_nothing_is_refused_with_its_reason(rollouts: Path, where: str, told: str) -> None:
     with pytest.raises(OperatorError, match=told):
