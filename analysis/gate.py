@@ -51,9 +51,8 @@ class RuleResult(Record):
     gain: float
     """How much better the candidate is than the baseline, over the measured rollouts."""
     low: float | None
-    """Lower bound of the gain's interval, with missing rollouts counted against the candidate."""
+    """Of the gain's interval, with missing rollouts counted against the candidate; in its favour for `high`."""
     high: float | None
-    """Upper bound of the gain's interval, with missing rollouts counted in favour of the candidate."""
     missing_baseline: int
     missing_candidate: int
     tasks: int
@@ -202,11 +201,12 @@ def _result(
     chosen = np.ones(paired.baseline.tasks, bool) if rule.dataset is None else paired.in_dataset(rule.dataset)
     if not chosen.any():
         raise OperatorError(f"no task is in the dataset {rule.dataset!r}")
-    absent = [
-        _missing(one, values, own, chosen)
-        for one, values, own in zip((paired.baseline, paired.candidate), rollouts, wanted, strict=True)
-    ]
-    _check_coverage(paired, rule, wanted, absent, chosen.sum(), min_coverage)
+    absent = []
+    for one, values, own in zip((paired.baseline, paired.candidate), rollouts, wanted, strict=True):
+        known = np.maximum(own.repeats - one.known(values), 0)[chosen]
+        absent.append(int(known.sum()) + own.unseen * own.unseen_repeats)
+        total = own.rollouts if rule.dataset is None else max(1, round(own.rollouts * chosen.sum() / one.tasks))
+        _check_coverage(one.run.profile.name, rule.metric, absent[-1], total, min_coverage)
     best, worst = max(float(np.nanmax(one)) for one in rollouts), min(float(np.nanmin(one)) for one in rollouts)
     if metric.is_share:
         best, worst = 1.0, 0.0
@@ -223,16 +223,10 @@ def _result(
     intervals: list[run_pair.Interval | None] = [measured.interval] * 2
     if any(absent):
         # The lower bound counts missing rollouts against the candidate, the upper bound in its favour.
-        intervals = [
-            run_pair.difference(
-                metric,
-                *_filled(paired, metric, wanted, chosen, fills),
-                level,
-                single=single,
-                span=run_pair.span_of(rollouts),
-            ).interval
-            for fills in ((best, worst), (worst, best))
-        ]
+        intervals, span = [], run_pair.span_of(rollouts)
+        for fills in ((best, worst), (worst, best)):
+            before, after = _filled(paired, metric, wanted, chosen, fills)
+            intervals.append(run_pair.difference(metric, before, after, level, single=single, span=span).interval)
     low = high = None
     against, favourable = intervals
     if against is not None and favourable is not None:
@@ -262,24 +256,15 @@ def _result(
     return result.model_copy(update={"reason": _reason_of(result, level.alpha)})
 
 
-def _check_coverage(
-    paired: PairedRuns,
-    rule: GateRule,
-    wanted: tuple[_Expected, _Expected],
-    absent: Sequence[int],
-    tasks: int,
-    min_coverage: float | None,
-) -> None:
-    for one, own, count in zip((paired.baseline, paired.candidate), wanted, absent, strict=True):
-        total = own.rollouts if rule.dataset is None else max(1, round(own.rollouts * tasks / one.tasks))
-        share = 1 - count / total
-        if share < (1.0 if min_coverage is None else min_coverage):
-            expectation = "all are needed" if min_coverage is None else f"--min-coverage {min_coverage:g} is needed"
-            raise OperatorError(
-                f"{count:,} of {total:,} expected rollouts of {one.run.profile.name} have no {rule.metric} "
-                f"({share:.2%} measured; {expectation}). Resume its collection, or accept missing rollouts with "
-                "--min-coverage ..., which counts them against the candidate"
-            )
+def _check_coverage(name: str, metric: str, missing: int, total: int, min_coverage: float | None) -> None:
+    share = 1 - missing / total
+    if share < (1.0 if min_coverage is None else min_coverage):
+        expectation = "all are needed" if min_coverage is None else f"--min-coverage {min_coverage:g} is needed"
+        raise OperatorError(
+            f"{missing:,} of {total:,} expected rollouts of {name} have no {metric} ({share:.2%} measured; "
+            f"{expectation}). Resume its collection, or accept missing rollouts with --min-coverage ..., which counts "
+            "them against the candidate"
+        )
 
 
 _TASKS = "tasks"
@@ -336,9 +321,8 @@ class _Expected:
     repeats: Ints
     """For each task."""
     unseen: int
-    """Number of tasks without a rollout in either run."""
+    """Number of tasks without a rollout in either run, each with `unseen_repeats` expected ones."""
     unseen_repeats: int
-    """Number of expected rollouts of each of them."""
 
     @property
     def rollouts(self) -> int:
@@ -365,12 +349,6 @@ def _repeats(grouped: GroupedRun) -> int:
         # Rows without a reward are rollouts that should have one.
         repeats = max(most, 1 + int(grouped.run.columns.unmeasured.repeat.max(initial=0)))
     return repeats
-
-
-def _missing(grouped: GroupedRun, rollouts: Floats, found: _Expected, chosen: Flags) -> int:
-    """Return the number of expected rollouts of the chosen tasks that have no value of the metric."""
-    absent = np.maximum(found.repeats - grouped.known(rollouts), 0)[chosen]
-    return int(absent.sum()) + found.unseen * found.unseen_repeats
 
 
 def _filled(

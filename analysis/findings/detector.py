@@ -55,7 +55,6 @@ class Finding(Record):
     title: str
     category: Category
     sentence: str
-    """The observation with its figures, as one sentence."""
     definition: str
     """What is counted, with the threshold and the reason for it."""
     unit: str = "rollouts"
@@ -66,13 +65,10 @@ class Finding(Record):
     tasks: int
     """Number of tasks to which the counted rollouts belong."""
     share: Estimate
-    """`count` / `of` with its 95% interval, clustered by task."""
     mean_reward: Estimate | None = None
-    """Mean reward of the counted rollouts; None if rewards are not comparable or nothing is measured."""
+    """Of the counted rollouts; None if rewards are not comparable or nothing is measured."""
     mean_reward_others: Estimate | None = None
-    """Mean reward of the other rollouts."""
     solved: int | None = None
-    """Number of counted rollouts that solved their task; None if "solved" is undefined."""
     stake: float = Field(ge=0.0, le=1.0)
     """Estimate of the share of the run's rewards that the finding concerns. Findings are sorted by it."""
     examples: list[Example] = Field(default_factory=list)
@@ -83,6 +79,7 @@ class Finding(Record):
 
 class Findings(Record):
     findings: list[Finding]
+    """Most important first."""
     rollouts: int
     """Number of measured rollouts that were examined."""
 
@@ -118,7 +115,6 @@ class Signs:
     created: Floats
     """Unix time of the response; NaN if it is not recorded."""
     end: int = 0
-    """Number of bytes that were read."""
 
     def at(self, offsets: Ints) -> Signs:
         """Return the signs of the rows at these offsets, which must all have been read."""

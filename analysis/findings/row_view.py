@@ -62,19 +62,14 @@ class RowView:
     @cached_property
     def calls(self) -> list[Call]:
         outputs = {
-            item.get("call_id"): _text(item.get("output"))
+            text_of(item.get("call_id")): _text(item.get("output"))
             for item in self.output
-            if item.get("type") == "function_call_output" and isinstance(item.get("call_id"), str)
+            if item.get("type") == "function_call_output"
         }
-        return [
-            Call(
-                text_of(item.get("name")),
-                text_of(item.get("arguments")),
-                outputs.get(call_id) if isinstance(call_id := item.get("call_id"), str) else None,
-            )
-            for item in self.output
-            if item.get("type") == "function_call"
-        ]
+        outputs.pop("", None)  # without an id
+        calls = (item for item in self.output if item.get("type") == "function_call")
+        texts = ([text_of(item.get(key)) for key in ("name", "arguments", "call_id")] for item in calls)
+        return [Call(name, arguments, outputs.get(call_id)) for name, arguments, call_id in texts]
 
     @cached_property
     def file_actions(self) -> list[list[FileAction]]:
@@ -164,12 +159,8 @@ class RowView:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content[:_MAX_TEXT]
-    found = []
-    for part in items(content):
-        text = part if isinstance(part, str) else text_of(mapping(part).get("text"))
-        if text:
-            found.append(text)
-    return "\n".join(found)[:_MAX_TEXT]
+    parts = (part if isinstance(part, str) else text_of(mapping(part).get("text")) for part in items(content))
+    return "\n".join(filter(None, parts))[:_MAX_TEXT]
 
 
 def _scalar(value: Any) -> str:

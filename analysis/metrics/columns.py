@@ -67,7 +67,6 @@ class Unmeasured:
     turns: Floats
     output_tokens: Floats
     seconds: Floats
-    """Duration of the entire episode."""
     kind: CategoryColumn
     agent: CategoryColumn
 
@@ -97,17 +96,14 @@ class Columns:
     output_tokens: Floats
     reasoning_tokens: Floats
     trail_turns: Floats
-    """Number of turns after the first whose tokens are recorded, from `token_trail`."""
+    """Number of turns after the first whose tokens are recorded, from `token_trail`; see `Drift`."""
     trail_breaks: Floats
-    """Number of turns whose prompt does not begin with exactly the tokens of the previous turn."""
     trail_segments: Floats
-    """Number of segments into which prefix mismatches divide the episode."""
     end: CategoryColumn
-    """Why the episode ended, from `finish_reason`."""
+    """From `finish_reason`."""
     agent: CategoryColumn
     model: CategoryColumn
     dataset: CategoryColumn
-    """Name of the dataset, from `dataset_name`."""
     code: CategoryColumn
     """Version of the servers' code, from `_ng_code`; INITIAL_CODE if the row has none."""
     stages: dict[str, Floats]

@@ -116,9 +116,8 @@ class Change(Record):
     """A task whose result changed between two runs."""
 
     task: int
-    """The task's index in the baseline."""
+    """In the baseline; `task_here` is the task's index in the other run."""
     task_here: int
-    """The task's index in the other run."""
     before: float
     after: float
 
@@ -145,8 +144,8 @@ class Difference(Record):
     only_baseline: int
     only_here: int
     reward: Estimate | None
-    """Mean of the tasks' differences in mean reward, with its paired interval (the same applies to `solve_rate`). None
-    if datasets have different reward scales; `datasets` then contains the difference on each dataset."""
+    """Mean of the tasks' differences in mean reward, with its paired interval. None if datasets have different reward
+    scales; `datasets` then contains the difference on each dataset."""
     solve_rate: Estimate | None
     outcome: str
     """The metric that the next fields compare: solve rate, or mean reward if "solved" is undefined."""
@@ -157,7 +156,7 @@ class Difference(Record):
     sign_test_tasks: int
     """Number of tasks in the sign test. Those with different numbers of rollouts in the two runs would bias it."""
     gained: list[Change]
-    """The ten tasks that improved most."""
+    """The ten largest changes."""
     lost: list[Change]
     datasets: list[DatasetDifference]
     """Empty unless the run is a mixture."""
@@ -308,10 +307,9 @@ class McNemar(Record):
     """McNemar's test on tasks that have one rollout in each run."""
 
     both: int
+    """Number of tasks solved in both runs, in only the candidate or the baseline, and in neither."""
     gained: int
-    """Number of tasks solved by the candidate only."""
     lost: int
-    """Number of tasks solved by the baseline only."""
     neither: int
     exact_p: float
     """Two-sided p-value of the exact test; 1 if no task changed."""

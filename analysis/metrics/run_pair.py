@@ -156,7 +156,7 @@ class PairedDifference(Record):
 
 class ChangedTask(Record):
     task: int
-    """Index of the task in the baseline, `_ng_task_index`."""
+    """`_ng_task_index` in the baseline."""
     task_in_candidate: int
     key: str
     """`_ng_task_key`; empty if the rows have none."""
@@ -183,7 +183,7 @@ class RunPair(Record):
     baseline: ComparedRun
     candidate: ComparedRun
     paired_by: str
-    """How tasks were paired: by `index`, `content` or `prompt`; empty if they could not be paired."""
+    """By `index`, `content` or `prompt`; empty if they could not be paired."""
     tasks: int
     only_baseline: int
     only_candidate: int
@@ -666,7 +666,6 @@ _MAX_EXACT = 2000
 
 class TaskChange(Record):
     task: int
-    """Index in the first run."""
     task_in_second: int
     first: float
     """Solve rate, or mean reward if "solved" is undefined."""

@@ -216,7 +216,6 @@ class StepSummary:
     """The figures of a step, and the results of its tasks."""
 
     rollouts: int
-    """Number of measured rollouts."""
     figures: dict[str, Estimate]
     """Means with intervals clustered by task. Those that a report has are the report's."""
     varying: frozenset[str]
@@ -413,7 +412,6 @@ class StepFigures(Record):
     name: str
     path: str
     rollouts: int
-    """Number of measured rollouts."""
     figures: dict[str, Estimate]
 
 
@@ -429,12 +427,9 @@ class StepChanges(Record):
     why_not: str
     """Why the steps cannot be compared; empty if they can."""
     by: str
-    """How tasks were paired: by `content`, `prompt` or `index`."""
     metric: str
-    """`solve_rate` or `reward`."""
     difference: PairedDifference | None
     learned: int
-    """Number of tasks with a higher value at the last step."""
     forgotten: int
     most_learned: list[TaskChange]
     most_forgotten: list[TaskChange]
@@ -453,9 +448,8 @@ class SeriesProfile(Record):
     paired_by: str
     why_not_paired: str
     tasks: int
-    """Number of tasks in any of these steps."""
     gains: list[TaskResults]
-    """The tasks with the largest gains, largest first."""
+    """Largest first."""
     losses: list[TaskResults]
     changes: StepChanges
     notes: list[str]
