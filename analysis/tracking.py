@@ -9,7 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import orjson
 from pydantic import Field, ValidationError
@@ -28,29 +28,6 @@ from rollyard.records.types import MAX_REWARD, Json, Record
 ROLLOUTS = "rollouts"
 """Name of the metric that counts rollouts with a reward. Its value is also the step at which metrics are logged."""
 Cell = str | int | float | bool | None
-
-
-class Tracker(Protocol):
-    """A run in an experiment tracker. If a run with the given id exists, it is resumed."""
-
-    @property
-    def logged(self) -> int:
-        """Number of rollouts already logged; 0 for a new run, or if the tracker cannot be queried."""
-        ...
-
-    @property
-    def place(self) -> str:
-        """Where the user can find the run, such as its URL."""
-        ...
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log the metrics as of `step` measured rollouts."""
-
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Log a table of sampled rollouts when all rollouts have been logged."""
-
-    def close(self, *, failed: bool) -> None:
-        """End the run and mark it as failed or finished."""
 
 
 def flat(tree: Json, prefix: str = "") -> dict[str, Cell]:
@@ -127,6 +104,7 @@ class MlflowTracker:
 
     @property
     def logged(self) -> int:
+        """Number of rollouts already logged."""
         return int(self._run.data.metrics.get(ROLLOUTS, 0))
 
     @property
@@ -151,6 +129,10 @@ class MlflowTracker:
 
     def close(self, *, failed: bool) -> None:
         self._mlflow.end_run("FAILED" if failed else "FINISHED")
+
+
+Tracker = WandbTracker | MlflowTracker
+"""A run in an experiment tracker. If a run with the given id exists, it is resumed."""
 
 
 def _key(name: str) -> str:

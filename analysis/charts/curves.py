@@ -84,10 +84,7 @@ class Drawn:
     """Whether a moving average is drawn as well."""
 
 
-REWARDS, EVALUATION, ROLLOUTS, UPDATE, WEIGHTS, TIME, OTHER = (
-    *("Reward", "Evaluation", "Rollouts", "Update", "Weights", "Time"),
-    "Other metrics",
-)
+REWARDS, EVALUATION, ROLLOUTS, UPDATE, WEIGHTS, TIME = "Reward", "Evaluation", "Rollouts", "Update", "Weights", "Time"
 
 CATALOG = (
     Drawn(REWARDS, ("train/reward",), "Reward", Axis("reward"), "Mean reward of the measured rollouts."),
@@ -136,7 +133,7 @@ def charted(names: Iterable[str]) -> Iterator[Drawn]:
                 yield found
     for name in known:
         if name not in used:
-            yield Drawn(OTHER, (name,), displayable(name), axis_of(name), "")
+            yield Drawn("Other metrics", (name,), displayable(name), axis_of(name), "")
 
 
 def title_of(name: str) -> str:
@@ -342,16 +339,17 @@ def step_chart(name: str, figures: Mapping[int, Estimate], links: Mapping[int, s
     """Draw a figure by step. `links`: the page of each step."""
     title, axis, meaning = _known(name)
     shown = {step: drawn(name, figures[step]) for step in sorted(figures)}
-    write = share if axis.percent else short
-    points = [
-        Point(step, one.mean, one.low, one.high, f"step {step:,}: {_text(one, axis)}", links.get(step))
-        for step, one in shown.items()
-    ]
+    write, points, rows = share if axis.percent else short, [], []
+    for step, one in shown.items():
+        low, high = _bounds(one, axis)
+        reach = f"95% interval {low} to {high}" if low else "no interval"
+        tip = f"step {step:,}: {write(one.mean)}, {reach}"
+        points.append(Point(step, one.mean, one.low, one.high, tip, links.get(step)))
+        rows.append(([f"{step:,}", write(one.mean), low, high], links.get(step)))
     first, last = (f"{write(shown[step].mean)} at step {step:,}" for step in (min(shown), max(shown)))
     caption = f"{first}, {last}. {meaning}"
     label = f"{title} by step, with 95% intervals. {caption}"
     svg = lines(label, [Line("", points)], Axis("step", integers=True), axis)
-    rows = [([f"{step:,}", write(one.mean), *_bounds(one, axis)], links.get(step)) for step, one in shown.items()]
     return chart(name, title, svg, caption, table(["step", axis.title, "from", "to"], rows))
 
 
@@ -386,12 +384,6 @@ def _known(name: str) -> tuple[str, Axis, str]:
     if name.startswith(f"{COMPONENTS}."):
         return f"Reward: {name.removeprefix(f'{COMPONENTS}.')}", Axis("reward"), "Mean of this part of the reward."
     return _KNOWN.get(name) or (name, Axis("value"), "Mean over the rollouts that have this field.")
-
-
-def _text(one: Estimate, axis: Axis) -> str:
-    write = share if axis.percent else short
-    low, high = _bounds(one, axis)
-    return f"{write(one.mean)}, 95% interval {low} to {high}" if low else f"{write(one.mean)}, no interval"
 
 
 def _bounds(one: Estimate, axis: Axis) -> tuple[str, str]:

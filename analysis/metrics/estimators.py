@@ -81,22 +81,19 @@ def clustered_share(count: int, of: int, trials: int) -> Estimate:
 
 @dataclass(frozen=True)
 class Passes:
-    """pass@k and pass^k, averaged over the tasks that have at least k rollouts."""
+    """pass@k (`any`) and pass^k (`every`), averaged over the tasks that have at least k rollouts."""
 
     k: int
     tasks: int
     any: Estimate
-    """pass@k: the probability that at least one of k rollouts solves the task."""
     every: Estimate
-    """pass^k: the probability that all k rollouts solve the task."""
 
 
 def passes(measured: Ints, solved: Ints, most: int) -> list[Passes]:
     """Return unbiased pass@k and pass^k for k = 1..most, from the `measured` and `solved` rollouts of each task.
 
     With n measured and c solved rollouts, pass@k = 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374,
-    equation 1) and pass^k = C(c, k) / C(n, k) (Yao et al. 2024, arXiv:2406.12045). Both are computed as products over k
-    and averaged over the tasks with n >= k.
+    equation 1) and pass^k = C(c, k) / C(n, k) (Yao et al. 2024, arXiv:2406.12045), computed as products over k.
     """
     pairs, weight = np.unique(np.stack([measured, solved], axis=1), axis=0, return_counts=True)
     n, c = pairs[:, 0].astype(float), pairs[:, 1].astype(float)

@@ -52,8 +52,7 @@ class Read:
     torn: int
     """Number of bytes in an incomplete last line, which is not counted."""
     indexed: bool
-    """Whether rows have a task index. Rows from older versions of NeMo Gym have none; each of them counts as a separate
-    task."""
+    """Whether rows have a task index. Each row of older versions of NeMo Gym counts as a task."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,7 @@ class FilePart:
 
 
 def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress | None = None) -> Read:
-    """Read every measured rollout in `path`.
-
-    `workers` processes share the file in parts of `part` bytes. With two or more processes, the program's main module
-    must be importable.
+    """Read every measured rollout in `path`, in parts of `part` bytes that `workers` processes share.
 
     Raises OperatorError if the file cannot be read, and RunError if a line is not a valid rollout, two rows are the
     same rollout, or a process was killed.
@@ -125,9 +121,7 @@ def has_task_index(path: Path) -> bool | None:
 
 @contextmanager
 def reading_pool(workers: int, *, nice: int = 0) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of processes whose niceness is raised by `nice`. They are terminated immediately if the block
-    raises.
-    """
+    """Yield a pool of processes whose niceness is raised by `nice`. They are terminated if the block raises."""
     others = set(active_children())
     # Spawned, not forked: numpy's own threads do not survive a fork.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=os.nice, initargs=(nice,)) as pool:

@@ -12,7 +12,7 @@ class FailureKindCount(Record):
     lost: int
     """Number of missing rollouts whose last attempt failed this way."""
     share: Estimate | None = None
-    """Share of all attempts, measured or failed, with each task as one trial."""
+    """Of all attempts, measured or failed, with each task as one trial."""
     servers: list[str]
     """Servers where the failures originated, most frequent first."""
 
@@ -22,9 +22,8 @@ class Failures(Record):
 
     attempts: int
     mended: int
-    """Number of rollouts that were measured after a failed attempt."""
+    """Number of rollouts that were measured after a failed attempt; those in `lost` never were."""
     lost: int
-    """Number of rollouts that failed and were never measured."""
     kinds: list[FailureKindCount]
 
 
@@ -47,9 +46,8 @@ class Bounds(Record):
 
     missing_as_zero: float | None
     lowest: float | None
-    """The value if every missing rollout is as bad as the worst measured one (for a success rate: none solved)."""
+    """If every missing rollout is as bad as the worst measured one, or unsolved; for `highest`, as good as the best."""
     highest: float | None
-    """The value if every missing rollout is as good as the best measured one (for a success rate: all solved)."""
 
 
 class Coverage(Record):
@@ -65,7 +63,6 @@ class Coverage(Record):
     """Number of tasks with at least one measured rollout; 0 if rows have no task index."""
     tasks_expected: int | None
     tasks_complete: int | None
-    """Number of tasks whose expected rollouts are all measured."""
     repeats: int | None
     """Number of expected rollouts per task."""
 
@@ -76,7 +73,6 @@ class Coverage(Record):
 
 class Solved(Record):
     rule: str
-    """Description of what counts as solved."""
     rollouts: int
     rate: Estimate
     bounds: Bounds
@@ -104,7 +100,6 @@ class Rewards(Record):
     max: float
     median: float
     std: float | None
-    """Standard deviation over rollouts, with n - 1 degrees of freedom."""
     bounds: Bounds
     distinct: int
     most_frequent: list[RewardValue]
@@ -152,9 +147,8 @@ class PassAtK(Record):
     tasks_measured: int
     """Number of tasks, whatever their number of rollouts."""
     any: Estimate
-    """pass@k: the probability that at least one of k rollouts solves the task."""
+    """pass@k: the probability that at least one of k rollouts solves the task; `every`: that all do."""
     every: Estimate
-    """pass^k: the probability that all k rollouts solve the task."""
     consensus: Estimate | None = None
     """cons@k: the probability that the most common answer of k rollouts is right. None without `extracted_answer`, if k
     is above 128, or if a task has more than 1,000 rollouts."""

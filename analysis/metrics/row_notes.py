@@ -90,9 +90,9 @@ def notes_in(path: Path, columns: Columns) -> dict[int, RolloutNotes]:
 
 
 def notes_of_rows(path: Path, rows: Iterable[tuple[int, RolloutRow]] | None = None) -> dict[int, RolloutNotes]:
-    """Return the notes of a file that has no index, such as a compressed one; reads it once if there are notes.
+    """Return the notes of a file without an index, such as a compressed one. `rows`: its rows, if they have been read.
 
-    `rows`: its rows with their offsets, if they have been read. Raises RunError if a file cannot be read.
+    Raises RunError if a file cannot be read.
     """
     records = records_of(path)
     if not records:

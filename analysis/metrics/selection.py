@@ -14,6 +14,7 @@ from rollyard.analysis.metrics.solved import with_solved
 from rollyard.records.errors import OperatorError
 from rollyard.records.expression_parser import ExpressionError, FieldPath, Node, fields_of, parse
 from rollyard.records.expressions import Column, Mask, column_of, selected
+from rollyard.records.json_values import mapping
 from rollyard.records.jsonl import lenient, line_at
 from rollyard.records.note_records import NOTE_FIELDS, RolloutNotes, is_note_field, note_columns
 from rollyard.records.rollout_file import Rollouts
@@ -43,10 +44,9 @@ def read_fields(path: Path, offsets: Ints, paths: Iterable[FieldPath]) -> dict[F
 
 def _row(path: Path, offset: int) -> Json:
     try:
-        row = lenient(line_at(path, offset))
+        return mapping(lenient(line_at(path, offset)))
     except ValueError:  # the file has changed since it was indexed
         return {}
-    return row if isinstance(row, dict) else {}
 
 
 def bounded(value: Any) -> Any:

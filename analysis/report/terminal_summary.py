@@ -42,11 +42,9 @@ def summary(report: Report, written: Sequence[Path]) -> None:
             for note in found.notes:
                 print(f"  note          {plain_line(note)}")
             continue
-        over_tasks = f"{found.tasks:,} tasks"
-        if found.only_baseline or found.only_here:
-            first, second = found.tasks + found.only_baseline, found.tasks + found.only_here
-            over_tasks = f"{found.tasks:,} common tasks (of {first:,} and {second:,})"
-        print(plain_line(f"{found.name} minus {found.baseline}, over {over_tasks}"))
+        first, second = found.tasks + found.only_baseline, found.tasks + found.only_here
+        common = f" common tasks (of {first:,} and {second:,})" if found.tasks < max(first, second) else " tasks"
+        print(plain_line(f"{found.name} minus {found.baseline}, over {found.tasks:,}{common}"))
         if found.solve_rate is not None:
             reach = interval(found.solve_rate, "points")
             print(f"  solve rate    {points(found.solve_rate.mean)} points  95% interval {reach}")
@@ -93,9 +91,9 @@ def _run(profile: Profile) -> None:
         print(f"  * {covered.missing:,} missing: {', '.join(bounds) or 'nothing is measured'}")
     if profile.rewards and profile.rewards.why_no_mean:
         print(f"  {'mean reward':<22}  not averaged over all datasets: {plain_line(profile.rewards.why_no_mean)}")
-    if profile.failures.attempts:
+    if attempts := profile.failures.attempts:
         kinds = ", ".join(f"{kind.kind} {kind.attempts:,}" for kind in profile.failures.kinds[:5])
-        print(f"  {'failed attempts':<22}  {profile.failures.attempts:,} ({plain_line(kinds)})")
+        print(f"  {'failed attempts':<22}  {attempts:,} ({plain_line(kinds)})")
     for note in profile.notes:
         print(f"  {'note':<22}  {plain_line(note)}")
 
@@ -154,11 +152,9 @@ def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -
 
 def _majority_correct(grouped: PerTask) -> list[bool | None] | None:
     """Return cons@k with all rollouts of each task, as yes or no; None above MOST_K rollouts or if undefined."""
-    if grouped.votes is None:
-        return None
     found: list[bool | None] = [None] * len(grouped)
-    for one in grouped.votes:
+    for one in grouped.votes or []:
         if one.rollouts <= MOST_K:
             for task, share in zip(one.tasks.tolist(), one.shares[:, one.rollouts - 1].tolist(), strict=True):
                 found[task] = share == 1.0
-    return found
+    return None if grouped.votes is None else found
