@@ -1,7 +1,4 @@
-"""Charts by training step: of a trainer's metrics, with their titles and meanings, and of a series of rollout files.
-
-Run as a module, it draws means over several runs as one SVG.
-"""
+"""Charts by training step: of metrics, of a series of rollout files and, run as a module, of means over runs."""
 
 from __future__ import annotations
 

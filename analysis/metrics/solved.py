@@ -63,7 +63,7 @@ def rulings_of(columns: Columns, threshold: float | None) -> list[Ruling]:
 
 
 def which_solved(columns: Columns, threshold: float | None) -> tuple[str, Flags | None]:
-    """Return what counts as solved in each dataset, and a mask of the solved rollouts; None if a dataset has no rule."""
+    """Return what counts as solved, and a mask of the solved rollouts; None if a dataset has no rule."""
     return together(rulings_of(columns, threshold), len(columns))
 
 

@@ -1,8 +1,4 @@
-"""Numbers by training step, of two sources.
-
-MetricsFile reads a trainer's metrics.jsonl. SeriesProfile compares rollout files, one per step: their figures, and
-which tasks were learned and forgotten.
-"""
+"""Numbers by training step: of a trainer's metrics.jsonl (MetricsFile) and of rollout files (SeriesProfile)."""
 
 from __future__ import annotations
 
