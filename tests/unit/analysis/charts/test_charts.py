@@ -129,8 +129,7 @@ def test_numbers_durations_and_ticks_are_brief() -> None:
 
 
 def test_each_value_of_a_heat_map_has_a_cell_with_its_tooltip_and_higher_ones_are_darker() -> None:
-    rows = [("7", [(0.0, "none"), (1.0, "all")]), ("8", [None, (0.5, "half")])]
-    drawn = heat_map("tasks", ["0", "1"], rows, "task")
+    drawn = heat_map("x", ["0", "1"], [("7", [(0.0, "none"), (1.0, "all")]), ("8", [None, (0.5, "half")])], "task")
     assert drawn.count('class="cell"') == 3
     assert all(f"<title>{tip}</title>" in drawn for tip in ("none", "all", "half"))
     none, every, half = (float(part.split('"')[1]) for part in drawn.split("fill-opacity=")[1:])

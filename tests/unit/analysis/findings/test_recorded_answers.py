@@ -68,6 +68,7 @@ def equal_answers_of_math_in_different_notation() -> Iterator[Json]:
 
 def solutions_of_math_and_gsm8k() -> Iterator[Json]:
 
+    math: list[tuple[str, str, Json]]
     math = [(row["problem"], row["solution"], {}) for row in _lines(SHARED / "data/math/math_test5000.jsonl.gz")]
     gsm8k = [(row["question"], row["answer"], {"answer": row["answer"]}) for row in read_rows(GSM8K)]
     for task, (question, text, gold) in enumerate([*math[SOME], *gsm8k[SOME]]):

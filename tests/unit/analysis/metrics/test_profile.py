@@ -14,7 +14,7 @@ import pytest
 from rollyard.analysis.metrics.estimators import clustered_mean
 from rollyard.analysis.metrics.load import load
 from rollyard.analysis.metrics.per_task import Groups, votes
-from rollyard.analysis.metrics.profile import Run, histogram
+from rollyard.analysis.metrics.profile import histogram
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures, write_manifest
 
@@ -48,19 +48,119 @@ def test_the_figures_of_a_run_and_its_groups_match_pandas(tmp_path: Path) -> Non
 
 def test_success_reported_by_the_environment_decides_unless_a_threshold_is_given(tmp_path: Path) -> None:
     rows = [row(0, 0, 1.0, success=False), row(0, 1, -3.0, success=True), row(0, 2, 9.0)]
-    for options, solved_count, rule in (({}, 1, "environment"), ({"pass_threshold": 1.0}, 2, "1 (pass_threshold)")):
-        profile = load_run(tmp_path, rows, **options).profile
-        assert profile.solved is not None and profile.solved.rollouts == solved_count
-        assert rule in profile.solved.rule
-        assert [note.startswith("1 of 3 rows ") for note in profile.notes] == [True] * (not options)
+    for threshold, count, rule in ((None, 1, "environment"), (1.0, 2, "1 (pass_threshold)")):
+        profile = load_run(tmp_path, rows, pass_threshold=threshold).profile
+        assert profile.solved is not None and profile.solved.rollouts == count and rule in profile.solved.rule
+        assert [note.startswith("1 of 3 rows ") for note in profile.notes] == [True] * (threshold is None)
 
 
-@pytest.mark.parametrize(("rewards", "expected"), [([0, 0.5, 1.0], 1), ([0.0], 0), ([0, 1.5], None), ([-0.1, 1], None)])
-def test_without_success_only_a_reward_of_1_on_a_0_to_1_scale_is_solved(
-    tmp_path: Path, rewards: list[float], expected: int | None
-) -> None:
-    found = load_run(tmp_path, [row(0, i, reward) for i, reward in enumerate(rewards)]).profile.solved
-    assert (found.rollouts if found else None) == expected
+def picked(found: Any, path: str) -> Any:
+    """The value of a profile at a path; None if a part of it is, and of each element of a list."""
+    for key in path.split("."):
+        found = [one[key] for one in found] if isinstance(found, list) else found and found[key]
+    return found
+
+
+def rewards(*values: float, **more: Any) -> list[Json]:
+    return [row(0, repeat, value, **more) for repeat, value in enumerate(values)]
+
+
+def answered(answers: Sequence[object], gold: object, **more: object) -> list[Json]:
+    return [solved(0, at, one == gold, extracted_answer=one, **more) for at, one in enumerate(answers)]
+
+
+STAGES = {"model_s": 1.0, "tool_s": 0.5, "total_s": 2.0, "model_calls": 3}
+TRAILS = [{"turns": 3, "breaks": 1, "segments": 2}, {"turns": 5, "breaks": 0, "segments": 1}, None]
+RULES = [solved(0, 0, True, dataset_name="a"), *(row(task, 0, 1 / task, dataset_name="b") for task in (1, 2))]
+SCALES = [("rooms", -4.0), ("sums", 1.0 / 3), ("rooms", 10.0), ("sums", 1.0)]
+CASES: dict[str, tuple[list[Json], dict[str, Any]]] = {
+    "without success, a reward of 1 is solved if all are in 0..1": (rewards(0, 0.5, 1.0), {"solved.rollouts": 1}),
+    "no reward of 1": (rewards(0.0), {"solved.rollouts": 0}),
+    "rewards above 1": (rewards(0, 1.5), {"solved": None}),
+    "rewards below 0": (rewards(-0.1, 1), {"solved": None}),
+    "tasks whose rollouts all got the same reward": (
+        [*grid([0, 0, 4, 2], 4), solved(4, 0, True)],
+        {
+            "tasks.zero_variance.tasks": 3,
+            "tasks.zero_variance.of": 4,
+            "tasks.zero_variance.all_solved": 1,
+            "tasks.zero_variance.none_solved": 2,
+            "tasks.never_solved": 2,
+            "tasks.never_solved_first": [0, 1],
+        },
+    ),
+    "finish reasons with their solved count and mean reward": (
+        [row(0, i, float(i), success=i > 1, finish_reason="done" if i else "length") for i in range(4)],
+        {"ends.name": ["done", "length"], "ends.solved": [2, 0], "ends.mean_reward": [2.0, 0.0]},
+    ),
+    "time outside all stages is the rest": (
+        rewards(0.0, 0.0, 0.0, timings=STAGES),
+        {
+            "stages.stage": ["total", "model", "(rest)", "tool"],
+            "stages.seconds.total": [6.0, 3.0, 1.5, 1.5],
+            "stages.share": [1.0, 0.5, 0.25, 0.25],
+            "turns.mean": 3.0,
+        },
+    ),
+    "tokens are divided by solved rollouts": (
+        grid([1, 0], 2),
+        {"tokens.input.total": 400.0, "tokens.output.total": 40.0, "tokens.per_solved": 440.0},
+    ),
+    "drift is the share of turns that break the token history": (
+        [row(0, at, 0.0, token_trail=trail) for at, trail in enumerate(TRAILS)],
+        {
+            "drift.rollouts": 2,
+            "drift.turns": 8,
+            "drift.breaks": 1,
+            "drift.rate": 1 / 8,
+            "drift.broken_rollouts": 1,
+            "drift.most_segments": 2,
+        },
+    ),
+    "the rule for solved is chosen per dataset": (RULES, {"by_dataset.solved": [1, 1], "solved.rollouts": 2}),
+    "a dataset without a rule": (
+        [*RULES, row(3, 0, 7.0, dataset_name="b")],
+        {"by_dataset.solved": [1, None], "solved": None},
+    ),
+    "a failed row of a rollout that succeeded later": (
+        [row(0, 0, None), row(0, 0, 1.0)],
+        {"coverage.measured": 1, "failures.mended": 1, "failures.lost": 0},
+    ),
+    "rows of NeMo Gym: two calls and a message are three turns": (
+        [row(0, 0, 1.0, calls=2), row(0, 1, 0.0, calls=0)],
+        {
+            "turns.mean": 2.0,
+            "solved.rollouts": 1,
+            "coverage.expected": None,
+            "ends": [],
+            "stages": [],
+            "drift": None,
+        },
+    ),
+    "rows of an older NeMo Gym without a task index": (
+        [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in grid([1, 2], 2)],
+        {"tasks": None, "solved.rate.mean": 0.75},
+    ),
+    "cons@k of extracted answers": (
+        answered(["7", "8", "7", None], "7"),
+        {"tasks.pass_at.consensus.mean": pytest.approx([0.5, 4 / 6, 0.75, 1.0])},
+    ),
+    "rollouts without an answer vote for a common wrong one": (
+        answered([None, None, "7"], "7"),
+        {"tasks.pass_at.consensus.mean": pytest.approx([1 / 3, 0.0, 0.0])},
+    ),
+    "answers that are 0": (
+        answered([0, 0, None], 0),
+        {"tasks.pass_at.consensus.mean": pytest.approx([2 / 3, 1.0, 1.0])},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_profile_has_the_figures_of_its_rows(tmp_path: Path, name: str) -> None:
+    rows, expected = CASES[name]
+    found = load_run(tmp_path, rows).profile.model_dump()
+    assert {path: picked(found, path) for path in expected} == expected
 
 
 def test_missing_rollouts_appear_in_coverage_bounds_and_pass_at_k(tmp_path: Path) -> None:
@@ -73,8 +173,8 @@ def test_missing_rollouts_appear_in_coverage_bounds_and_pass_at_k(tmp_path: Path
     assert solved is not None and rewards is not None and tasks is not None and solved.rate.mean == 1 / 2
     assert [*solved.bounds.model_dump().values()] == [1 / 6, 1 / 6, 5 / 6]
     assert [*rewards.bounds.model_dump().values()] == [1 / 6, (1 - 4) / 6, (1 + 8) / 6]
-    passes = [(at.any.mean, at.any_missing_failed) for at in tasks.pass_at]
-    assert passes == [(0.5, pytest.approx(1 / 6)), (1.0, pytest.approx(1 / 3))]
+    assert [at.any.mean for at in tasks.pass_at] == [0.5, 1.0]
+    assert [at.any_missing_failed for at in tasks.pass_at] == pytest.approx([1 / 6, 1 / 3])
 
 
 @pytest.mark.parametrize(
@@ -103,14 +203,6 @@ def test_an_unreadable_manifest_is_noted_and_ignored(tmp_path: Path) -> None:
     assert any("x_manifest.json" in note for note in profile.notes)
 
 
-def test_tasks_whose_rollouts_all_got_the_same_reward_are_counted(tmp_path: Path) -> None:
-    profile = load_run(tmp_path, [*grid([0, 0, 4, 2], 4), solved(4, 0, True)]).profile
-    assert profile.tasks is not None
-    flat = profile.tasks.zero_variance
-    assert (flat.tasks, flat.of, flat.all_solved, flat.none_solved) == (3, 4, 1, 2)
-    assert (profile.tasks.never_solved, profile.tasks.never_solved_first) == (2, [0, 1])
-
-
 @pytest.mark.parametrize("repeats", [4, 40])
 def test_every_task_is_in_exactly_one_bar_of_the_solve_rates(tmp_path: Path, repeats: int) -> None:
     counts = list(range(repeats + 1))
@@ -135,20 +227,6 @@ def test_failures_are_counted_by_kind_and_outcome(tmp_path: Path) -> None:
     assert found.kinds[0].servers == ["policy_model"]
 
 
-def test_finish_reasons_carry_their_solved_count_and_mean_reward(tmp_path: Path) -> None:
-    rows = [row(0, i, float(i), success=i > 1, finish_reason="done" if i else "length") for i in range(4)]
-    ends = [(end.name, end.rollouts, end.solved, end.mean_reward) for end in load_run(tmp_path, rows).profile.ends]
-    assert ends == [("done", 3, 2, 2.0), ("length", 1, 0, 0.0)]
-
-
-def test_time_outside_all_stages_is_the_rest(tmp_path: Path) -> None:
-    timings = {"model_s": 1.0, "tool_s": 0.5, "total_s": 2.0, "model_calls": 3}
-    profile = load_run(tmp_path, [row(0, i, 0.0, timings=timings) for i in range(3)]).profile
-    stages = [(stage.stage, stage.seconds.total, stage.share) for stage in profile.stages]
-    assert stages == [("total", 6.0, 1.0), ("model", 3.0, 0.5), ("(rest)", 1.5, 0.25), ("tool", 1.5, 0.25)]
-    assert profile.turns is not None and profile.turns.mean == 3.0
-
-
 @pytest.mark.parametrize(
     ("timings", "expected"),
     [
@@ -169,20 +247,6 @@ def test_shares_of_stages_add_up_to_100_percent(
     rows = [row(task, 0, 0.0, timings=timings[task % len(timings)]) for task in range(8)]
     shares = {stage.stage: stage.share for stage in load_run(tmp_path, rows).profile.stages}
     assert shares == {name: None if share is None else pytest.approx(share) for name, share in expected.items()}
-
-
-def test_tokens_are_totalled_and_divided_by_solved_rollouts(tmp_path: Path) -> None:
-    tokens = load_run(tmp_path, grid([1, 0], 2)).profile.tokens
-    assert tokens.input is not None and tokens.output is not None
-    assert (tokens.input.total, tokens.output.total, tokens.per_solved) == (400.0, 40.0, 440.0)
-
-
-def test_drift_is_the_share_of_turns_that_break_the_token_history(tmp_path: Path) -> None:
-    trails = [{"turns": 3, "breaks": 1, "segments": 2}, {"turns": 5, "breaks": 0, "segments": 1}, None]
-    drift = load_run(tmp_path, [row(0, at, 0.0, token_trail=trail) for at, trail in enumerate(trails)]).profile.drift
-    assert drift is not None
-    assert (drift.rollouts, drift.turns, drift.breaks, drift.rate) == (2, 8, 1, 1 / 8)
-    assert (drift.broken_rollouts, drift.most_segments) == (1, 2)
 
 
 @pytest.mark.parametrize("count", [1, 2, 40, 41, 500])
@@ -230,18 +294,11 @@ def test_datasets_of_agents_with_different_reward_scales_have_no_common_mean_rew
 ) -> None:
     rows = [
         row(task, 0, reward, success=task % 3 == 0, dataset_name=name, agent_ref={"name": agents[name == "sums"]})
-        for task, (name, reward) in enumerate([("rooms", -4.0), ("sums", 1.0 / 3), ("rooms", 10.0), ("sums", 1.0)])
+        for task, (name, reward) in enumerate(SCALES)
     ]
     profile = load_run(tmp_path, rows).profile
     assert profile.rewards is not None and profile.solved is not None  # success has the same meaning in both
     assert bool(profile.rewards.why_no_mean) == ("rooms" in agents) == ("-4 to 10" in profile.rewards.why_no_mean)
-
-
-def test_the_rule_for_solved_is_chosen_per_dataset(tmp_path: Path) -> None:
-    rows = [solved(0, 0, True, dataset_name="a"), row(1, 0, 1.0, dataset_name="b"), row(2, 0, 0.5, dataset_name="b")]
-    for more, found in (([], [1, 1]), ([row(3, 0, 7.0, dataset_name="b")], [1, None])):
-        profile = load_run(tmp_path, [*rows, *more]).profile
-        assert [one.solved for one in profile.by_dataset] == found and (profile.solved is None) == (None in found)
 
 
 def test_the_share_of_a_group_is_the_clustered_mean_of_its_indicator(tmp_path: Path) -> None:
@@ -282,32 +339,9 @@ def test_tasks_with_more_rollouts_than_a_double_can_count_have_no_cons_at_k() ->
     assert votes(np.full(1001, 2), np.ones(1001, bool), np.array([0]), np.array([1001])) is None
 
 
-def answered(answers: Sequence[object], gold: object, **more: object) -> list[Json]:
-    return [solved(0, at, one == gold, extracted_answer=one, **more) for at, one in enumerate(answers)]
-
-
-def consensus(run: Run) -> list[float | None]:
-    assert run.profile.tasks is not None
-    return [None if at.consensus is None else at.consensus.mean for at in run.profile.tasks.pass_at]
-
-
-@pytest.mark.parametrize(
-    ("answers", "gold", "expected"),
-    [
-        (["7", "8", "7", None], "7", [0.5, 4 / 6, 0.75, 1.0]),
-        ([None, None, "7"], "7", [1 / 3, 0.0, 0.0]),  # those without an answer vote for a common wrong one
-        ([0, 0, None], 0, [2 / 3, 1.0, 1.0]),
-    ],
-)
-def test_the_profile_of_rows_with_extracted_answers_has_cons_at_k(
-    tmp_path: Path, answers: list[object], gold: object, expected: list[float]
-) -> None:
-    assert consensus(load_run(tmp_path, answered(answers, gold))) == pytest.approx(expected)
-
-
 def test_a_mixture_has_cons_at_k_only_for_its_datasets_with_answers(tmp_path: Path) -> None:
     played = [solved(1, repeat, True, dataset_name="sokoban") for repeat in range(2)]
-    run = load_run(tmp_path, [*answered(["7", "7"], "7", dataset_name="gsm8k"), *played])
-    assert consensus(run) == [None, None]
-    found = {one.name: one.pass_at[-1].consensus for one in run.profile.by_dataset}
+    profile = load_run(tmp_path, [*answered(["7", "7"], "7", dataset_name="gsm8k"), *played]).profile
+    assert picked(profile.model_dump(), "tasks.pass_at.consensus") == [None, None]
+    found = {one.name: one.pass_at[-1].consensus for one in profile.by_dataset}
     assert found["gsm8k"] is not None and found["gsm8k"].mean == 1.0 and found["sokoban"] is None

@@ -149,11 +149,11 @@ def test_the_report_on_two_runs_begins_with_their_difference_and_folds_the_runs(
 
 
 def test_the_page_of_a_comparison_begins_with_the_verdict(tmp_path: Path) -> None:
-    runs = [load_run(tmp_path, grid([(task * 7 + seed) % 5 for task in range(20)], 4), str(seed)) for seed in (0, 1)]
+    a, b = (load_run(tmp_path, grid([(task * 7 + seed) % 5 for task in range(20)], 4), str(seed)) for seed in (0, 1))
     level = PairLevel(effect=0.1, resamples=200)
-    pairs, tests = with_holm([compare_runs(*runs, [], level), compare_runs(*runs[::-1], [], level)])
+    pairs, tests = with_holm([compare_runs(a, b, [], level), compare_runs(b, a, [], level)])
     more = {"alpha": 0.05, "effect": 0.1, "seed": 0, "resamples": 200, "tests": tests, "pairs": pairs}
-    title, sections = comparison_report.document(RunComparisons(version="1", **more))
+    title, sections = comparison_report.document(RunComparisons.model_validate({"version": "1", **more}))
     text = markdown_page(title, sections, "")
     assert title == "1, 0 against 0" and tests == 2
     places = [text.index(part) for part in ("solve_rate: The", "| p (Holm) |", "Costs", "Tasks gained")]
