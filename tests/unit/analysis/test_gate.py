@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,14 +64,10 @@ def test_the_interval_decides(tmp_path: Path, gained: int, lost: int, rule: Gate
     assert found.decision.exit_status == {"GO": 0, "NO-GO": 1, "INCONCLUSIVE": 3}[found.decision]
 
 
-def test_all_rules_must_be_met_and_the_worst_result_counts(tmp_path: Path) -> None:
-    rules = [GateRule(min_gain=0.1), GateRule(max_drop=0.05), GateRule(max_drop=0.2)]
-    order = [Decision.NO_GO, Decision.INCONCLUSIVE, Decision.GO]
-    pair = runs(tmp_path, *outcomes(0, 10))
-    for chosen in (*itertools.permutations(range(3), 1), *itertools.permutations(range(3), 2), range(3)):
-        found = gate(*pair, *(rules[one] for one in chosen))
-        assert [result.decision for result in found.rules] == [order[one] for one in chosen]
-        assert found.decision == order[min(chosen)]
+def test_the_worst_result_of_the_rules_counts(tmp_path: Path) -> None:
+    found = gate(*runs(tmp_path, *outcomes(0, 10)), GateRule(max_drop=0.2), GateRule(max_drop=0.05))
+    assert [result.decision for result in found.rules] == [Decision.GO, Decision.INCONCLUSIVE]
+    assert found.decision == Decision.INCONCLUSIVE
 
 
 def test_lower_is_better_for_tokens(tmp_path: Path) -> None:

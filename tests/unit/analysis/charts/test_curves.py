@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rollyard.analysis.charts.charts import Chart
-from rollyard.analysis.charts.curves import CATALOG, charted, main, mean_curve, moving_average, training_charts
+from rollyard.analysis.charts.curves import CATALOG, charted, main, mean_curve, training_charts
 from rollyard.analysis.metrics.training_steps import Curve, MetricsFile
 from rollyard.records.errors import OperatorError
 from rollyard.records.search_path import INSTALLED
@@ -144,10 +144,6 @@ def test_names_from_environments_are_escaped() -> None:
     [chart] = charts_of(curve(f"train/reward/{ATTACK}", 1.0, 2.0))
     tags = {one.tag for one in ElementTree.fromstring(chart.svg).iter()}
     assert tags <= {"svg", "g", "title", "text", "line", "rect", "path", "polyline"} and "\u202e" not in chart.title
-
-
-def test_a_moving_average_is_the_mean_of_the_neighbours() -> None:
-    assert moving_average([0.0, 0.0, 5.0, 0.0, 0.0]) == pytest.approx([5 / 3, 1.25, 1.0, 1.25, 5 / 3])
 
 
 def test_the_documentation_defines_every_metric() -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from rollyard import Environment, Verdict, VerdictField
 from rollyard.records.types import Json
-from rollyard.records.verdict_fields import declaration
 from rollyard.resources_servers.environment import EnvironmentSettings, Verification
 from rollyard.testing import play, says
-from tests.support.finding_rows import found_in, played
+from tests.support.finding_rows import found_in
 
 
 class Guesses(Environment[EnvironmentSettings]):
@@ -43,38 +40,3 @@ async def test_answers_and_limits_are_read_from_the_fields_that_the_environment_
     assert found_in(tmp_path, [right, {**(await guessed(1, "?")), **unread}])["no_answer"].count == 1
     assert found_in(tmp_path, [right, await guessed(1, "slow")])["verdict_timeouts"].count == 1
     assert found_in(tmp_path, [await guessed(task, "7") for task in range(12)])["same_answer"].tasks == 12
-
-
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        {"expected_answer": "B", "extracted_answer": "C"},
-        {"expected_answer": "yes", "extracted_answer": "No."},
-        {"ground_truth": "12", "model_answer": "21"},
-        {"verifier_metadata": {"expected_answer": "12"}, "extracted_answer": "21"},
-        {"answer": "She sells 9.\n#### 12", "prediction": "9"},
-    ],
-)
-def test_rows_of_nemo_gym_and_of_datasets_without_a_declaration_are_understood(tmp_path: Path, verdict: Json) -> None:
-    assert "answer_far_from_gold" in found_in(tmp_path, [played(0, success=True, **verdict)])
-
-
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        {"expected_answer": "B", "extracted_answer": "(B)"},
-        {"expected_answer": ["12", "twelve"], "extracted_answer": "21"},
-        {"expected_answer": ["11", "12"], "extracted_answer": "12.0"},
-        {"answer": "She sells 9.\n#### 12", "prediction": "12"},
-        {"optimal_moves": 7, "moves": 31},
-        {
-            "best": 7,
-            "used": 31,
-            **declaration(
-                (VerdictField(path="best", role="expected", exact=False), VerdictField(path="used", role="extracted"))
-            ),
-        },
-    ],
-)
-def test_equal_answers_and_bounds_such_as_the_optimal_moves_are_no_wrong_answers(tmp_path: Path, verdict: Json) -> None:
-    assert "answer_far_from_gold" not in found_in(tmp_path, [played(0, success=True, **verdict)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rollyard.analysis.metrics.comparison import paired
-from rollyard.analysis.metrics.estimators import clustered_mean, mean, passes, pearson, sign_test
+from rollyard.analysis.metrics.estimators import clustered_mean, passes, sign_test
 from rollyard.records.scores import spread, t_975
 
 rewards = st.floats(-100, 100).map(lambda value: round(value, 3))
@@ -46,25 +46,6 @@ def test_pass_at_k_is_exact_for_many_repeats(n: int, data: st.DataObject) -> Non
     result = passes(np.array([n]), np.array([c]), k)[-1]
     assert result.any.mean == pytest.approx(1 - float(Fraction(math.comb(n - c, k), math.comb(n, k))), abs=1e-12)
     assert result.every.mean == pytest.approx(float(Fraction(math.comb(c, k), math.comb(n, k))), rel=1e-11, abs=1e-300)
-
-
-@settings(max_examples=30)
-@given(st.lists(st.tuples(rewards, rewards), min_size=2, max_size=40))
-def test_pearson_matches_numpy(pairs: list[tuple[float, float]]) -> None:
-    x, y = np.array(pairs).T
-    correlation = pearson(x, y)
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        assert correlation is None
-    else:
-        assert correlation is not None and -1 <= correlation <= 1
-        assert correlation == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-9)
-
-
-@settings(max_examples=30)
-@given(st.lists(rewards, min_size=1, max_size=60), st.randoms())
-def test_the_mean_is_exact_in_any_order_of_the_rollouts(values: list[float], dice: object) -> None:
-    shuffled = sorted(values)
-    assert mean(np.array(values)) == mean(np.array(shuffled)) == float(sum(map(Fraction, values))) / len(values)
 
 
 @settings(max_examples=30)

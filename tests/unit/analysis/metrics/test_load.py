@@ -5,27 +5,17 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from rollyard.analysis.metrics.columns import FLOATS, INTS, MAX_CATEGORIES, RolloutParser
+from rollyard.analysis.metrics.columns import FLOATS, INTS, MAX_CATEGORIES
 from rollyard.analysis.metrics.load import load, read
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.rollout_types import RolloutRow
 from tests.support.reading_pools import read_in_threads
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures
-
-any_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-
 
 NUMBERS = (*INTS, *FLOATS)
 
@@ -146,18 +136,3 @@ def test_invalid_failure_rows_are_noted_and_do_not_hide_valid_ones(tmp_path: Pat
     failures.write_bytes(b'[]\n{"_ng_task_index": 1}\n' + failures.read_bytes() + b"{torn")
     profile = load(path).profile
     assert profile.failures.attempts == 1 and "3 lines" in " ".join(profile.notes)
-
-
-FIELDS = ("reward", "success", "response", "timings", "token_trail", "agent_ref", "finish_reason", "mask_sample")
-
-
-@given(st.dictionaries(st.sampled_from(FIELDS), any_json), st.lists(any_json, max_size=4))
-@settings(max_examples=40)
-def test_any_row_is_counted_as_a_rollout_or_a_failure(found: dict[str, Any], output: list[Any]) -> None:
-    parser, valid = RolloutParser(), row(0, 1, 1.0)
-    parser.add(cast(RolloutRow, {**found, "_ng_task_index": 0, "_ng_rollout_index": 0}), 0)
-    more = {"response": {"output": output, "usage": found}, "timings": found}
-    parser.add(cast(RolloutRow, {**valid, **more}), 9)
-    columns = parser.columns()
-    assert len(columns) + len(columns.unmeasured.task) == 2
-    assert all(len(seconds) == len(columns) for seconds in columns.stages.values())

@@ -22,8 +22,6 @@ from rollyard.analysis.metrics.training_steps import (
     SummarizedStep,
     TaskSeries,
     drawn_names,
-    evenly,
-    joined,
     learned_at,
     series_profile,
     step_summary,
@@ -60,14 +58,6 @@ def test_numbers_of_tokens_are_means_and_shares_over_all_generated_tokens() -> N
 
 def test_a_file_with_a_different_field_in_every_row_does_not_fill_the_memory() -> None:
     assert len(numbers_of(*(row(0, place, 1.0, **{f"field_{place}": 1}) for place in range(200)))) == 64
-
-
-def test_numbers_are_found_by_the_offsets_of_their_rows() -> None:
-    parts = [RowNumbers(), RowNumbers()]
-    for place in range(4):
-        parts[place // 2].add(row(0, place, 1.0, score=place), 100 * place)
-    found = joined([part.columns() for part in parts])
-    assert found.at(np.array([300, 0, 200]))["score"].tolist() == [3, 0, 2]
 
 
 def series_of(*runs: Run) -> TaskSeries:
@@ -119,10 +109,6 @@ def test_a_task_is_learned_from_the_step_on_after_which_it_is_never_below_one_ha
     nan = np.nan
     values = np.array([[0, 0.6, 0.4, 0.5, 1], [1, 1, 1, 1, 1], [1, 1, 1, 1, 0], [0, 0, nan, 0.5, nan], [nan] * 5])
     assert np.array_equal(learned_at(values), [3, 0, nan, 3, nan], equal_nan=True)
-
-
-def test_columns_are_spread_evenly_with_both_ends() -> None:
-    assert evenly(3, 5) == [0, 1, 2] and evenly(101, 5) == [0, 25, 50, 75, 100]
 
 
 def test_attributes_of_tasks_are_not_drawn_but_results_and_parts_of_the_reward_are(tmp_path: Path) -> None:

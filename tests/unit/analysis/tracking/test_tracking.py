@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.analysis.tracking import MAX_LENGTH, RolloutMetrics, RolloutSample, conversation, flat, rows
+from rollyard.analysis.tracking import MAX_LENGTH, RolloutMetrics, RolloutSample, conversation, rows
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
@@ -73,10 +73,6 @@ def test_a_conversation_is_in_order_and_truncated() -> None:
     assert text == 'user: Solve it.\n\ncall: step({"action": 1})\n\nresult: ##_#\n\nassistant: Done.'
     long = conversation(row(1, responses_create_params={"input": "x" * 2 * MAX_LENGTH}))
     assert len(long) < MAX_LENGTH + 100 and "more characters" in long
-
-
-def test_nested_parameters_become_dotted_names() -> None:
-    assert flat({"a": {"b": 1, "c": [2]}, "d": None}) == {"a.b": 1, "a.c": "[2]", "d": None}
 
 
 def test_invalid_lines_are_skipped_and_a_missing_file_is_named(tmp_path: Path) -> None:
