@@ -8,16 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rollyard.analysis.charts import run_charts
 from rollyard.analysis.charts.charts import Bar, Chart, ChartRow, Line, Point, bars, heat_map, histogram, lines
-from rollyard.analysis.charts.run_charts import (
-    Moment,
-    by_calls,
-    difference_charts,
-    log_probs,
-    pace,
-    profile_charts,
-    side_by_side,
-)
 from rollyard.analysis.charts.svg import Axis, AxisScale, seconds, short
 from rollyard.analysis.metrics.comparison import difference
 from rollyard.analysis.metrics.profile_records import ByCalls, ToolCalls
@@ -41,11 +33,11 @@ class EveryLink:
 def charts(tmp_path: Path) -> Sequence[Chart]:
     first, second = load_run(tmp_path, random_rows(6, 4), "a"), load_run(tmp_path, random_rows(6, 4, seed=1), "b")
     return [
-        *profile_charts(first.profile, EveryLink()),
-        *side_by_side([first.profile, second.profile]),
-        *difference_charts(difference(first, second)),
-        *pace([Moment(time=float(step), rollouts_per_s=step, in_progress=step) for step in range(3)]),
-        *filter(None, [log_probs([-0.1, -2.0, -0.5])]),
+        *run_charts.profile_charts(first.profile, EveryLink()),
+        *run_charts.side_by_side([first.profile, second.profile]),
+        *run_charts.difference_charts(difference(first, second)),
+        *run_charts.pace([run_charts.Moment(time=at, rollouts_per_s=at, in_progress=at) for at in range(3)]),
+        *filter(None, [run_charts.log_probs([-0.1, -2.0, -0.5])]),
     ]
 
 
@@ -68,7 +60,7 @@ def test_names_from_rollouts_are_escaped(tmp_path: Path) -> None:
     run = load_run(tmp_path, rows)
     write_failures(tmp_path / "rollouts.jsonl", [(0, 3, ATTACK)])
     svgs = [
-        *(chart.svg for chart in profile_charts(run.profile, EveryLink())),
+        *(chart.svg for chart in run_charts.profile_charts(run.profile, EveryLink())),
         bars(ATTACK, [ChartRow(ATTACK, 1.0, ATTACK, ATTACK)]),
         histogram(ATTACK, [Bar(0, 1, 1, ATTACK, ATTACK)], Axis(ATTACK), Axis(ATTACK)),
         heat_map(ATTACK, [ATTACK], [(ATTACK, [(0.5, ATTACK)])], ATTACK),
@@ -82,7 +74,7 @@ def test_names_from_rollouts_are_escaped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokens", [2, 240, 5_000, 100_000])
 def test_the_chart_stays_small_for_any_number_of_tokens(tokens: int) -> None:
-    chart = log_probs([-(index % 7) / 3 for index in range(tokens)])
+    chart = run_charts.log_probs([-(index % 7) / 3 for index in range(tokens)])
     assert chart is not None
     assert len(list(ElementTree.fromstring(chart.svg).iter())) < 1_000 and len(chart.svg) < 130_000
 
@@ -90,7 +82,7 @@ def test_the_chart_stays_small_for_any_number_of_tokens(tokens: int) -> None:
 def test_a_large_series_keeps_its_lowest_value() -> None:
     values = [-1.0] * 50_000
     values[31_234] = -50.0
-    chart = log_probs(values)
+    chart = run_charts.log_probs(values)
     assert chart is not None
     [line] = ElementTree.fromstring(chart.svg).iter("polyline")
     assert max(float(point.split(",")[1]) for point in line.attrib["points"].split()) == pytest.approx(24 + 120)
@@ -99,7 +91,7 @@ def test_a_large_series_keeps_its_lowest_value() -> None:
 
 def test_many_tool_call_counts_are_grouped_into_few_bars_without_loss() -> None:
     counts = [ByCalls(tool_calls=n, rollouts=2, mean_reward=1.0, solved=1) for n in range(1_000)]
-    chart = by_calls(ToolCalls(mean=1, min=0, max=999, correlation=None, by_count=counts))
+    chart = run_charts.by_calls(ToolCalls(mean=1, min=0, max=999, correlation=None, by_count=counts))
     assert chart.numbers is not None
     rows = [row.cells for row in chart.numbers.rows]
     assert len(rows) <= 60

@@ -35,19 +35,13 @@ def count(root: ElementTree.Element, tag: str, kind: str) -> int:
     return sum(1 for one in root.iter(f"{SVG}{tag}") if kind in (one.get("class") or "").split())
 
 
-def test_the_band_is_the_95_percent_interval_of_the_mean_over_runs() -> None:
-    runs = [Curve("eval/x", (0, 10), (value, 2 * value)) for value in (1.0, 2.0, 3.0)]
-    found = mean_curve(runs, is_share=False)
+def test_the_band_is_the_95_percent_interval_of_the_mean_at_the_steps_that_all_runs_have() -> None:
+    found = mean_curve([Curve("x", (0, 10), (value, 2 * value)) for value in (1.0, 2.0, 3.0)], is_share=False)
     reach = 4.3026527297 * 1.0 / 3**0.5  # t with 2 degrees of freedom
-    assert found.means == (2.0, 4.0)
-    assert found.bands[0] == pytest.approx((2 - reach, 2 + reach))
-
-
-def test_only_steps_that_all_runs_have_are_drawn_and_the_band_of_a_share_ends_at_0_and_1() -> None:
-    curves = [Curve("x", (1, 2, 3), (1.0,) * 3), Curve("x", (2, 3, 4, 5), (0.9,) * 4)]
-    found = mean_curve(curves, is_share=True)
-    assert (found.steps, found.left_out) == ((2, 3), 3)
-    assert found.bands[0] is not None and found.bands[0][1] == 1.0
+    assert found.means == (2.0, 4.0) and found.bands[0] == pytest.approx((2 - reach, 2 + reach))
+    shares = mean_curve([Curve("x", (1, 2, 3), (1.0,) * 3), Curve("x", (2, 3, 4, 5), (0.9,) * 4)], is_share=True)
+    assert (shares.steps, shares.left_out) == ((2, 3), 3)
+    assert shares.bands[0] is not None and shares.bands[0][1] == 1.0
 
 
 def test_the_few_values_of_evaluations_are_not_smoothed() -> None:
@@ -121,10 +115,12 @@ def test_a_chart_stays_small_for_any_number_of_steps(steps: int) -> None:
     assert len(marks) == min(steps, 240)
 
 
-def test_the_tooltip_of_several_steps_has_their_mean_and_range() -> None:
+def test_a_tooltip_has_the_mean_and_range_of_its_steps_and_a_constant_is_drawn_from_0() -> None:
     [chart] = charts_of(curve("train/correct_rate", *([0.0, 0.5] * 240)))
-    titles = [one.text or "" for one in ElementTree.fromstring(chart.svg).iter("title")]
-    assert titles[0] == "steps 1 to 2: mean 25.0%, 0.0% to 50.0%"
+    assert "<title>steps 1 to 2: mean 25.0%, 0.0% to 50.0%</title>" in chart.svg
+    [constant] = charts_of(curve("train/learning_rate", 0.001, 0.001))
+    labels = [one.text for one in ElementTree.fromstring(constant.svg).iter("text") if one.get("class") == "end"]
+    assert labels[0] == "0" and labels[-1] == "0.001"  # its distance from 0
 
 
 @pytest.mark.parametrize("values", [(0.5,), (1e-300, 2e-300), (-1e60, 1e60), (1.0, 1.0 + 1e-15), (3.0, 3.0)])
@@ -132,12 +128,6 @@ def test_extreme_and_constant_values_can_be_drawn(values: tuple[float, ...]) -> 
     for name in ("train/loss", "train/correct_rate", "train/skipped_groups"):
         [chart] = charts_of(curve(name, *values))
         assert "nan" not in chart.svg and "inf" not in chart.svg
-
-
-def test_a_constant_is_drawn_with_its_distance_from_0() -> None:
-    [chart] = charts_of(curve("train/learning_rate", 0.001, 0.001))
-    labels = [one.text for one in ElementTree.fromstring(chart.svg).iter("text") if one.get("class") == "end"]
-    assert labels[0] == "0" and labels[-1] == "0.001"
 
 
 def test_names_from_environments_are_escaped() -> None:

@@ -196,11 +196,9 @@ def test_the_expected_count_is_read_from_other_files_too(
 
 
 def test_an_unreadable_manifest_is_noted_and_ignored(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", grid([1], 2))
-    (tmp_path / "x_manifest.json").write_text("{half")
-    profile = load(path).profile
-    assert profile.coverage.expected is None
-    assert any("x_manifest.json" in note for note in profile.notes)
+    (tmp_path / "rollouts_manifest.json").write_text("{half")
+    profile = load_run(tmp_path, grid([1], 2)).profile
+    assert profile.coverage.expected is None and "rollouts_manifest.json" in " ".join(profile.notes)
 
 
 @pytest.mark.parametrize("repeats", [4, 40])
@@ -255,16 +253,12 @@ def test_every_reward_is_in_exactly_one_bar_of_the_histogram(count: int) -> None
     bars = histogram(values)
     assert sum(bar.rollouts for bar in bars) == count
     assert (bars[0].low, bars[-1].high) == pytest.approx((values[0], values[-1]), abs=1e-9)
-
-
-def test_rewards_that_differ_only_by_rounding_share_a_bar() -> None:
-    assert [bar.rollouts for bar in histogram(np.array([0.1 + 0.2, 0.3, -0.0, 0.0]))] == [2, 2]
+    assert [bar.rollouts for bar in histogram(np.array([0.1 + 0.2, 0.3, -0.0, 0.0]))] == [2, 2]  # but for rounding
 
 
 def test_rollouts_that_the_manifest_does_not_list_are_excluded(tmp_path: Path) -> None:
-    path = write(tmp_path / "rollouts.jsonl", [solved(0, 0, True), solved(1, 0, False), solved(7, 0, True)])
-    write_manifest(path, tasks=3, repeats=1)
-    found = load(path).profile
+    write_manifest(tmp_path / "rollouts.jsonl", tasks=3, repeats=1)
+    found = load_run(tmp_path, [solved(0, 0, True), solved(1, 0, False), solved(7, 0, True)]).profile
     assert (found.coverage.measured, found.coverage.missing) == (2, 1)
     assert any("1 rows are excluded" in note and "task 7, repeat 0" in note for note in found.notes)
 
@@ -333,10 +327,8 @@ def test_cons_at_k_equals_the_enumeration_of_all_subsets_and_the_first_answer_wi
     for own, flags, found in zip(answers, right, cons_shares(answers, right), strict=True):
         assert found == pytest.approx([cons_at(k, own, flags) for k in range(1, len(own) + 1)], abs=1e-11)
     assert cons_shares([[2, 3], [3, 2]], [[True, False], [False, True]]) == [[0.5, 1.0], [0.5, 0.0]]
-
-
-def test_tasks_with_more_rollouts_than_a_double_can_count_have_no_cons_at_k() -> None:
-    assert votes(np.full(1001, 2), np.ones(1001, bool), np.array([0]), np.array([1001])) is None
+    too_many = votes(np.full(1001, 2), np.ones(1001, bool), np.array([0]), np.array([1001]))
+    assert too_many is None  # a double cannot count their subsets
 
 
 def test_a_mixture_has_cons_at_k_only_for_its_datasets_with_answers(tmp_path: Path) -> None:

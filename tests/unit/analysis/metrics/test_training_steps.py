@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rollyard.analysis.metrics import training_steps as steps
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.run_pair import REWARD, SOLVE_RATE, PairLevel, TaskChanges, compare_runs, fisher_exact
 from rollyard.analysis.metrics.training_steps import (
@@ -18,13 +19,7 @@ from rollyard.analysis.metrics.training_steps import (
     ZERO_VARIANCE,
     MetricsFile,
     RowNumbers,
-    SeriesProfile,
-    SummarizedStep,
     TaskSeries,
-    drawn_names,
-    learned_at,
-    series_profile,
-    step_summary,
 )
 from rollyard.records.types import Json
 from rollyard.training.metrics_log import MetricsLog
@@ -61,7 +56,7 @@ def test_a_file_with_a_different_field_in_every_row_does_not_fill_the_memory() -
 
 
 def series_of(*runs: Run) -> TaskSeries:
-    return TaskSeries.of([step_summary(run, {}) for run in runs])
+    return TaskSeries.of([steps.step_summary(run, {}) for run in runs])
 
 
 def pair(folder: Path, first: list[Json], second: list[Json]) -> tuple[Run, Run]:
@@ -70,7 +65,7 @@ def pair(folder: Path, first: list[Json], second: list[Json]) -> tuple[Run, Run]
 
 def test_the_figures_are_those_of_the_report(tmp_path: Path) -> None:
     run = load_run(tmp_path, random_rows(20, 4))
-    found, profile = step_summary(run, {}).figures, run.profile
+    found, profile = steps.step_summary(run, {}).figures, run.profile
     assert profile.solved and profile.rewards and profile.tokens.output and profile.tasks
     assert profile.tool_calls and profile.turns
     assert (found[SOLVE_RATE], found[REWARD]) == (profile.solved.rate, profile.rewards.mean)
@@ -108,13 +103,13 @@ def test_sorting_by_change_puts_the_largest_loss_first_and_tasks_of_one_step_las
 def test_a_task_is_learned_from_the_step_on_after_which_it_is_never_below_one_half() -> None:
     nan = np.nan
     values = np.array([[0, 0.6, 0.4, 0.5, 1], [1, 1, 1, 1, 1], [1, 1, 1, 1, 0], [0, 0, nan, 0.5, nan], [nan] * 5])
-    assert np.array_equal(learned_at(values), [3, 0, nan, 3, nan], equal_nan=True)
+    assert np.array_equal(steps.learned_at(values), [3, 0, nan, 3, nan], equal_nan=True)
 
 
 def test_attributes_of_tasks_are_not_drawn_but_results_and_parts_of_the_reward_are(tmp_path: Path) -> None:
     run = load_run(tmp_path, [solved(task, repeat, True) for task in range(3) for repeat in range(2)])
     numbers = {"seed": np.repeat([5.0, 6.0, 7.0], 2), "tries": np.array([1.0, 2, 1, 1, 1, 1])}
-    found = drawn_names({0: step_summary(run, {**numbers, "reward_components.format": np.ones(6)})})
+    found = steps.drawn_names({0: steps.step_summary(run, {**numbers, "reward_components.format": np.ones(6)})})
     assert "seed" not in found and "tries" in found and found.index("reward_components.format") == 2
 
 
@@ -127,18 +122,18 @@ def test_steps_are_compared_by_rewards_if_solved_is_undefined_in_one_of_them(tmp
     assert not np.isnan(found.solve_rate[:, 0]).any() and not found.has_solved
 
 
-def profile_of(folder: Path, files: dict[int, list[Json]]) -> SeriesProfile:
+def profile_of(folder: Path, files: dict[int, list[Json]]) -> steps.SeriesProfile:
     runs = {step: load_run(folder, rows, f"step_{step}") for step, rows in files.items()}
-    steps = [
-        SummarizedStep(step, run.profile.name, run.profile.path, step_summary(run, {}) if len(run.columns) else None)
+    summarized = [
+        steps.SummarizedStep(step, "", "", steps.step_summary(run, {}) if len(run.columns) else None)
         for step, run in runs.items()
     ]
-    return series_profile(steps, runs[min(runs)], runs[max(runs)])
+    return steps.series_profile(summarized, runs[min(runs)], runs[max(runs)])
 
 
 def test_gains_and_losses_are_paired_by_content_over_all_steps(tmp_path: Path) -> None:
-    steps = {0: step_rows({1: 0, 2: 4, 3: 1}), 5: step_rows({3: 2, 2: 2, 1: 2}), 9: step_rows({1: 4, 2: 1, 3: 1})}
-    found = profile_of(tmp_path, steps)
+    files = {0: step_rows({1: 0, 2: 4, 3: 1}), 5: step_rows({3: 2, 2: 2, 1: 2}), 9: step_rows({1: 4, 2: 1, 3: 1})}
+    found = profile_of(tmp_path, files)
     assert (found.paired_by, found.value, found.columns, found.tasks) == ("content", "solve_rate", [0, 5, 9], 3)
     assert [(one.task, one.values, one.change) for one in found.gains] == [(0, [0.0, 0.5, 1.0], 1.0)]
     assert [(one.task, one.values, one.change) for one in found.losses] == [(1, [1.0, 0.5, 0.25], -0.75)]
@@ -146,8 +141,8 @@ def test_gains_and_losses_are_paired_by_content_over_all_steps(tmp_path: Path) -
 
 def test_a_step_without_measured_rollouts_is_listed_without_figures(tmp_path: Path) -> None:
     found = profile_of(tmp_path, {0: step_rows({1: 0}), 5: [row(0, 0, None)], 9: step_rows({1: 4})})
-    steps = [(one.step, one.rollouts, bool(one.figures)) for one in found.steps]
-    assert steps == [(0, 4, True), (5, 0, False), (9, 4, True)] and found.columns == [0, 9]
+    listed = [(one.step, one.rollouts, bool(one.figures)) for one in found.steps]
+    assert listed == [(0, 4, True), (5, 0, False), (9, 4, True)] and found.columns == [0, 9]
 
 
 def test_only_the_tasks_with_the_largest_changes_are_kept(tmp_path: Path) -> None:
