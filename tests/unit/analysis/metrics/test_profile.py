@@ -55,10 +55,12 @@ def test_success_reported_by_the_environment_decides_unless_a_threshold_is_given
 
 
 def picked(found: Any, path: str) -> Any:
-    """The value of a profile at a path; None if a part of it is, and of each element of a list."""
-    for key in path.split("."):
-        found = [one[key] for one in found] if isinstance(found, list) else found and found[key]
-    return found
+    """The values of a profile at a path such as `drift.turns,breaks`; of each element of a list."""
+    *path_to, names = path.split(".")
+    for key in path_to:
+        found = [one[key] for one in found] if isinstance(found, list) else found[key]
+    values = [[one[name] for one in found] if isinstance(found, list) else found[name] for name in names.split(",")]
+    return values if len(values) > 1 else values[0]
 
 
 def rewards(*values: float, **more: Any) -> list[Json]:
@@ -81,24 +83,19 @@ CASES: dict[str, tuple[list[Json], dict[str, Any]]] = {
     "tasks whose rollouts all got the same reward": (
         [*grid([0, 0, 4, 2], 4), solved(4, 0, True)],
         {
-            "tasks.zero_variance.tasks": 3,
-            "tasks.zero_variance.of": 4,
-            "tasks.zero_variance.all_solved": 1,
-            "tasks.zero_variance.none_solved": 2,
-            "tasks.never_solved": 2,
-            "tasks.never_solved_first": [0, 1],
+            "tasks.zero_variance.tasks,of,all_solved,none_solved": [3, 4, 1, 2],
+            "tasks.never_solved,never_solved_first": [2, [0, 1]],
         },
     ),
     "finish reasons with their solved count and mean reward": (
         [row(0, i, float(i), success=i > 1, finish_reason="done" if i else "length") for i in range(4)],
-        {"ends.name": ["done", "length"], "ends.solved": [2, 0], "ends.mean_reward": [2.0, 0.0]},
+        {"ends.name,solved,mean_reward": [["done", "length"], [2, 0], [2.0, 0.0]]},
     ),
     "time outside all stages is the rest": (
         rewards(0.0, 0.0, 0.0, timings=STAGES),
         {
-            "stages.stage": ["total", "model", "(rest)", "tool"],
+            "stages.stage,share": [["total", "model", "(rest)", "tool"], [1.0, 0.5, 0.25, 0.25]],
             "stages.seconds.total": [6.0, 3.0, 1.5, 1.5],
-            "stages.share": [1.0, 0.5, 0.25, 0.25],
             "turns.mean": 3.0,
         },
     ),
@@ -108,14 +105,7 @@ CASES: dict[str, tuple[list[Json], dict[str, Any]]] = {
     ),
     "drift is the share of turns that break the token history": (
         [row(0, at, 0.0, token_trail=trail) for at, trail in enumerate(TRAILS)],
-        {
-            "drift.rollouts": 2,
-            "drift.turns": 8,
-            "drift.breaks": 1,
-            "drift.rate": 1 / 8,
-            "drift.broken_rollouts": 1,
-            "drift.most_segments": 2,
-        },
+        {"drift.rollouts,turns,breaks,rate,broken_rollouts,most_segments": [2, 8, 1, 1 / 8, 1, 2]},
     ),
     "the rule for solved is chosen per dataset": (RULES, {"by_dataset.solved": [1, 1], "solved.rollouts": 2}),
     "a dataset without a rule": (
@@ -124,18 +114,11 @@ CASES: dict[str, tuple[list[Json], dict[str, Any]]] = {
     ),
     "a failed row of a rollout that succeeded later": (
         [row(0, 0, None), row(0, 0, 1.0)],
-        {"coverage.measured": 1, "failures.mended": 1, "failures.lost": 0},
+        {"coverage.measured": 1, "failures.mended,lost": [1, 0]},
     ),
     "rows of NeMo Gym: two calls and a message are three turns": (
         [row(0, 0, 1.0, calls=2), row(0, 1, 0.0, calls=0)],
-        {
-            "turns.mean": 2.0,
-            "solved.rollouts": 1,
-            "coverage.expected": None,
-            "ends": [],
-            "stages": [],
-            "drift": None,
-        },
+        {"turns.mean": 2.0, "solved.rollouts": 1, "coverage.expected": None, "ends,stages,drift": [[], [], None]},
     ),
     "rows of an older NeMo Gym without a task index": (
         [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in grid([1, 2], 2)],

@@ -46,9 +46,6 @@ class Page(HTMLParser):
         if tag not in ("meta", "br"):
             self._open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
 
@@ -68,10 +65,9 @@ def printed(found: Report, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.fixture
 def incomplete(tmp_path: Path) -> Run:
-    path = write(tmp_path / "rollouts.jsonl", random_rows(6, 4)[:20])
-    write_manifest(path, tasks=7, repeats=4)
-    write_failures(path, [(6, 0, "timeout")])
-    return load(path)
+    write_manifest(tmp_path / "rollouts.jsonl", tasks=7, repeats=4)
+    write_failures(tmp_path / "rollouts.jsonl", [(6, 0, "timeout")])
+    return load_run(tmp_path, random_rows(6, 4)[:20])
 
 
 @pytest.fixture
@@ -104,16 +100,9 @@ def test_only_the_numbers_of_an_incomplete_run_have_an_asterisk_and_bounds(tmp_p
     text = markdown(report(incomplete))
     assert re.search(r"\| success rate \| [\d.]+% \(\d+ / 20\) \\\* \|", text), text
     assert "| as measured | missing as zero | lowest | highest |" in text and " 1 have none" in text
-    path = write(tmp_path / "x.jsonl", grid([1, 2], 2))
-    write_manifest(path, 2, 2)
-    text = markdown(report(load(path)))
+    write_manifest(tmp_path / "x.jsonl", 2, 2)
+    text = markdown(report(load_run(tmp_path, grid([1, 2], 2), "x")))
     assert r"\*" not in text and "## Bounds" not in text and "All 4 expected rollouts" in text
-
-
-def test_the_report_has_all_its_sections_in_order(incomplete: Run) -> None:
-    titles = re.findall(r"^## (.+)$", markdown(report(incomplete)), re.MULTILINE)
-    scored = ["Headline", "Bounds", "Failures", "Why episodes ended", "Tasks", "pass@k and pass^k"]
-    assert titles == [*scored, "Rewards", "Tool calls", "Turns and tokens", "Time", "How the numbers are computed"]
 
 
 MEANS = {"share", "share of attempts", "solved", "mean reward", "mean", "pass@k", "pass^k", "difference", "as measured"}
@@ -138,9 +127,12 @@ def test_every_mean_and_share_in_a_table_is_followed_by_its_interval(tmp_path: P
     assert bare == []
 
 
-def test_the_report_on_two_runs_begins_with_their_difference_and_folds_the_runs(
+def test_a_report_has_its_sections_in_order_and_on_two_runs_begins_with_their_difference(
     tmp_path: Path, incomplete: Run
 ) -> None:
+    titles = re.findall(r"^## (.+)$", markdown(report(incomplete)), re.MULTILINE)
+    scored = ["Headline", "Bounds", "Failures", "Why episodes ended", "Tasks", "pass@k and pass^k"]
+    assert titles == [*scored, "Rewards", "Tool calls", "Turns and tokens", "Time", "How the numbers are computed"]
     other = load_run(tmp_path, random_rows(6, 4, seed=1), "other")
     page = html(report(incomplete, other))
     titles = re.findall(r"<h2>(.+?)</h2>", page)
@@ -215,10 +207,9 @@ def schema(value: Any) -> Any:
 
 
 def test_a_run_without_measured_rollouts_still_has_a_report(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", [])
-    write_manifest(path, 2, 2)
-    write_failures(path, [(0, 0, "timeout")])
-    document = report(load(path))
+    write_manifest(tmp_path / "rollouts.jsonl", 2, 2)
+    write_failures(tmp_path / "rollouts.jsonl", [(0, 0, "timeout")])
+    document = report(load_run(tmp_path, []))
     assert "Only 0 of 4 measured" in markdown(document)
     assert "timeout" in Page(html(document)).text
 
@@ -235,21 +226,10 @@ def test_task_rows_have_nemo_gyms_keys_and_the_keys_of_the_dataset(tmp_path: Pat
     run = load_run(tmp_path, [*grid([1], 2), row(2, 0, 0.5, success=False)])
     inputs = write(tmp_path / "tasks.jsonl", [{"level": level} for level in range(3)])
     rows = [orjson.loads(line) for line in task_rows(run, None, inputs)]
-    assert rows[0] == {
-        "level": 0,
-        "_ng_task_index": 0,
-        "avg_reward": 0.5,
-        "std_reward": pytest.approx(0.5**0.5),
-        "min_reward": 0.0,
-        "max_reward": 1.0,
-        "median_reward": 0.5,
-        "total_samples": 2,
-        "expected_samples": None,
-        "pass_rate": 0.5,
-        "pass_rate_total": 2,
-        "pass_rate_passed": 1,
-        "pass_threshold": None,
-    }
+    keys = "level _ng_task_index avg_reward std_reward min_reward max_reward median_reward total_samples"
+    keys += " expected_samples pass_rate pass_rate_total pass_rate_passed pass_threshold"
+    values = (0, 0, 0.5, pytest.approx(0.5**0.5), 0.0, 1.0, 0.5, 2, None, 0.5, 2, 1, None)
+    assert rows[0] == dict(zip(keys.split(), values, strict=True))
     assert (rows[1]["level"], rows[1]["_ng_task_index"]) == (2, 2)
 
 
@@ -311,15 +291,9 @@ def test_a_mixture_states_cons_at_k_by_dataset(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_numbers_hide_rounding_noise_but_not_small_values() -> None:
-    for write_number in (
-        formatting.reward,
-        formatting.signed,
-        formatting.points,
-        formatting.number,
-        formatting.seconds,
-    ):
+    for form in ("reward", "signed", "points", "number", "seconds"):
         for noise in (2.78e-17, -2.78e-17, -0.0):
-            assert not re.search(r"e-|-", write_number(noise)), write_number.__name__
+            assert not re.search(r"e-|-", formatting.FORMS[form](noise)), form
     assert formatting.points(-0.000001) == "+0.00" and formatting.signed(7.2e-06) == "+7.2e-06"
     shown = [formatting.reward(value) for value in (-7.2e-06, -0.9, 5e59 / 3)]
     assert shown == ["-7.2e-06", "-0.9000", "1.66667e+59"]
