@@ -71,10 +71,7 @@ def test_the_worst_result_of_the_rules_counts(tmp_path: Path) -> None:
 
 
 def test_lower_is_better_for_tokens(tmp_path: Path) -> None:
-    def rows(calls: int) -> list[Json]:
-        return [row(task, 0, 1.0, calls=calls + task % 3) for task in range(60)]
-
-    short, long = load_run(tmp_path, rows(1), "short"), load_run(tmp_path, rows(4), "long")
+    short, long = runs(tmp_path, *([row(task, 0, 1.0, calls=one + task % 3) for task in range(60)] for one in (1, 4)))
     rule = GateRule(metric="input_tokens", max_drop=100)
     assert gate(short, long, rule).decision == Decision.NO_GO
     assert gate(long, short, rule).decision == Decision.GO
@@ -153,25 +150,22 @@ def test_different_sampling_is_refused_unless_allowed_but_the_model_may_be_diffe
 
 
 def test_without_a_manifest_the_parameters_of_the_rows_are_compared(tmp_path: Path) -> None:
-    def rows(temperature: float) -> list[Json]:
-        made = [solved(task, 0, True, _ng_task_key=f"{task + 1:016x}") for task in range(TASKS)]
-        return [{**one, "responses_create_params": {"input": "play", "temperature": temperature}} for one in made]
-
+    keyed = [solved(task, 0, True, _ng_task_key=f"{task + 1:016x}") for task in range(TASKS)]
+    cold, hot = ([{**one, "responses_create_params": {"temperature": degrees}} for one in keyed] for degrees in (0, 1))
     with pytest.raises(OperatorError, match="temperature"):
-        gate(*runs(tmp_path, rows(0.0), rows(1.0)))
-    assert gate(*runs(tmp_path, rows(0.0), rows(0.0))).decision == Decision.GO
+        gate(*runs(tmp_path, cold, hot))
+    assert gate(*runs(tmp_path, cold, cold)).decision == Decision.GO
 
 
 def test_a_rule_can_be_limited_to_a_dataset(tmp_path: Path) -> None:
-    def mixed(lost: int) -> list[Json]:
-        rows = grid([1] * (TASKS - lost) + [0] * lost, 1)
-        return [{**one, "dataset_name": "ab"[one["_ng_task_index"] >= TASKS // 2]} for one in rows]
-
-    first, second = (GateRule(dataset=name, max_drop=0.05) for name in "ab")
-    found = gate(*runs(tmp_path, mixed(0), mixed(30)), first, second)
+    first, second = (
+        [{**one, "dataset_name": "ab"[at >= 100]} for at, one in enumerate(rows)] for rows in outcomes(0, 30)
+    )
+    pair = runs(tmp_path, first, second)
+    found = gate(*pair, *(GateRule(dataset=name, max_drop=0.05) for name in "ab"))
     assert [result.decision for result in found.rules] == [Decision.GO, Decision.NO_GO]
     with pytest.raises(OperatorError, match="dataset 'c'"):
-        gate(*runs(tmp_path, mixed(0), mixed(0)), GateRule(dataset="c", max_drop=0.1))
+        gate(*pair, GateRule(dataset="c", max_drop=0.1))
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,8 @@ def test_the_band_is_the_95_percent_interval_of_the_mean_at_the_steps_that_all_r
     shares = mean_curve([Curve("x", (1, 2, 3), (1.0,) * 3), Curve("x", (2, 3, 4, 5), (0.9,) * 4)], is_share=True)
     assert (shares.steps, shares.left_out) == ((2, 3), 3)
     assert shares.bands[0] is not None and shares.bands[0][1] == 1.0
-
-
-def test_the_few_values_of_evaluations_are_not_smoothed() -> None:
-    few, many = Curve("eval/x", (0, 25, 50), (0.3, 0.4, 0.5)), Curve("x", tuple(range(20)), (0.0, 1.0) * 10)
-    assert mean_curve([few], is_share=True, smooth=True).means == few.values
+    few, many = curve("eval/x", 0.3, 0.4, 0.5), curve("x", *([0.0, 1.0] * 10))
+    assert mean_curve([few], is_share=True, smooth=True).means == few.values  # those of evaluations are not smoothed
     assert max(mean_curve([many], is_share=True, smooth=True).means) < 1.0
 
 

@@ -59,36 +59,38 @@ def test_the_clustered_error_matches_the_formula_of_miller_2024(groups: list[lis
     variance = sum((a - center) * (b - center) for group in groups for a, b in product(group, group))
     count = len(groups)
     variance = variance / len(values) ** 2 * count / (count - 1)
-    if estimate.stderr is None:
-        assert variance == pytest.approx(0, abs=1e-12)
-    else:
-        assert estimate.stderr == pytest.approx(math.sqrt(max(variance, 0)), rel=1e-6, abs=1e-9)
-        assert estimate.low == pytest.approx(center - t_975(count - 1) * estimate.stderr)
-        assert estimate.high == pytest.approx(center + t_975(count - 1) * estimate.stderr)
+    assert (estimate.stderr or 0.0) == pytest.approx(math.sqrt(max(variance, 0)), rel=1e-6, abs=1e-6)
+    if estimate.stderr is not None:
+        reach = t_975(count - 1) * estimate.stderr
+        assert (estimate.low, estimate.high) == pytest.approx((center - reach, center + reach))
 
 
 def test_95_percent_of_intervals_cover_the_true_mean_with_correlated_repeats() -> None:
     dice = np.random.default_rng(7)
     covered = naive_covered = 0
     for _ in range(1000):
-        ease = dice.normal(0.0, 1.0, size=(12, 1))
-        values = ease + dice.normal(0.0, 0.5, size=(12, 8))
+        values = dice.normal(0.0, 1.0, size=(12, 1)) + dice.normal(0.0, 0.5, size=(12, 8))
         estimate = clustered_mean(values.ravel(), np.arange(0, 96, 8))
         assert estimate.low is not None and estimate.high is not None
         covered += estimate.low <= 0.0 <= estimate.high
         naive_covered += abs(values.mean()) <= 1.96 * values.std(ddof=1) / math.sqrt(values.size)
-    assert 930 <= covered <= 970
-    assert naive_covered < 700
+    assert 930 <= covered <= 970 and naive_covered < 700
 
 
 @pytest.mark.parametrize(
-    ("values", "is_share", "interval"),
-    [([1.0], False, (None, None)), ([0.1] * 7, False, (None, None)), ([1.0, 1.0, 0.0], True, (0.0, 1.0))],
+    ("values", "repeats", "is_share", "interval"),
+    [
+        *(([1.0], 1, False, (None, None)), ([0.1] * 7, 1, False, (None, None)), ([1.0, 0.0], 2, True, (None, None))),
+        *(
+            ([1.0, 1.0, 0.0], 1, True, (0.0, 1.0)),
+            ([1.0, 0.0] * 100, 2, True, pytest.approx((0.4038, 0.5962), abs=1e-4)),
+        ),
+    ],
 )
-def test_equal_values_have_no_interval_and_that_of_a_share_ends_at_0_and_1(
-    values: list[float], is_share: bool, interval: tuple[float | None, float | None]
+def test_equal_values_have_no_interval_but_equal_shares_of_tasks_have_wilsons_which_ends_at_0_and_1(
+    values: list[float], repeats: int, is_share: bool, interval: object
 ) -> None:
-    estimate = clustered_mean(np.array(values), np.arange(len(values)), is_share=is_share)
+    estimate = clustered_mean(np.array(values), np.arange(0, len(values), repeats), is_share=is_share)
     assert (estimate.low, estimate.high) == interval
 
 
@@ -105,12 +107,6 @@ def test_a_share_of_0_or_100_percent_has_a_bound_from_the_number_of_tasks(share:
         assert bound == pytest.approx(3 / tasks, rel=0.06)  # the rule of three
     any_of = passes(np.full(tasks, repeats), np.full(tasks, int(share * repeats)), repeats)[-1].any
     assert (any_of.low, any_of.high) == (estimate.low, estimate.high)
-
-
-def test_tasks_with_equal_shares_between_0_and_1_have_wilsons_interval() -> None:
-    estimate, single = (clustered_mean(np.tile([1.0, 0.0], n), np.arange(0, 2 * n, 2), is_share=True) for n in (100, 1))
-    assert (estimate.low, estimate.high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
-    assert estimate.stderr is single.low is single.high is None
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 5, 10, 11, 12, 20, 199, 100_000])

@@ -41,6 +41,8 @@ def test_the_numbers_of_a_verdict_have_dotted_names_and_truth_values_count_as_0_
     assert numbers_of(row(0, 0, 1.0, success=True, timings={"total_s": 3.0}, _ng_attempt_index=2)) == {}
     scores = numbers_of(row(0, 0, 1.0), row(0, 1, 1.0, score=3), row(0, 2, 1.0))["score"]
     assert scores == pytest.approx([math.nan, 3, math.nan], nan_ok=True)
+    # A file with a different field in every row does not fill the memory.
+    assert len(numbers_of(*(row(0, place, 1.0, **{f"field_{place}": 1}) for place in range(200)))) == 64
 
 
 def test_numbers_of_tokens_are_means_and_shares_over_all_generated_tokens() -> None:
@@ -49,10 +51,6 @@ def test_numbers_of_tokens_are_means_and_shares_over_all_generated_tokens() -> N
     assert numbers_of(token_row(0, 0, [call_item(list("abcd"), [-0.1, -5.0, -4.6, -9.0])]))[RARE_TOKENS] == [0.5]
     calls = [logprobs_item([alternatives("a", 0.5)]), call_item(["b"], [-1.0])]
     assert numbers_of(token_row(0, 0, calls))[TOKEN_ENTROPY] == pytest.approx([math.log(2)])
-
-
-def test_a_file_with_a_different_field_in_every_row_does_not_fill_the_memory() -> None:
-    assert len(numbers_of(*(row(0, place, 1.0, **{f"field_{place}": 1}) for place in range(200)))) == 64
 
 
 def series_of(*runs: Run) -> TaskSeries:
@@ -166,14 +164,11 @@ def test_the_difference_is_that_of_ng_compare(tmp_path: Path) -> None:
     assert TaskChanges.of(*runs).difference == compare_runs(*runs, [], PairLevel()).differences[0]
 
 
-def test_runs_without_a_common_task_say_why(tmp_path: Path) -> None:
-    found = TaskChanges.of(*pair(tmp_path, step_rows({1: 1}), step_rows({2: 1})))
-    assert "in common" in found.why_not and found.listed("all").tolist() == []
-
-
-def test_without_success_mean_rewards_are_compared(tmp_path: Path) -> None:
+def test_runs_are_compared_by_mean_rewards_without_success_and_not_without_a_common_task(tmp_path: Path) -> None:
     found = TaskChanges.of(*pair(tmp_path, *([row(0, 0, one, _ng_task_key="0" * 15 + "1")] for one in (2.0, 5.0))))
     assert (found.metric, found.at(0).first, found.at(0).second, found.at(0).p) == ("reward", 2.0, 5.0, None)
+    apart = TaskChanges.of(*pair(tmp_path, step_rows({1: 1}), step_rows({2: 1})))
+    assert "in common" in apart.why_not and apart.listed("all").tolist() == []
 
 
 @pytest.mark.parametrize(("table", "p"), [((0, 4, 4, 4), 2 / 70), ((1, 4, 1, 4), 1.0), ((0, 8, 6, 8), 0.006993006993)])
@@ -206,14 +201,16 @@ def test_a_growing_file_is_followed_line_by_line(path: Path) -> None:
         assert rewards(file) == found
 
 
-def test_the_steps_of_a_resumed_run_replace_those_of_before(path: Path) -> None:
+def test_the_steps_of_a_resumed_run_replace_those_of_before_and_lines_of_one_step_belong_together(path: Path) -> None:
     log, file = MetricsLog(path), MetricsFile(path)
     for step in range(1, 6):
         log.write(step, {"train/reward": 0.0})
     file.advance()
     log.drop_after(2)
-    log.write(3, {"train/reward": 1.0})
-    assert rewards(file) == [(1, 0.0), (2, 0.0), (3, 1.0)]
+    log.write(3, {"train/reward": 0.5, "train/loss": 1.0})
+    log.write(3, {"eval/success_rate": 0.25, "train/loss": 2.0})
+    assert rewards(file) == [(1, 0.0), (2, 0.0), (3, 0.5)]
+    assert file.at(3) == {"train/reward": 0.5, "train/loss": 2.0, "eval/success_rate": 0.25}
 
 
 def test_a_rewritten_file_is_read_again_and_one_that_disappears_leaves_nothing(path: Path) -> None:
@@ -224,14 +221,6 @@ def test_a_rewritten_file_is_read_again_and_one_that_disappears_leaves_nothing(p
     assert rewards(file) == [(7, 0.25), (8, 1.0)]
     path.unlink()
     assert file.advance() and not file.steps and not file.advance()
-
-
-def test_lines_of_one_step_belong_together(path: Path) -> None:
-    log, file = MetricsLog(path), MetricsFile(path)
-    log.write(10, {"train/reward": 0.5, "train/loss": 1.0})
-    log.write(10, {"eval/success_rate": 0.25, "train/loss": 2.0})
-    file.advance()
-    assert file.at(10) == {"train/reward": 0.5, "train/loss": 2.0, "eval/success_rate": 0.25}
 
 
 STEPS = [("-1", "1"), ('"2"', "1"), ("2.5", "1"), ("2", "null"), ("2", "true"), ("2", "NaN"), ("2", '"1"')]
