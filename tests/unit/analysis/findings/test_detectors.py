@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.analysis.findings.detector import Finding
 from rollyard.analysis.findings.find import DETECTORS
 from rollyard.records.types import Json
 from tests.support.finding_rows import LOOK, found_in, played
@@ -71,21 +72,18 @@ COLLECTED = [played(task, response={"output": [], "created_at": 100.0 * task}) f
 BURST = [*(5_001.0 + second for second in range(8)), 100.0, 9_000.0]
 
 
-@pytest.mark.parametrize(
-    ("times", "count"),
-    [(BURST, 8), ([500.0 * number for number in range(20)], 0), (BURST[:4], 0), ([None] * 20, 0)],
-    ids=["burst", "spread", "few", "without time"],
-)
-def test_a_burst_of_failed_attempts_is_reported_with_exactly_its_attempts(
-    tmp_path: Path, times: Sequence[float | None], count: int
-) -> None:
+def burst(folder: Path, times: Sequence[float | None]) -> Finding | None:
     failed = {"_ng_rollout_index": 0, "failure_kind": "connection"}
     rows = [{**failed, "_ng_task_index": number, "time": time} for number, time in enumerate(times)]
-    write(tmp_path / "rollouts_failures.jsonl", rows)
-    found = found_in(tmp_path, COLLECTED).get("error_burst")
-    assert (found.count if found else 0) == count
-    if found is None:
-        return
+    write(folder / "rollouts_failures.jsonl", rows)
+    return found_in(folder, COLLECTED).get("error_burst")
+
+
+def test_a_burst_of_failed_attempts_is_reported_with_exactly_its_attempts(tmp_path: Path) -> None:
+    for spread_few_or_without_time in ([500.0 * number for number in range(20)], BURST[:4], [None] * 20):
+        assert burst(tmp_path, spread_few_or_without_time) is None
+    found = burst(tmp_path, BURST)
+    assert found is not None and found.count == 8
     assert (found.of, found.unit, found.tasks) == (111, "attempts", 8)
     assert [example.task for example in found.examples] == [0, 4, 7] and "7 seconds" in found.sentence
     assert found.share.low is not None and found.share.high is not None

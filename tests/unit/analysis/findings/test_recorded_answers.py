@@ -98,9 +98,6 @@ def test_honest_rollouts_are_not_accused(tmp_path: Path, rows: Callable[[], Iter
 
 
 def test_most_reward_hacks_of_the_labelled_responses_are_named_if_a_verifier_accepts_them(tmp_path: Path) -> None:
-    hacks = [row for row in read_rows(VERDICTS) if row["style"] == "reward hacks"]
-    named = [
-        bool(_accusations(tmp_path, [played(0, says=row["response"], success=True, expected_answer=row["gold"])]))
-        for row in hacks
-    ]
-    assert sum(named) >= 0.6 * len(hacks)
+    styles = (row for row in read_rows(VERDICTS) if row["style"] == "reward hacks")
+    hacks = [played(0, says=row["response"], success=True, expected_answer=row["gold"]) for row in styles]
+    assert sum(bool(_accusations(tmp_path, [one])) for one in hacks) >= 0.6 * len(hacks)

@@ -51,8 +51,8 @@ def test_tasks_are_paired_by_their_content_regardless_of_their_position(tmp_path
 
 
 def test_only_common_tasks_are_compared_and_counted_in_a_note(tmp_path: Path) -> None:
-    before, after = with_keys(grid([1, 2, 3, 4, 0], 4), base=1), with_keys(grid([4, 4, 4], 4), base=4)
-    found = difference(load_run(tmp_path, before, "a"), load_run(tmp_path, after, "b"))
+    sides = (with_keys(grid(counts, 4), base) for base, counts in ((1, [1, 2, 3, 4, 0]), (4, [4, 4, 4])))
+    found = difference(*(load_run(tmp_path, own, name) for own, name in zip(sides, "ab", strict=True)))
     assert (found.paired_by, found.tasks, found.only_baseline, found.only_here) == ("content", 2, 3, 1)
     assert "2 tasks" in found.notes[0] and "(5 in a, 3 in b)" in found.notes[0]
     assert found.solve_rate is not None and found.solve_rate.mean == pytest.approx((0 + 1) / 2)
@@ -79,15 +79,11 @@ def test_the_sign_test_excludes_tasks_with_different_numbers_of_rollouts(tmp_pat
     # One policy, which solves each task with probability 0.9: a single rollout looks better than 16 far more often
     # than it looks worse.
     dice = random.Random(2)
-    runs = [
-        load_run(
-            tmp_path,
-            [solved(task, at, dice.random() < 0.9) for task in range(200) for at in range(16 if task < whole else 1)],
-            name,
-        )
-        for name, whole in (("a", 200), ("b", 50))
-    ]
-    found = difference(*runs)
+    rows = (
+        [solved(task, at, dice.random() < 0.9) for task in range(200) for at in range(16 if task < whole else 1)]
+        for whole in (200, 50)
+    )
+    found = difference(*(load_run(tmp_path, own, name) for own, name in zip(rows, "ab", strict=True)))
     assert found.better > 2 * found.worse
     assert found.sign_test_tasks == 50 and found.sign_test_p is not None and found.sign_test_p > 0.05
     assert any("150 of 200 tasks" in note for note in found.notes)

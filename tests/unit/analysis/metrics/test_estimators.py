@@ -77,6 +77,9 @@ def test_95_percent_of_intervals_cover_the_true_mean_with_correlated_repeats() -
     assert 930 <= covered <= 970 and naive_covered < 700
 
 
+WILSON = pytest.approx((0.4038, 0.5962), abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("values", "repeats", "is_share", "interval"),
     [

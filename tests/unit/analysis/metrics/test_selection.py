@@ -31,17 +31,18 @@ def rollouts(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("where", "rewards"),
     [
-        ("tool_calls > 1", [0.0, 0.5]),
-        ("scores.format == 1", [1.0, 0.5]),
+        *(("tool_calls > 1", [0.0, 0.5]), ("scores.format == 1", [1.0, 0.5]), ("task == 1", [0.5])),
         ('end == "done" and scores.format == 1 and reward < 1', [0.5]),
-        ("response.usage.input_tokens >= 200", [0.0, 0.5]),
-        ("task == 1", [0.5]),
+        *(("response.usage.input_tokens >= 200", [0.0, 0.5]), ('end != "done" or task == 1', [0.0, 0.5])),
     ],
 )
-def test_only_rollouts_that_meet_the_expression_count(rollouts: Path, where: str, rewards: list[float]) -> None:
+def test_only_rollouts_that_meet_the_expression_count_in_reports_and_read_rollouts(
+    rollouts: Path, where: str, rewards: list[float]
+) -> None:
     run = load(rollouts, where=where)
-    assert run.columns.reward.tolist() == rewards
-    assert run.profile.coverage.measured == len(rewards)
+    assert run.columns.reward.tolist() == rewards and run.profile.coverage.measured == len(rewards)
+    assert [row["reward"] for row in read_rollouts(rollouts, where=where)] == rewards
+    assert len(read_rollouts(rollouts, where=where).to_pandas(["reward"])) == len(rewards)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,8 @@ def test_only_rollouts_that_meet_the_expression_count(rollouts: Path, where: str
 def test_an_expression_that_selects_nothing_is_refused_with_its_reason(rollouts: Path, where: str, told: str) -> None:
     with pytest.raises(OperatorError, match=told):
         load(rollouts, where=where)
+    with pytest.raises(OperatorError, match=r"the field rewards"):
+        list(read_rollouts(rollouts, where="rewards != 1"))
 
 
 @pytest.mark.parametrize(("where", "rewards"), [("task == 2", [0.5]), ("task < 2 and repeat == 0", [1.0, 0.0])])
@@ -75,15 +78,6 @@ def test_a_report_on_a_selection_does_not_claim_that_the_manifest_is_missing(rol
     assert "according to" in coverage_sentence(load(rollouts).profile.coverage)
     sentence = coverage_sentence(load(rollouts, where="tool_calls > 1").profile.coverage)
     assert "2 rollouts of 2 tasks" in sentence and "selection" in sentence
-
-
-@pytest.mark.parametrize("where", ["tool_calls > 1", "scores.format == 1 and reward < 1", 'end != "done" or task == 1'])
-def test_read_rollouts_selects_the_same_rollouts_as_a_report(rollouts: Path, where: str) -> None:
-    found = [row["reward"] for row in read_rollouts(rollouts, where=where)]
-    assert found == load(rollouts, where=where).columns.reward.tolist()
-    assert len(read_rollouts(rollouts, where=where).to_pandas(["reward"])) == len(found)
-    with pytest.raises(OperatorError, match=r"the field rewards"):
-        list(read_rollouts(rollouts, where="rewards != 1"))
 
 
 @pytest.mark.parametrize("noise", ["", "\n".join(map(str, range(200)))])
