@@ -168,20 +168,19 @@ def test_a_rule_can_be_limited_to_a_dataset(tmp_path: Path) -> None:
         gate(*pair, GateRule(dataset="c", max_drop=0.1))
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("rules: [{metric: reward, max_drop: 0.1, min_gain: 0.1}]", "either max_drop or min_gain"),
-        ("rules: [{metric: reward}]", "either max_drop or min_gain"),
-        ("rules: [{metrik: reward, max_drop: 0.1}]", "metrik"),
-        ("rules: []", "rules"),
-        ("- 1", "no mapping"),
-        ("rules: [", "cannot be read"),
-        ("rules: [{max_drop: .nan}]", "max_drop"),
-    ],
-)
+INVALID_RULES = {
+    "rules: [{metric: reward, max_drop: 0.1, min_gain: 0.1}]": "either max_drop or min_gain",
+    "rules: [{metric: reward}]": "either max_drop or min_gain",
+    "rules: [{metrik: reward, max_drop: 0.1}]": "metrik",
+    "rules: []": "rules",
+    "- 1": "no mapping",
+    "rules: [": "cannot be read",
+    "rules: [{max_drop: .nan}]": "max_drop",
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), INVALID_RULES.items())
 def test_invalid_rules_are_refused(tmp_path: Path, text: str, problem: str) -> None:
-    file = tmp_path / "rules.yaml"
-    file.write_text(text)
+    (tmp_path / "rules.yaml").write_text(text)
     with pytest.raises(OperatorError, match=problem):
-        read_rules(file)
+        read_rules(tmp_path / "rules.yaml")

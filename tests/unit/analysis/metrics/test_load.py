@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 
 from rollyard.analysis.metrics.columns import FLOATS, INTS, MAX_CATEGORIES
 from rollyard.analysis.metrics.load import load, read
-from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.errors import RunError
 from tests.support.reading_pools import read_in_threads
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures
 
@@ -57,11 +55,6 @@ def test_only_a_newline_ends_a_line_and_the_last_line_needs_none(tmp_path: Path,
     assert (len(found.columns), found.torn) == (2, 0)
 
 
-def test_a_missing_file_is_an_operator_error(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=rf"x\.jsonl.*{os.strerror(errno.ENOENT)}"):
-        read(tmp_path / "x.jsonl")
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -80,12 +73,6 @@ def test_a_line_that_is_not_a_rollout_is_named(tmp_path: Path, line: bytes, mess
         read(path)
 
 
-def test_a_duplicate_rollout_is_an_error_that_names_both_lines(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", [*grid([1, 1], 2), solved(0, 1, True)])
-    with pytest.raises(RunError, match=r"lines 2 and 5 .*task 0, repeat 1"):
-        read(path)
-
-
 @pytest.mark.parametrize(
     ("failed", "kind"),
     [
@@ -101,8 +88,7 @@ def test_a_duplicate_rollout_is_an_error_that_names_both_lines(tmp_path: Path) -
     ],
 )
 def test_a_row_without_a_valid_reward_is_a_failure(tmp_path: Path, failed: dict[str, Any], kind: str) -> None:
-    rows = [*grid([1], 2), {**row(0, 2, None), **failed}]
-    profile = load_run(tmp_path, rows).profile
+    profile = load_run(tmp_path, [*grid([1], 2), {**row(0, 2, None), **failed}]).profile
     assert profile.coverage.measured == 2
     assert [(found.kind, found.attempts, found.lost) for found in profile.failures.kinds] == [(kind, 1, 1)]
 
@@ -118,9 +104,8 @@ def test_rewards_that_are_sums_of_tenths_are_read_as_such_and_infinite_ones_are_
 def test_distinct_texts_are_limited_in_number_and_length(tmp_path: Path) -> None:
     rows = [row(task, 0, 0.0, finish_reason=f"{task} {'x' * 500}") for task in range(MAX_CATEGORIES + 50)]
     profile = load_run(tmp_path, rows).profile
-    assert len(profile.ends) == MAX_CATEGORIES + 1
-    assert profile.ends[0].name == "(others)" and profile.ends[0].rollouts == 50
-    assert all(len(end.name) <= 100 for end in profile.ends)
+    assert len(profile.ends) == MAX_CATEGORIES + 1 and all(len(end.name) <= 100 for end in profile.ends)
+    assert (profile.ends[0].name, profile.ends[0].rollouts) == ("(others)", 50)
 
 
 def test_stages_that_only_some_rows_have_stay_aligned_with_their_rows(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def pair(folder: Path, first: list[Json], second: list[Json]) -> tuple[Run, Run]
 def test_the_figures_are_those_of_the_report(tmp_path: Path) -> None:
     run = load_run(tmp_path, random_rows(20, 4))
     found, profile = steps.step_summary(run, {}).figures, run.profile
-    assert profile.solved and profile.rewards and profile.tokens.output and profile.tasks
-    assert profile.tool_calls and profile.turns
+    assert profile.solved and profile.rewards and profile.tokens.output
+    assert profile.tasks and profile.tool_calls and profile.turns
     assert (found[SOLVE_RATE], found[REWARD]) == (profile.solved.rate, profile.rewards.mean)
     means = [found[name].mean for name in ("output_tokens", "tool_calls", "turns")]
     assert means == [profile.tokens.output.mean, profile.tool_calls.mean, profile.turns.mean]
@@ -159,8 +159,7 @@ def test_tasks_are_learned_and_forgotten_by_content_whatever_their_index(tmp_pat
 
 
 def test_the_difference_is_that_of_ng_compare(tmp_path: Path) -> None:
-    first = step_rows({task: task % 4 for task in range(12)})
-    runs = pair(tmp_path, first, step_rows({task: (task * 3) % 5 for task in range(12)}))
+    runs = pair(tmp_path, *(step_rows({task: task * factor % 5 for task in range(12)}) for factor in (1, 3)))
     assert TaskChanges.of(*runs).difference == compare_runs(*runs, [], PairLevel()).differences[0]
 
 
@@ -186,8 +185,7 @@ def path(tmp_path: Path) -> Path:
 
 def rewards(file: MetricsFile) -> list[tuple[int, float]]:
     file.advance()
-    curve = file.curve("train/reward")
-    return [] if curve is None else list(zip(curve.steps, curve.values, strict=True))
+    return [(step, found["train/reward"]) for step in file.steps if "train/reward" in (found := file.at(step))]
 
 
 def test_a_growing_file_is_followed_line_by_line(path: Path) -> None:
