@@ -54,8 +54,7 @@ def test_tangos_interval_is_the_inversion_of_the_score_test(gained: int, lost: i
 
 def test_tangos_interval_stays_within_its_bounds_if_every_task_changed() -> None:
     low, high = comparison.tango_interval(10, 0, 10, 0.05)
-    assert 0.4 < low < high == 1.0
-    assert comparison.tango_interval(0, 10, 10, 0.05) == pytest.approx((-1.0, -low))
+    assert 0.4 < low < high == 1.0 and comparison.tango_interval(0, 10, 10, 0.05) == pytest.approx((-1.0, -low))
 
 
 def skewed(tasks: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

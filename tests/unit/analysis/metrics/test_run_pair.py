@@ -12,15 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rollyard.analysis.metrics.run_pair import (
-    Metric,
-    PairedDifference,
-    PairLevel,
-    RunPair,
-    compare_runs,
-    difference,
-    with_holm,
-)
+from rollyard.analysis.metrics import run_pair
+from rollyard.analysis.metrics.run_pair import Metric, PairedDifference, PairLevel, RunPair, compare_runs
 from rollyard.analysis.report.comparison_report import verdict
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
@@ -188,7 +181,7 @@ def test_tokens_and_turns_are_shown_but_not_tested(tmp_path: Path) -> None:
 def test_several_candidates_are_corrected_by_holm(tmp_path: Path) -> None:
     base, better = singles(*[0] * 30), singles(*[1] * 7, *[0] * 23)
     first, second = compare(tmp_path, base, better), compare(tmp_path, base, base)
-    (one, other), tests = with_holm([first, second])
+    (one, other), tests = run_pair.with_holm([first, second])
     assert tests == 2 and only(other).p_holm == 1.0
     assert only(one).p_holm == pytest.approx(2 * (only(first).p or 0))
 
@@ -200,6 +193,6 @@ def test_the_interval_misses_rare_large_regressions_as_seldom_as_it_promises() -
         before = np.where(random_numbers.random(50) < 0.5, 0.95, 0.02)
         after = np.where(random_numbers.random(50) < 0.05, 0.0, before)
         rates = [random_numbers.binomial(4, chances) / 4 for chances in (before, after)]
-        found = difference(Metric("solve_rate"), rates[0], rates[1], PairLevel(resamples=200), single=False)
+        found = run_pair.difference(Metric("solve_rate"), rates[0], rates[1], PairLevel(resamples=200), single=False)
         too_high += bounds(found)[0] > -0.05 * (0.95 + 0.02) / 2
     assert too_high / trials < 0.03

@@ -11,16 +11,7 @@ import pytest
 from rollyard.analysis.metrics import training_steps as steps
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.run_pair import REWARD, SOLVE_RATE, PairLevel, TaskChanges, compare_runs, fisher_exact
-from rollyard.analysis.metrics.training_steps import (
-    LOG_PROB,
-    MAX_TASKS,
-    RARE_TOKENS,
-    TOKEN_ENTROPY,
-    ZERO_VARIANCE,
-    MetricsFile,
-    RowNumbers,
-    TaskSeries,
-)
+from rollyard.analysis.metrics.training_steps import MetricsFile, RowNumbers, TaskSeries
 from rollyard.records.types import Json
 from rollyard.training.metrics_log import MetricsLog
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write_manifest
@@ -47,10 +38,10 @@ def test_the_numbers_of_a_verdict_have_dotted_names_and_truth_values_count_as_0_
 
 def test_numbers_of_tokens_are_means_and_shares_over_all_generated_tokens() -> None:
     found = numbers_of(token_row(0, 0, [call_item(["a", "b"], [-1.0, -3.0]), call_item(["c"], [-8.0])]))
-    assert found[LOG_PROB] == [-4.0]
-    assert numbers_of(token_row(0, 0, [call_item(list("abcd"), [-0.1, -5.0, -4.6, -9.0])]))[RARE_TOKENS] == [0.5]
+    assert found[steps.LOG_PROB] == [-4.0]
+    assert numbers_of(token_row(0, 0, [call_item(list("abcd"), [-0.1, -5.0, -4.6, -9.0])]))[steps.RARE_TOKENS] == [0.5]
     calls = [logprobs_item([alternatives("a", 0.5)]), call_item(["b"], [-1.0])]
-    assert numbers_of(token_row(0, 0, calls))[TOKEN_ENTROPY] == pytest.approx([math.log(2)])
+    assert numbers_of(token_row(0, 0, calls))[steps.TOKEN_ENTROPY] == pytest.approx([math.log(2)])
 
 
 def series_of(*runs: Run) -> TaskSeries:
@@ -69,7 +60,7 @@ def test_the_figures_are_those_of_the_report(tmp_path: Path) -> None:
     assert (found[SOLVE_RATE], found[REWARD]) == (profile.solved.rate, profile.rewards.mean)
     means = [found[name].mean for name in ("output_tokens", "tool_calls", "turns")]
     assert means == [profile.tokens.output.mean, profile.tool_calls.mean, profile.turns.mean]
-    assert found[ZERO_VARIANCE] == profile.tasks.zero_variance.share
+    assert found[steps.ZERO_VARIANCE] == profile.tasks.zero_variance.share
 
 
 def test_tasks_are_paired_by_content_and_never_by_index(tmp_path: Path) -> None:
@@ -144,10 +135,10 @@ def test_a_step_without_measured_rollouts_is_listed_without_figures(tmp_path: Pa
 
 
 def test_only_the_tasks_with_the_largest_changes_are_kept(tmp_path: Path) -> None:
-    count = MAX_TASKS + 5
+    count = steps.MAX_TASKS + 5
     found = profile_of(tmp_path, {step: step_rows(dict.fromkeys(range(count), 4 * step)) for step in (0, 1)})
     assert (found.tasks, found.changes.learned) == (count, count)
-    assert len(found.gains) == len(found.changes.most_learned) == MAX_TASKS
+    assert len(found.gains) == len(found.changes.most_learned) == steps.MAX_TASKS
 
 
 def test_tasks_are_learned_and_forgotten_by_content_whatever_their_index(tmp_path: Path) -> None:
