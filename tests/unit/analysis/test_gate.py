@@ -30,7 +30,6 @@ def runs(folder: Path, before: Sequence[Json], after: Sequence[Json]) -> tuple[R
 
 
 def planned(folder: Path, name: str, rows: Sequence[Json], repeats: int = 1, **more: Any) -> Run:
-    """A run whose manifest states TASKS tasks."""
     path = write(folder / f"{name}.jsonl", rows)
     write_manifest(path, TASKS, repeats, **more)
     return load(path)

@@ -20,8 +20,6 @@ ATTACK = """</title></svg><script>alert(1)</script><img src=x onerror="alert(2)"
 
 
 class EveryLink:
-    """Links that show their target."""
-
     def rollouts(self, **filters: str | float) -> str:
         return f"#/list?{'&'.join(filters)}"
 

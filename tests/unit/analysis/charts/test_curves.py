@@ -21,7 +21,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[str]:
-    """Three seeds of a run of 30 steps."""
     return [str(training_run(tmp_path / f"seed_{seed}", 30, seed=seed).metrics.parent) for seed in range(3)]
 
 
@@ -47,17 +46,17 @@ def test_the_band_is_the_95_percent_interval_of_the_mean_at_the_steps_that_all_r
     assert max(mean_curve([many], is_share=True, smooth=True).means) < 1.0
 
 
-def test_seeds_become_one_line_with_a_band(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_metric_has_a_panel_and_seeds_become_one_line_with_a_band(
+    runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = drawn(tmp_path, runs[0], "--metric", "train/reward", "--metric", "train/entropy", "--smooth")
+    found = [count(root, *one) for one in (("text", "panel"), ("polyline", "line"), ("polygon", "band"))]
+    assert found == [2, 2, 0]  # a single run has no band
+    capsys.readouterr()
     root = drawn(tmp_path, *runs, "--metric", "eval/correct_rate")
     assert (count(root, "polyline", "line"), count(root, "polygon", "band")) == (1, 1)
     printed = capsys.readouterr().out
     assert re.search(r"eval/correct_rate, 3 .*: 20\.0% \(95% .*20\.0% .*20\.0%\) .*\b0\b", printed)
-
-
-def test_each_metric_has_a_panel(runs: list[str], tmp_path: Path) -> None:
-    root = drawn(tmp_path, runs[0], "--metric", "train/reward", "--metric", "train/entropy", "--smooth")
-    assert (count(root, "text", "panel"), count(root, "polyline", "line")) == (2, 2)
-    assert count(root, "polygon", "band") == 0  # a single run
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,7 @@ def test_a_burst_of_failed_attempts_is_reported_with_exactly_its_attempts(tmp_pa
     assert found.share.low < found.share.mean == 8 / 111 < found.share.high
 
 
-def test_every_detector_has_a_title_and_a_definition_and_a_kind_of_its_own() -> None:
-    assert len({one.kind for one in DETECTORS}) == len(DETECTORS)
-    assert all(one.title and len(one.definition) > 100 for one in DETECTORS)
-
-
-def test_the_page_of_findings_states_the_current_definitions() -> None:
-    text = PAGE.read_text()
-    assert page(text) == text, "run python -m tests.support.findings_page"
+def test_every_detector_has_a_kind_a_title_and_a_definition_of_its_own_and_is_on_the_page_of_findings() -> None:
+    assert len({one.kind for one in DETECTORS}) == len({one.title for one in DETECTORS}) == len(DETECTORS)
+    assert all(len(one.definition) > 100 for one in DETECTORS)
+    assert page(PAGE.read_text()) == PAGE.read_text(), "run python -m tests.support.findings_page"

@@ -23,8 +23,7 @@ def test_pass_at_k_is_the_share_of_k_subsets_with_a_solved_rollout(k: int) -> No
 
 def test_the_hardest_tasks_with_enough_rollouts_come_first_and_solve_rates_break_ties(tmp_path: Path) -> None:
     outcomes = [[1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0]]
-    rows = [row(task, at, float(won)) for task, own in enumerate(outcomes) for at, won in enumerate(own)]
-    run = load_run(tmp_path, rows)
+    run = load_run(tmp_path, [row(task, at, won) for task, own in enumerate(outcomes) for at, won in enumerate(own)])
     assert hardest_first(run, 4) == [1, 4, 2, 3, 0]
     assert hardest_first(run, 1) == [1, 4, 5, 2, 3, 0]
     with pytest.raises(OperatorError, match=r"\b4 rollouts .*pass@16"):

@@ -289,7 +289,6 @@ def test_the_share_of_a_group_is_the_clustered_mean_of_its_indicator(tmp_path: P
 
 
 def cons_at(k: int, answers: Sequence[int], right: Sequence[bool]) -> float:
-    """cons@k by enumerating all subsets."""
     subsets = list(itertools.combinations(range(len(answers)), k))
     winners = (Counter(answers[index] for index in subset).most_common(1)[0][0] for subset in subsets)
     return sum(right[answers.index(winner)] for winner in winners) / len(subsets)

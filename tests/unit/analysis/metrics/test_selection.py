@@ -95,8 +95,6 @@ def test_success_is_what_the_report_counts_where_the_environment_reports_none(tm
 def test_what_counts_as_solved_is_decided_from_all_rollouts(tmp_path: Path, level: str) -> None:
     graded = [row(task, 0, float(task * 5 if task > 4 else task % 2), level="ab"[task > 4]) for task in range(10)]
     assert load(write(tmp_path / "graded.jsonl", graded), where=f'level == "{level}"').profile.solved is None
-    reported = {"success": True}
-    rows = [row(task, 0, 1.0, level="ab"[task > 4], **(reported if task < 5 else {})) for task in range(10)]
+    rows = [row(task, 0, 1.0, level="ab"[task > 4], **({"success": True} if task < 5 else {})) for task in range(10)]
     solved = load(write(tmp_path / "partial.jsonl", rows), where=f'level == "{level}"').profile.solved
-    assert solved is not None and "environment" in solved.rule
-    assert solved.rate.mean == (level == "a")
+    assert solved is not None and "environment" in solved.rule and solved.rate.mean == (level == "a")

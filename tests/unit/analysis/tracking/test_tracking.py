@@ -19,12 +19,10 @@ from tests.external.track.files import collection, row
 
 def test_metrics_are_means_over_the_measured_rollouts() -> None:
     accumulator = RolloutMetrics()
-    for number in range(4):
-        assert accumulator.add(row(number))
-    metrics = accumulator.metrics({"timeout": 3})
-    assert metrics["rollouts"] == 4 and metrics["reward/mean"] == 5.0 and metrics["success/rate"] == 0.5
-    assert metrics["tool_calls/mean"] == 1.0 and metrics["output_tokens/mean"] == 7.0 and metrics["end/done"] == 1.0
-    assert metrics["failed_attempts/timeout"] == 3
+    assert all(accumulator.add(row(number)) for number in range(4))
+    means = {"rollouts": 4, "reward/mean": 5.0, "success/rate": 0.5, "tool_calls/mean": 1.0, "output_tokens/mean": 7.0}
+    assert means.items() <= accumulator.metrics({"timeout": 3}).items()
+    assert {"end/done": 1.0, "failed_attempts/timeout": 3}.items() <= accumulator.metrics({"timeout": 3}).items()
 
 
 def test_errors_are_clustered_by_task_and_a_rate_of_0_has_a_bound() -> None:
@@ -47,9 +45,8 @@ def test_each_dataset_of_a_mixture_has_its_own_metrics() -> None:
         more = {"dataset_name": name, "agent_ref": {"name": name}, "success": number % 4 < 2}
         accumulator.add({"_ng_task_index": number, "reward": 10.0 * number if name == "rooms" else 1.0, **more})
     metrics = accumulator.metrics({})
-    assert metrics["dataset/rooms/reward/mean"] == 30.0 and metrics["dataset/sums/success/rate"] == 0.5
-    assert metrics["success/rate"] == 0.5
-    assert "reward/mean" not in metrics  # the reward scales differ
+    means = {"dataset/rooms/reward/mean": 30.0, "dataset/sums/success/rate": 0.5, "success/rate": 0.5}
+    assert means.items() <= metrics.items() and "reward/mean" not in metrics  # the reward scales differ
 
 
 @pytest.mark.parametrize("more", [{"reward": None}, {"reward": True}, {"reward": "1"}, {"mask_sample": True}])
