@@ -18,8 +18,7 @@ class Annotations:
     """Adds labels, verdicts and notes to the rollouts of one file. `row` is a row of it, as `read_rollouts` yields it.
 
     Every method returns the id of the record that it appends to X_notes.jsonl, which `remove` takes. They raise
-    OperatorError if a value is invalid, and RunError if the file cannot be written. Thread-safe; other processes and
-    viewers may write at the same time.
+    OperatorError if a value is invalid, and RunError if the file cannot be written. Threads and processes may share it.
     """
 
     def __init__(self, path: Path, author: str) -> None:
@@ -41,7 +40,6 @@ class Annotations:
         return self._append(row, "override", verdict=verdict, reason=reason)
 
     def write(self, row: Mapping[str, Any], text: str) -> str:
-        """Write a note."""
         return self._append(row, "note", text=text)
 
     def remove(self, row: Mapping[str, Any], record: str) -> str:
@@ -49,10 +47,9 @@ class Annotations:
         return self._append(row, "removal", removes=record)
 
     def current(self) -> dict[tuple[int, int], Json]:
-        """Return what applies, as (task index, rollout index) -> `labels`, `override`, ... as in expressions. The task
-        index of a row without one is its position in the file.
+        """Return what applies, as (task index or position, rollout index) -> `labels`, ... as in expressions.
 
-        Reads the rollout file once if it has notes. Raises RunError if a file cannot be read.
+        Raises RunError if a file cannot be read.
         """
         notes = notes_of_rows(self.path)
         if not notes:

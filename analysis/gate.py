@@ -15,28 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from rollyard.analysis.metrics import comparison, run_pair
 from rollyard.analysis.metrics.columns import Floats, Ints, displayable
-from rollyard.analysis.metrics.comparison import SAME_INPUT, Pairing, different_scales, pair
 from rollyard.analysis.metrics.profile import Run
-from rollyard.analysis.metrics.run_pair import (
-    REWARD,
-    SOLVE_RATE,
-    ChangedTasks,
-    ComparedRun,
-    Filling,
-    GroupedRun,
-    Interval,
-    Metric,
-    PairedDifference,
-    PairedRuns,
-    PairLevel,
-    changed_tasks,
-    common,
-    compared_run,
-    difference,
-    notes_of,
-    span_of,
-)
+from rollyard.analysis.metrics.run_pair import REWARD, SOLVE_RATE, GroupedRun, Metric, PairedRuns, PairLevel
 from rollyard.analysis.metrics.solved import Flags
 from rollyard.analysis.report.comparison_report import change
 from rollyard.records.errors import OperatorError
@@ -46,8 +28,6 @@ from rollyard.records.types import Json, Record
 
 
 class Decision(StrEnum):
-    """The result of a rule, and of all rules together."""
-
     GO = "GO"
     """The whole interval of the gain is above the required one."""
     NO_GO = "NO-GO"
@@ -71,9 +51,8 @@ class RuleResult(Record):
     gain: float
     """How much better the candidate is than the baseline, over the measured rollouts."""
     low: float | None
-    """Lower bound of the gain's interval, with missing rollouts counted against the candidate."""
+    """Of the gain's interval, with missing rollouts counted against the candidate; in its favour for `high`."""
     high: float | None
-    """Upper bound of the gain's interval, with missing rollouts counted in favour of the candidate."""
     missing_baseline: int
     missing_candidate: int
     tasks: int
@@ -82,17 +61,15 @@ class RuleResult(Record):
     probability of 80%. None for rules that require a gain, and if it cannot be estimated."""
     reason: str
     """Why the decision was made, as a sentence."""
-    difference: PairedDifference
+    difference: run_pair.PairedDifference
     """Candidate minus baseline over the measured rollouts."""
 
 
 class GateVerdict(Record):
-    """The contents of a gate's JSON file."""
-
     version: str
     decision: Decision
-    baseline: ComparedRun
-    candidate: ComparedRun
+    baseline: run_pair.ComparedRun
+    candidate: run_pair.ComparedRun
     tasks: int
     alpha: float
     seed: int
@@ -102,8 +79,8 @@ class GateVerdict(Record):
     """The differences between the runs that `allow_different` allowed."""
     changed_by: str
     """The metric of the first rule, by which tasks are in `regressed` and `improved`."""
-    regressed: ChangedTasks
-    improved: ChangedTasks
+    regressed: run_pair.ChangedTasks
+    improved: run_pair.ChangedTasks
     notes: list[str]
 
 
@@ -151,7 +128,7 @@ def decide(
     Raises OperatorError if the runs cannot be compared: if their tasks or sampling parameters differ and the difference
     is not in `allow_different`, or if a smaller share of the expected rollouts than `min_coverage` is measured.
     """
-    pairing = pair(baseline, candidate)
+    pairing = comparison.pair(baseline, candidate)
     if pairing.sides is None or pairing.why_not:
         raise OperatorError(f"the runs cannot be compared: {pairing.why_not}")
     found, note = _setting_differences(baseline, candidate)
@@ -168,12 +145,14 @@ def decide(
     results = [_result(paired, rule, level, wanted, min_coverage) for rule in rules]
     decisions = {result.decision for result in results}
     overall = next(one for one in (Decision.NO_GO, Decision.INCONCLUSIVE, Decision.GO) if one in decisions)
-    improved, regressed = changed_tasks(paired, Metric(rules[0].metric), lower_is_better=rules[0].lower_is_better)
+    improved, regressed = run_pair.changed_tasks(
+        paired, Metric(rules[0].metric), lower_is_better=rules[0].lower_is_better
+    )
     return GateVerdict(
         version=version,
         decision=overall,
-        baseline=compared_run(baseline),
-        candidate=compared_run(candidate),
+        baseline=run_pair.compared_run(baseline),
+        candidate=run_pair.compared_run(candidate),
         tasks=paired.baseline.tasks,
         alpha=level.alpha,
         seed=level.seed,
@@ -183,17 +162,17 @@ def decide(
         changed_by=rules[0].metric,
         regressed=regressed,
         improved=improved,
-        notes=[*notes_of(baseline, candidate, pairing), *([note] if note else [])],
+        notes=[*run_pair.notes_of(baseline, candidate, pairing), *([note] if note else [])],
     )
 
 
-def _paired(pairing: Pairing, baseline: Run, candidate: Run, allow_different: Sequence[str]) -> PairedRuns:
+def _paired(pairing: comparison.Pairing, baseline: Run, candidate: Run, allow_different: Sequence[str]) -> PairedRuns:
     """Assign the rollouts to tasks. Tasks that are missing in one run are included, unless tasks may be different."""
     runs = baseline, candidate
     if _TASKS in allow_different:
-        return PairedRuns(*common(pairing, runs))
-    paired = PairedRuns(*common(pairing, runs, all_tasks=True), all_tasks=True)
-    if pairing.by == SAME_INPUT:
+        return PairedRuns(*run_pair.common(pairing, runs))
+    paired = PairedRuns(*run_pair.common(pairing, runs, all_tasks=True), all_tasks=True)
+    if pairing.by == comparison.SAME_INPUT:
         return paired
     for one, other in ((paired.baseline, paired.candidate), (paired.candidate, paired.baseline)):
         absent, covered, columns = int((one.multiplicity == 0).sum()), one.run.profile.coverage, one.run.columns
@@ -217,16 +196,17 @@ def _result(
 ) -> RuleResult:
     metric, rollouts = Metric(rule.metric), paired.rollouts(Metric(rule.metric))
     runs = paired.baseline.run, paired.candidate.run
-    if rule.metric == REWARD and rule.dataset is None and different_scales(*runs):
+    if rule.metric == REWARD and rule.dataset is None and comparison.different_scales(*runs):
         raise OperatorError("the mean reward over all datasets is undefined; set the rule's dataset")
     chosen = np.ones(paired.baseline.tasks, bool) if rule.dataset is None else paired.in_dataset(rule.dataset)
     if not chosen.any():
         raise OperatorError(f"no task is in the dataset {rule.dataset!r}")
-    absent = [
-        _missing(one, values, own, chosen)
-        for one, values, own in zip((paired.baseline, paired.candidate), rollouts, wanted, strict=True)
-    ]
-    _check_coverage(paired, rule, wanted, absent, chosen.sum(), min_coverage)
+    absent = []
+    for one, values, own in zip((paired.baseline, paired.candidate), rollouts, wanted, strict=True):
+        known = np.maximum(own.repeats - one.known(values), 0)[chosen]
+        absent.append(int(known.sum()) + own.unseen * own.unseen_repeats)
+        total = own.rollouts if rule.dataset is None else max(1, round(own.rollouts * chosen.sum() / one.tasks))
+        _check_coverage(one.run.profile.name, rule.metric, absent[-1], total, min_coverage)
     best, worst = max(float(np.nanmax(one)) for one in rollouts), min(float(np.nanmin(one)) for one in rollouts)
     if metric.is_share:
         best, worst = 1.0, 0.0
@@ -240,15 +220,13 @@ def _result(
     measured = paired.compare(metric, level, rule.dataset)
     if measured is None:
         raise OperatorError(f"no task has {metric.name} in both runs")
-    intervals: list[Interval | None] = [measured.interval] * 2
+    intervals: list[run_pair.Interval | None] = [measured.interval] * 2
     if any(absent):
         # The lower bound counts missing rollouts against the candidate, the upper bound in its favour.
-        intervals = [
-            difference(
-                metric, *_filled(paired, metric, wanted, chosen, fills), level, single=single, span=span_of(rollouts)
-            ).interval
-            for fills in ((best, worst), (worst, best))
-        ]
+        intervals, span = [], run_pair.span_of(rollouts)
+        for fills in ((best, worst), (worst, best)):
+            before, after = _filled(paired, metric, wanted, chosen, fills)
+            intervals.append(run_pair.difference(metric, before, after, level, single=single, span=span).interval)
     low = high = None
     against, favourable = intervals
     if against is not None and favourable is not None:
@@ -278,24 +256,15 @@ def _result(
     return result.model_copy(update={"reason": _reason_of(result, level.alpha)})
 
 
-def _check_coverage(
-    paired: PairedRuns,
-    rule: GateRule,
-    wanted: tuple[_Expected, _Expected],
-    absent: Sequence[int],
-    tasks: int,
-    min_coverage: float | None,
-) -> None:
-    for one, own, count in zip((paired.baseline, paired.candidate), wanted, absent, strict=True):
-        total = own.rollouts if rule.dataset is None else max(1, round(own.rollouts * tasks / one.tasks))
-        share = 1 - count / total
-        if share < (1.0 if min_coverage is None else min_coverage):
-            expectation = "all are needed" if min_coverage is None else f"--min-coverage {min_coverage:g} is needed"
-            raise OperatorError(
-                f"{count:,} of {total:,} expected rollouts of {one.run.profile.name} have no {rule.metric} "
-                f"({share:.2%} measured; {expectation}). Resume its collection, or accept missing rollouts with "
-                "--min-coverage ..., which counts them against the candidate"
-            )
+def _check_coverage(name: str, metric: str, missing: int, total: int, min_coverage: float | None) -> None:
+    share = 1 - missing / total
+    if share < (1.0 if min_coverage is None else min_coverage):
+        expectation = "all are needed" if min_coverage is None else f"--min-coverage {min_coverage:g} is needed"
+        raise OperatorError(
+            f"{missing:,} of {total:,} expected rollouts of {name} have no {metric} ({share:.2%} measured; "
+            f"{expectation}). Resume its collection, or accept missing rollouts with --min-coverage ..., which counts "
+            "them against the candidate"
+        )
 
 
 _TASKS = "tasks"
@@ -308,19 +277,15 @@ _SAMPLED = ("agent_name", "num_repeats", "num_repeats_add_seed", "responses_crea
 
 
 def _setting_differences(baseline: Run, candidate: Run) -> tuple[list[tuple[str, str, str]], str]:
-    """Return the name and both values of each differing setting, and a note on what was compared.
-
-    The settings are those of the manifests. Without a manifest, the create parameters of the first rows are compared.
-    """
+    """Return the name and both values of each differing setting of the manifests, and a note if one has none."""
     identities = [run.profile.identity for run in (baseline, candidate)]
     if identities[0] is not None and identities[1] is not None:
         before, after = ({key: one[key] for key in _SAMPLED if key in one} for one in identities if one is not None)
         note = ""
     else:
-        before, after = ({"responses_create_params": _first_parameters(run)} for run in (baseline, candidate))
-        without = " and ".join(
-            run.profile.name for run, found in zip((baseline, candidate), identities, strict=True) if found is None
-        )
+        runs = baseline, candidate
+        before, after = ({"responses_create_params": _first_parameters(run)} for run in runs)
+        without = " and ".join(run.profile.name for run in runs if run.profile.identity is None)
         note = f"Without the manifest of {without}, only the sampling parameters of the first rows are compared."
     found = [
         (displayable(name), _shown(old), _shown(new))
@@ -353,14 +318,11 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class _Expected:
-    """The rollouts that a run should contain."""
-
     repeats: Ints
     """For each task."""
     unseen: int
-    """Number of tasks without a rollout in either run."""
+    """Number of tasks without a rollout in either run, each with `unseen_repeats` expected ones."""
     unseen_repeats: int
-    """Number of expected rollouts of each of them."""
 
     @property
     def rollouts(self) -> int:
@@ -368,24 +330,19 @@ class _Expected:
 
 
 def _expected_rollouts(paired: PairedRuns) -> tuple[_Expected, _Expected]:
-    """Return the expected rollouts of both runs: the number of repeats of each task, from the manifest or, without one,
-    the largest number that a task has.
-    """
+    """Return the expected rollouts of both runs, from the manifest or else from the task with the most rollouts."""
     sides = paired.baseline, paired.candidate
     multiplicity = np.maximum.reduce([np.ones(sides[0].tasks, np.int64), *(one.multiplicity for one in sides)])
-    repeats = [_repeats(one) for one in sides]
-    unseen = 0
+    repeats, unseen = [_repeats(one) for one in sides], 0
     if paired.all_tasks:
         for one, count in zip(sides, repeats, strict=True):
             absent = int(np.maximum(count * multiplicity - one.counts, 0).sum())
             unseen = max(unseen, -(-((one.run.profile.coverage.missing or 0) - absent) // count))
-    return _Expected(repeats[0] * multiplicity, unseen, repeats[0]), _Expected(
-        repeats[1] * multiplicity, unseen, repeats[1]
-    )
+    first, second = (_Expected(count * multiplicity, unseen, count) for count in repeats)
+    return first, second
 
 
 def _repeats(grouped: GroupedRun) -> int:
-    """Return the number of rollouts that each task should have."""
     repeats = grouped.run.profile.coverage.repeats
     if repeats is None:
         most = int(grouped.run.by_task.measured.max()) if grouped.run.by_task is not None else 1
@@ -394,22 +351,13 @@ def _repeats(grouped: GroupedRun) -> int:
     return repeats
 
 
-def _missing(grouped: GroupedRun, rollouts: Floats, found: _Expected, chosen: Flags) -> int:
-    """Return the number of expected rollouts of the chosen tasks that have no value of the metric."""
-    return (
-        int(np.maximum(found.repeats - grouped.known(rollouts), 0)[chosen].sum()) + found.unseen * found.unseen_repeats
-    )
-
-
 def _filled(
     paired: PairedRuns, metric: Metric, wanted: tuple[_Expected, _Expected], chosen: Flags, fills: tuple[float, float]
 ) -> tuple[Floats, Floats]:
     """Return the metric of the chosen tasks in both runs. A missing rollout counts as its run's value in `fills`."""
-    values = []
-    for one, rollouts, own, fill in zip(
-        (paired.baseline, paired.candidate), paired.rollouts(metric), wanted, fills, strict=True
-    ):
-        measured = one.values(metric, rollouts, Filling(own.repeats, fill))[chosen]
+    values, runs = [], (paired.baseline, paired.candidate)
+    for one, rollouts, own, fill in zip(runs, paired.rollouts(metric), wanted, fills, strict=True):
+        measured = one.values(metric, rollouts, own.repeats, fill)[chosen]
         values.append(np.concatenate([measured, np.full(own.unseen, fill)]))
     return values[0], values[1]
 
@@ -417,36 +365,21 @@ def _filled(
 def _requirement_of(rule: GateRule) -> str:
     """Return the rule as text: `solve_rate: at most 1.00 points lower`."""
     name = rule.metric if rule.dataset is None else f"{rule.dataset}: {rule.metric}"
+    amount = change(rule.metric, abs(rule.least_gain)).lstrip("+")
     better, worse = ("lower", "higher") if rule.lower_is_better else ("higher", "lower")
-    if rule.min_gain is not None:
-        return f"{name}: more than {_amount(rule.metric, rule.min_gain)} {better}"
-    return f"{name}: at most {_amount(rule.metric, rule.max_drop or 0.0)} {worse}"
+    return f"{name}: at most {amount} {worse}" if rule.min_gain is None else f"{name}: more than {amount} {better}"
 
 
 def _reason_of(result: RuleResult, alpha: float) -> str:
-    """Return a sentence on why the rule's decision was made."""
     if result.low is None or result.high is None:
         return "No interval can be estimated from these tasks."
-    level = f"{100 * (1 - alpha):.6g}% interval"
-    reach = f"{_signed(result.metric, result.low)} to {_signed(result.metric, result.high)}"
+    low, high = (change(result.metric, bound).removesuffix(" points") for bound in (result.low, result.high))
+    gain = f"{100 * (1 - alpha):.6g}% interval of the gain, {low} to {high}"
     limit = change(result.metric, result.least_gain)
-    gain = f"{level} of the gain, {reach}"
-    if result.decision == Decision.GO:
-        return f"The whole {gain}, is above {limit}."
-    if result.decision == Decision.NO_GO:
-        return f"The whole {gain}, is below {limit}."
-    needed = (
-        ""
-        if result.tasks_needed is None
-        else f" An equally good candidate would need about {result.tasks_needed:,} tasks for a GO ({result.tasks:,} "
-        "here)."
-    )
-    return f"The {gain}, contains {limit}: too little data to tell.{needed}"
-
-
-def _amount(metric: str, amount: float) -> str:
-    return change(metric, amount).lstrip("+")
-
-
-def _signed(metric: str, amount: float) -> str:
-    return change(metric, amount).removesuffix(" points")
+    if result.decision != Decision.INCONCLUSIVE:
+        return f"The whole {gain}, is {'above' if result.decision == Decision.GO else 'below'} {limit}."
+    text = f"The {gain}, contains {limit}: too little data to tell."
+    if result.tasks_needed is not None:
+        text += f" An equally good candidate would need about {result.tasks_needed:,} tasks for a GO "
+        text += f"({result.tasks:,} here)."
+    return text

@@ -73,25 +73,22 @@ def labelled_rows(
     out. Raises OperatorError if a reward is unknown or `dataset` lacks a task, and OSError if the file cannot be read.
     """
     for offset in sorted(notes):
-        row = lenient(line_at(path, offset))
-        one = notes[offset]
-        override = one.override
+        row, override = lenient(line_at(path, offset)), notes[offset].override
         measured = row["reward"] if is_measured(row) else None
         if override is None and measured is None:
             continue
-        key = row.get("_ng_task_key")
         yield {
             **(task_of(row) if dataset is None else _dataset_row(dataset, row)),
             "response": row.get("response"),
             "reward": measured if override is None else scale.reward_of(override.verdict),
             NOTES_KEY: {
-                **note_values(one),
+                **note_values(notes[offset]),
                 **({"reason": override.reason} if override is not None and override.reason else {}),
                 "verifier_reward": measured,
                 "verifier_success": row.get("success"),
                 "task": row.get("_ng_task_index"),
                 "repeat": row.get("_ng_rollout_index"),
-                "task_key": key,
+                "task_key": row.get("_ng_task_key"),
             },
         }
 

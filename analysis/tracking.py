@@ -6,16 +6,16 @@ import contextlib
 import random
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import orjson
 from pydantic import Field, ValidationError
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.records.json_values import mapping
+from rollyard.records.json_values import items, mapping
 from rollyard.records.jsonl import Lines, iter_jsonl, replace, skip
 from rollyard.records.optional import load
 from rollyard.records.rewards import is_measured
@@ -28,32 +28,6 @@ from rollyard.records.types import MAX_REWARD, Json, Record
 ROLLOUTS = "rollouts"
 """Name of the metric that counts rollouts with a reward. Its value is also the step at which metrics are logged."""
 Cell = str | int | float | bool | None
-
-
-class Tracker(Protocol):
-    """A run in an experiment tracker. If a run with the given id exists, it is resumed."""
-
-    @property
-    def logged(self) -> int:
-        """Number of rollouts already logged; 0 for a new run, or if the tracker cannot be queried."""
-        ...
-
-    @property
-    def place(self) -> str:
-        """Where the user can find the run, such as its URL."""
-        ...
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log the metrics as of `step` measured rollouts."""
-        ...
-
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Log a table of sampled rollouts when all rollouts have been logged."""
-        ...
-
-    def close(self, *, failed: bool) -> None:
-        """End the run and mark it as failed or finished."""
-        ...
 
 
 def flat(tree: Json, prefix: str = "") -> dict[str, Cell]:
@@ -72,8 +46,6 @@ def flat(tree: Json, prefix: str = "") -> dict[str, Cell]:
 
 
 class WandbTracker:
-    """A run in a Weights & Biases project."""
-
     def __init__(self, project: str, name: str, config: Json, run_id: str) -> None:
         self._wandb = load("wandb", "wandb", "--to wandb")
         try:
@@ -83,9 +55,7 @@ class WandbTracker:
 
     @property
     def logged(self) -> int:
-        """Number of rollouts already logged; 0 in offline mode, where the summary of an earlier command is not
-        available.
-        """
+        """Number of rollouts already logged; 0 in offline mode, which knows nothing of earlier commands."""
         last = self._run.summary.get(ROLLOUTS)
         return int(last) if isinstance(last, int | float) else 0
 
@@ -97,11 +67,9 @@ class WandbTracker:
         self._run.log(dict(metrics), step=step)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        rollout_table = self._wandb.Table(
-            columns=list(columns), data=[list(row) for row in rows], allow_mixed_types=True
-        )
+        made = self._wandb.Table(columns=list(columns), data=[list(row) for row in rows], allow_mixed_types=True)
         # A separate name, because a later command resumes from the number stored as ROLLOUTS.
-        self._run.log({"rollout_table": rollout_table}, step=step)
+        self._run.log({"rollout_table": made}, step=step)
 
     def close(self, *, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))
@@ -117,17 +85,16 @@ PARAMS_PER_REQUEST = 100
 
 
 class MlflowTracker:
-    """A run in an MLflow experiment."""
-
     def __init__(self, project: str, name: str, config: Json, run_id: str) -> None:
         self._mlflow = load("mlflow", "mlflow", "--to mlflow")
         self._error_type: type[Exception] = self._mlflow.MlflowException
         try:
             experiment = self._mlflow.set_experiment(project)
-            if (found := self._found(experiment.experiment_id, run_id)) is not None:
-                self._run = self._mlflow.start_run(run_id=found)
-                return
             # MLflow assigns its own run ids, so Rollyard's id is a tag.
+            tagged = f"tags.{TAG} = '{run_id}'"
+            if runs := self._mlflow.MlflowClient().search_runs([experiment.experiment_id], tagged, max_results=1):
+                self._run = self._mlflow.start_run(run_id=str(runs[0].info.run_id))
+                return
             self._run = self._mlflow.start_run(run_name=name, tags={TAG: run_id})
             params = [(_key(key), str(value)[:MAX_PARAM_LENGTH]) for key, value in flat(config).items()]
             for start in range(0, len(params), PARAMS_PER_REQUEST):
@@ -135,13 +102,9 @@ class MlflowTracker:
         except self._error_type as error:
             raise RunError(f"MLflow could not start a run: {error}") from error
 
-    def _found(self, experiment: str, run_id: str) -> str | None:
-        """Return the id of the MLflow run that is tagged with Rollyard's run id, if there is one."""
-        runs = self._mlflow.MlflowClient().search_runs([experiment], f"tags.{TAG} = '{run_id}'", max_results=1)
-        return str(runs[0].info.run_id) if runs else None
-
     @property
     def logged(self) -> int:
+        """Number of rollouts already logged."""
         return int(self._run.data.metrics.get(ROLLOUTS, 0))
 
     @property
@@ -168,28 +131,13 @@ class MlflowTracker:
         self._mlflow.end_run("FAILED" if failed else "FINISHED")
 
 
+Tracker = WandbTracker | MlflowTracker
+"""A run in an experiment tracker. If a run with the given id exists, it is resumed."""
+
+
 def _key(name: str) -> str:
     """Replace characters that MLflow does not allow in names."""
     return re.sub(r"[^\w\-. /]", "_", name)
-
-
-class Mean:
-    """The mean of a value over the rows that contain it."""
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._count = 0
-
-    def add(self, value: Any) -> None:
-        """Add a finite number or a boolean. Any other value is treated as missing."""
-        if isinstance(value, int | float) and -MAX_REWARD <= value <= MAX_REWARD:
-            self._sum += value
-            self._count += 1
-
-    @property
-    def value(self) -> float | None:
-        """The mean; None if no value was added."""
-        return self._sum / self._count if self._count else None
 
 
 class RolloutMetrics:
@@ -198,13 +146,8 @@ class RolloutMetrics:
     def __init__(self) -> None:
         self.measured = 0
         self._scores = RunScores()
-        self._means = {
-            "truncated/rate": Mean(),
-            "tool_calls/mean": Mean(),
-            "turns/mean": Mean(),
-            "output_tokens/mean": Mean(),
-            "episode_seconds/mean": Mean(),
-        }
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._counts: Counter[str] = Counter()
         self._ends: Counter[str] = Counter()
 
     def add(self, row: Json) -> bool:
@@ -222,17 +165,16 @@ class RolloutMetrics:
             "episode_seconds/mean": timings.get("total_s"),
         }
         for name, value in values.items():
-            self._means[name].add(value)
+            # Anything but a finite number or a boolean counts as missing.
+            if isinstance(value, int | float) and -MAX_REWARD <= value <= MAX_REWARD:
+                self._sums[name] += value
+                self._counts[name] += 1
         if isinstance(end := row.get("finish_reason"), str):
             self._ends[end] += 1
         return True
 
     def metrics(self, failures: Mapping[str, int], *, exact: bool = True) -> dict[str, float]:
-        """Return all metrics by name.
-
-        `failures` maps failure kinds to numbers of attempts. `exact` has the same meaning as in `RunScores.means`.
-        """
-        found = {name: mean.value for name, mean in self._means.items()}
+        """Return all metrics by name. `failures`: attempts by kind. `exact`: see `RunScores.means`."""
         means = self._scores.means(exact=exact)
         return {
             ROLLOUTS: self.measured,
@@ -242,16 +184,14 @@ class RolloutMetrics:
                 for dataset, (reward, success) in means.datasets.items()
                 for name, value in _named(f"dataset/{dataset}/", reward, success).items()
             },
-            **{name: value for name, value in found.items() if value is not None},
+            **{name: self._sums[name] / count for name, count in self._counts.items()},
             **{f"end/{end}": count / self.measured for end, count in self._ends.most_common(20)},
             **{f"failed_attempts/{kind}": count for kind, count in failures.items()},
         }
 
 
 def _named(prefix: str, reward: ClusteredMean | None, success: ClusteredMean | None) -> dict[str, float]:
-    """Return the mean reward with its standard error, and the success rate with its 95% interval, both clustered by
-    task.
-    """
+    """Return the mean reward with its standard error, and the success rate with its interval, clustered by task."""
     found: dict[str, float] = {}
     if reward is not None:
         found[f"{prefix}reward/mean"] = reward.value
@@ -265,9 +205,8 @@ def _named(prefix: str, reward: ClusteredMean | None, success: ClusteredMean | N
 
 
 def tool_calls(row: Json) -> int:
-    output = mapping(row.get("response")).get("output")
-    items = output if isinstance(output, list) else []
-    return sum(isinstance(item, dict) and item.get("type") == "function_call" for item in items)
+    output = items(mapping(row.get("response")).get("output"))
+    return sum(mapping(item).get("type") == "function_call" for item in output)
 
 
 def output_tokens(row: Json) -> Any:
@@ -290,7 +229,6 @@ class RolloutSample:
         self._random = random.Random(0)
 
     def offer(self, row: Json) -> None:
-        """Add the row to the sample or discard it."""
         self._seen += 1
         if len(self._kept) < self._size:
             self._kept.append(_cells(row))
@@ -305,11 +243,9 @@ class RolloutSample:
 
 def conversation(row: Json) -> str:
     """Return the episode's conversation as text: messages with their roles, calls with their arguments, and results."""
-    params, response = row.get("responses_create_params"), row.get("response")
-    start = params.get("input") if isinstance(params, dict) else None
-    output = response.get("output") if isinstance(response, dict) else None
-    items = [{"role": "user", "content": start}] if isinstance(start, str) else _list(start)
-    text = "\n\n".join(filter(None, (_item_text(item) for item in [*items, *_list(output)])))
+    start = mapping(row.get("responses_create_params")).get("input")
+    before = [{"role": "user", "content": start}] if isinstance(start, str) else items(start)
+    text = "\n\n".join(filter(None, map(_item_text, [*before, *items(mapping(row.get("response")).get("output"))])))
     return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}\n... ({len(text) - MAX_LENGTH} more characters)"
 
 
@@ -344,15 +280,9 @@ def _text(content: Any) -> str:
     """Return the text of a message's content. Content of any other type is returned as JSON."""
     if isinstance(content, str):
         return content
-    if isinstance(content, list) and all(
-        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
-    ):
+    if isinstance(content, list) and all(isinstance(mapping(part).get("text"), str) for part in content):
         return "\n".join(part["text"] for part in content)
     return orjson.dumps(content).decode()
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _integer(value: Any) -> int | None:
@@ -367,9 +297,8 @@ SILENT_S = 10.0
 def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
     """Yield every complete row of the file.
 
-    With `follow`, keep reading until the collection ends, and yield None before each pause of POLL_S. Lines that are
-    not JSON objects are skipped, because other commands validate the file. Raises OperatorError if the file cannot be
-    read.
+    With `follow`, keep reading until the collection ends, and yield None before each pause of POLL_S. Invalid lines are
+    skipped. Raises OperatorError if the file cannot be read.
     """
     try:
         file = output.open("rb")
@@ -392,8 +321,6 @@ def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
 
 
 class Tracked(Record):
-    """The contents of the progress file."""
-
     rollouts: dict[str, int] = Field(default_factory=dict)
     """Maps tracker and run id, such as `wandb/0123456789abcdef`, to the number of rollouts logged."""
 

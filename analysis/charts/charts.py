@@ -27,18 +27,14 @@ from rollyard.records.types import Record
 
 
 class ChartLink(Record):
-    """A link in a chart's caption."""
-
     text: str
     href: str
 
 
 class NumberRow(Record):
-    """A row in a chart's data table. The first cell contains the row's name."""
-
     cells: list[str]
     href: str | None = None
-    """URL that the corresponding mark in the chart links to."""
+    """What the corresponding mark in the chart links to."""
 
 
 class NumberTable(Record):
@@ -54,32 +50,22 @@ class Chart(Record):
     title: str
     svg: str
     caption: str
-    """A sentence that describes what the chart shows."""
     links: list[ChartLink] = Field(default_factory=list)
-    """Links shown after the caption."""
+    """Shown after the caption."""
     numbers: NumberTable | None = None
 
 
 class Charts(Record):
-    """A response that contains several charts."""
-
     charts: list[Chart]
 
 
 def table(head: Sequence[str], rows: Sequence[tuple[Sequence[str], str | None]]) -> NumberTable:
-    """Build a table from (cells, href) pairs, one per row."""
     return NumberTable(head=list(head), rows=[NumberRow(cells=list(cells), href=href) for cells, href in rows])
 
 
 def chart(
-    name: str,
-    title: str,
-    svg: Svg,
-    caption: str,
-    numbers: NumberTable | None = None,
-    links: Sequence[ChartLink] = (),
+    name: str, title: str, svg: Svg, caption: str, numbers: NumberTable | None = None, links: Sequence[ChartLink] = ()
 ) -> Chart:
-    """Build a chart from escaped markup."""
     return Chart(name=name, title=title, svg=svg, caption=caption, numbers=numbers, links=list(links))
 
 
@@ -92,8 +78,6 @@ _LETTER = 7.4
 
 @dataclass(frozen=True)
 class ChartRow:
-    """The name, value, label and optional link of a bar."""
-
     name: str
     value: float
     label: str
@@ -140,29 +124,22 @@ def histogram(label: str, bars: Sequence[Bar], x: Axis, y: Axis, x_ticks: Sequen
     if len(bars) == 1:
         low, high = low - alone, high + alone
     values = [bar.value for bar in bars]
-    frame = PlotFrame(
-        AxisScale(low, high, ticks=8, integers=x.integers),
-        AxisScale(min(0.0, *values, 0.0), max(0.0, *values) or 1.0, ticks=6, integers=y.integers),
-        x,
-        y,
-        x_ticks=x_ticks,
-    )
-    marks = [_mark(frame, bar, *edge) for bar, edge in zip(bars, edges, strict=True)]
+    up = AxisScale(min(0.0, *values, 0.0), max(0.0, *values) or 1.0, ticks=6, integers=y.integers)
+    frame = PlotFrame(AxisScale(low, high, ticks=8, integers=x.integers), up, x, y, x_ticks=x_ticks)
+    marks = []
+    for bar, edge in zip(bars, edges, strict=True):
+        left, right = map(frame.across.part, edge)
+        top, foot = sorted((frame.at(bar.value), frame.at(0.0)))
+        room = 0.06 * (right - left) if bar.high > bar.low else 0.0
+        position = {"x": percent(left + room / 2), "width": percent(max(right - left - room, 0.003))}
+        shapes = (
+            tag("rect", {"class": "hit", **position, "y": frame.top, "height": frame.height}),
+            tag("rect", {"class": "bar", **position, "y": top, "height": max(foot - top, 0.0)}),
+        )
+        # Bars are not tab stops, because there may be many; the table of numbers has the same links.
+        marks.append(mark(bar.tip, shapes, bar.href, tab_stop=False))
     linked = any(bar.href for bar in bars)
     return drawing(label, frame.total_height, frame.around(marks), "framed", linked=linked)
-
-
-def _mark(frame: PlotFrame, bar: Bar, low: float, high: float) -> Svg:
-    left, right = frame.across.part(low), frame.across.part(high)
-    top, foot = sorted((frame.at(bar.value), frame.at(0.0)))
-    room = 0.06 * (right - left) if bar.high > bar.low else 0.0
-    position = {"x": percent(left + room / 2), "width": percent(max(right - left - room, 0.003))}
-    shapes = (
-        tag("rect", {"class": "hit", **position, "y": frame.top, "height": frame.height}),
-        tag("rect", {"class": "bar", **position, "y": top, "height": max(foot - top, 0.0)}),
-    )
-    # Bars are not tab stops, because there may be many; the table of numbers has the same links.
-    return mark(bar.tip, shapes, bar.href, tab_stop=False)
 
 
 _MAX_POINTS = 128
@@ -185,34 +162,32 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """A named series of points."""
-
     name: str
     points: Sequence[Point]
 
 
 def lines(label: str, drawn: Sequence[Line], x: Axis, y: Axis) -> Svg:
     """Draw the lines with at most 128 points each. An axis in percent goes from 0 to 100%, unless it is zoomed."""
-    drawn = [Line(line.name, thinned(line.points, _MAX_POINTS)) for line in drawn]
+    drawn = [Line(line.name, _thinned(line.points)) for line in drawn]
     points = [point for line in drawn for point in line.points]
     values = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
     low, high = (0.0, 1.0) if y.percent and not y.zoomed else (min(values), max(values))
     across = AxisScale(min(p.x for p in points), max(p.x for p in points), ticks=8, integers=x.integers)
     frame = PlotFrame(across, AxisScale(low, high, ticks=6), x, y)
-    shapes: list[Svg] = []
+    shapes = [_plot(frame, line, f"s{number}") for number, line in enumerate(drawn)]
     for number, line in enumerate(drawn):
-        shapes.append(_plot(frame, line, f"s{number}"))
-    for number, line in enumerate(drawn):
-        shapes += [mark(p.tip, (_dot(frame, p, f"s{number}"),), p.href, tab_stop=False) for p in line.points]
+        for p in line.points:
+            place: dict[str, Value] = {"cx": percent(frame.across.part(p.x)), "cy": frame.at(p.y), "r": 3}
+            shapes.append(mark(p.tip, (tag("circle", {"class": f"dot s{number}", **place}),), p.href, tab_stop=False))
     linked = any(p.href for p in points)
     return drawing(label, frame.total_height, frame.around([*shapes, *_names(frame, drawn)]), "framed", linked=linked)
 
 
-def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """Return at most `most` evenly spaced points, including the first and the last."""
-    if len(points) <= most:
+def _thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """Return at most 128 evenly spaced points, including the first and the last."""
+    if len(points) <= _MAX_POINTS:
         return points
-    return [points[round(index * (len(points) - 1) / (most - 1))] for index in range(most)]
+    return [points[round(index * (len(points) - 1) / (_MAX_POINTS - 1))] for index in range(_MAX_POINTS)]
 
 
 def plot(frame: PlotFrame, kind: str, shapes: Sequence[Svg]) -> Svg:
@@ -236,10 +211,6 @@ def _plot(frame: PlotFrame, line: Line, kind: str) -> Svg:
         shapes.append(tag("polygon", {"class": f"band {kind}", "points": " ".join(around)}))
     path = " ".join(spot(frame, p.x, p.y) for p in line.points)
     return plot(frame, "plot", [*shapes, tag("polyline", {"class": f"line {kind}", "points": path})])
-
-
-def _dot(frame: PlotFrame, p: Point, kind: str) -> Svg:
-    return tag("circle", {"class": f"dot {kind}", "cx": percent(frame.across.part(p.x)), "cy": frame.at(p.y), "r": 3})
 
 
 def _names(frame: PlotFrame, drawn: Sequence[Line]) -> list[Svg]:
@@ -305,24 +276,20 @@ def heat_map(label: str, columns: Sequence[str], rows: Sequence[HeatRow], title:
     width = 1 / max(len(columns), 1)
     every = -(-len(columns) // _LABELS)
     shapes = [text(title, -46, 11, "title")]
-    shapes += [
-        text(name, percent((place + 0.5) * width), 11, "middle")
-        for place, name in enumerate(columns)
-        if place % every == 0
-    ]
+    labels = [*enumerate(columns)][::every]
+    shapes += [text(name, percent((place + 0.5) * width), 11, "middle") for place, name in labels]
     for number, (name, cells) in enumerate(rows):
         top = _HEAD + number * _CELL
         shapes.append(text(name, -6, top + _CELL - 3, "end"))
         for place, cell in enumerate(cells):
             if cell is not None:
-                shapes.append(_cell(place * width, width, top, *cell))
+                value, tip = cell
+                opacity = _FAINTEST + (1 - _FAINTEST) * min(max(value, 0.0), 1.0)
+                size: dict[str, Value] = {"x": percent(place * width), "width": percent(width), "y": top}
+                shapes.append(
+                    mark(tip, (tag("rect", {"class": "cell", **size, "height": _CELL - 1, "fill-opacity": opacity}),))
+                )
     return drawing(label, _HEAD + len(rows) * _CELL + 4, shapes, "framed")
-
-
-def _cell(left: float, width: float, top: float, value: float, tip: str) -> Svg:
-    opacity = _FAINTEST + (1 - _FAINTEST) * min(max(value, 0.0), 1.0)
-    place: dict[str, Value] = {"x": percent(left), "width": percent(width), "y": top, "height": _CELL - 1}
-    return mark(tip, (tag("rect", {"class": "cell", **place, "fill-opacity": opacity}),))
 
 
 _INTERVALS_LETTERS = 40
@@ -356,17 +323,11 @@ def intervals(label: str, rows: Sequence[DrawnInterval], x: Axis, *, zero: bool 
         shapes.append(tag("line", {"class": "zero", "x1": at, "x2": at, "y1": 4, "y2": foot}))
     for index, row in enumerate(rows):
         top, y = 16 + index * _INTERVALS_PITCH, 31 + index * _INTERVALS_PITCH
-        marks = [
-            tag("rect", {"class": "hit", "x": "0", "width": "100%", "y": top - 12, "height": _INTERVALS_PITCH - 4})
-        ]
+        height = _INTERVALS_PITCH - 4
+        marks = [tag("rect", {"class": "hit", "x": "0", "width": "100%", "y": top - 12, "height": height})]
         if row.low is not None and row.high is not None:
-            reach: dict[str, Value] = {
-                "x1": percent(across.part(row.low)),
-                "x2": percent(across.part(row.high)),
-                "y1": y,
-                "y2": y,
-            }
-            marks.append(tag("line", {"class": "reach", **reach}))
+            ends_at = {"x1": percent(across.part(row.low)), "x2": percent(across.part(row.high))}
+            marks.append(tag("line", {"class": "reach", **ends_at, "y1": y, "y2": y}))
         marks.append(tag("circle", {"class": "dot s0", "cx": percent(across.part(row.mean)), "cy": y, "r": 5}))
         shapes += [mark(row.tip, marks), text(cut(row.name, _INTERVALS_LETTERS), -16, top, "name")]
     return drawing(label, foot + 38, [*shapes, *ticks_below(across, x, foot)], "intervals")
@@ -390,11 +351,7 @@ def series(
     kind: str = "s0",
     height: float = 120.0,
 ) -> Svg:
-    """Draw a series as a curve, or as unconnected points if `points` is true.
-
-    A series of more than 4,000 numbers is split into ranges, and only the lowest and the highest number of each range
-    are drawn.
-    """
+    """Draw a curve or unconnected points. Of a long series, the lowest and the highest number of each range."""
     across = AxisScale(xs[0], xs[-1], ticks=5, integers=x.integers)
     frame = PlotFrame(
         across, AxisScale(min(0.0, *ys), max(0.0, *ys) or 1.0, ticks=5, integers=y.integers), x, y, height=height

@@ -1,11 +1,7 @@
-"""Charts by training step: of a trainer's metrics, with their titles and meanings, and of a series of rollout files.
-
-Run as a module, it draws means over several runs as one SVG.
-"""
+"""Charts by training step: of metrics, of a series of rollout files and, run as a module, of means over runs."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import statistics
@@ -13,7 +9,6 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rollyard.analysis.charts.charts import (
@@ -61,7 +56,8 @@ from rollyard.analysis.metrics.training_steps import (
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.jsonl import replace
 from rollyard.records.scores import t_975
-from rollyard.records.script import ScriptParser, positive, run_script
+from rollyard.records.script import ScriptParser, run_script
+from rollyard.records.terminal import pluralize
 from rollyard.records.types import Record
 
 # The metrics of a training run: groups, titles, units and meanings. docs/training.md has the same names.
@@ -75,8 +71,6 @@ _NATS = Axis("nats")
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A chart of one or more metrics."""
-
     group: str
     names: tuple[str, ...]
     """Complete names. One that ends with / stands for all metrics that begin with it, each in a chart of its own."""
@@ -87,10 +81,7 @@ class Drawn:
     """Whether a moving average is drawn as well."""
 
 
-REWARDS, EVALUATION, ROLLOUTS, UPDATE, WEIGHTS, TIME, OTHER = (
-    *("Reward", "Evaluation", "Rollouts", "Update", "Weights", "Time"),
-    "Other metrics",
-)
+REWARDS, EVALUATION, ROLLOUTS, UPDATE, WEIGHTS, TIME = "Reward", "Evaluation", "Rollouts", "Update", "Weights", "Time"
 
 CATALOG = (
     Drawn(REWARDS, ("train/reward",), "Reward", Axis("reward"), "Mean reward of the measured rollouts."),
@@ -110,13 +101,7 @@ CATALOG = (
     Drawn(UPDATE, ("train/loss",), "Loss", Axis("loss"), "Loss of the update."),
     Drawn(UPDATE, ("train/entropy",), "Entropy", _NATS, "Mean entropy of the policy per token."),
     Drawn(UPDATE, ("train/kl",), "KL", _NATS, "Estimate of the KL divergence from the policy that sampled."),
-    Drawn(
-        UPDATE,
-        ("train/kl_initial",),
-        "KL from the start",
-        _NATS,
-        "Estimate of the KL divergence from the initial policy.",
-    ),
+    Drawn(UPDATE, ("train/kl_initial",), "KL from the start", _NATS, "Estimate of the KL from the initial policy."),
     Drawn(UPDATE, ("train/ratio_mean", "train/ratio_max"), "Ratio", Axis("ratio"), "New to recorded probabilities."),
     Drawn(UPDATE, ("train/clip_rate",), "Clipped", _SHARE, "Share of tokens whose ratio is clipped."),
     Drawn(UPDATE, ("train/grad_norm",), "Gradient norm", Axis("norm"), "Before it is limited."),
@@ -145,7 +130,7 @@ def charted(names: Iterable[str]) -> Iterator[Drawn]:
                 yield found
     for name in known:
         if name not in used:
-            yield Drawn(OTHER, (name,), displayable(name), axis_of(name), "")
+            yield Drawn("Other metrics", (name,), displayable(name), axis_of(name), "")
 
 
 def title_of(name: str) -> str:
@@ -163,10 +148,8 @@ def axis_of(name: str) -> Axis:
         return _SHARE
     if name.endswith("_s"):
         return SECONDS
-    return next(
-        (one.y for one in CATALOG if name.startswith(tuple(part for part in one.names if part[-1] == "/"))),
-        Axis("value"),
-    )
+    groups = (one for one in CATALOG if one.names[0][-1] == "/")
+    return next((one.y for one in groups if name.startswith(one.names)), Axis("value"))
 
 
 def _members(one: Drawn, known: dict[str, None]) -> Iterator[Drawn]:
@@ -196,14 +179,12 @@ def curve_plot(
     describe: Callable[[int, int], str],
     *,
     averaged: bool = True,
-    height: float = 120.0,
 ) -> Svg:
-    """Draw up to three curves between two steps. `describe` returns the tooltip of a range of steps.
-
-    `averaged`: draw a long curve faintly, with its moving average on top.
-    """
+    """Draw up to three curves between two steps. `averaged`: long ones faintly, with their moving averages on top."""
     values = [value for curve in curves for value in curve.values]
-    frame = PlotFrame(_steps_scale(steps), _scale(values, y), Axis("step", integers=True), y, height=height)
+    first, last = float(steps[0]), float(max(steps[1], steps[0] + 1))
+    across = AxisScale(first, last, ticks=5, integers=True)
+    frame = PlotFrame(across, _scale(values, y), Axis("step", integers=True), y, height=90.0)
     shapes: list[Svg] = []
     for number, curve in enumerate(curves):
         shapes += _curve(frame, curve, f"s{number}", averaged and len(curve.values) >= _MIN_AVERAGED)
@@ -214,18 +195,11 @@ def curve_plot(
 
 
 def moving_average(values: Sequence[float], indexes: Sequence[int] | None = None) -> list[float]:
-    """Return the mean of each value and its neighbours on both sides, together about a tenth of the curve. `indexes`:
-    the values for which it is computed, instead of all.
-    """
+    """Return the mean of each value, or those at `indexes`, and its neighbours, together about a tenth of the curve."""
     sums = [0.0, *itertools.accumulate(values)]
     reach = max(2, len(values) // 20)
     ends = [(max(0, index - reach), min(len(values), index + reach + 1)) for index in indexes or range(len(values))]
     return [(sums[end] - sums[start]) / (end - start) for start, end in ends]
-
-
-def _steps_scale(steps: tuple[int, int]) -> AxisScale:
-    first, last = steps
-    return AxisScale(float(first), float(max(last, first + 1)), ticks=5, integers=True)
 
 
 def _scale(values: Sequence[float], y: Axis) -> AxisScale:
@@ -276,135 +250,13 @@ def _names(curves: Sequence[Curve]) -> list[Svg]:
     return found
 
 
-MAX_GROUPS = 3
-"""Number of colours of the charts."""
-_WIDTH, _GAP, _LEFT, _TITLE, _FOOT = 420, 36, 58, 28, 62
-_PLOT_HEIGHT = 150.0
-_MANY_POINTS = 40
-_SMOOTHED_FROM = 20
-# The colours of the pages; a picture follows the theme of the page that shows it.
-_LIGHT = "--paper:#ffffff;--ink:#1b1f24;--soft:#545c66;--rule:#d5d9df;--strong:#7b838e;--first:#2b62c9;--second:#a84a0c"
-_DARK = "--paper:#14171b;--ink:#e6e9ed;--soft:#a7b0bb;--rule:#353b44;--strong:#6f7985;--first:#7fa8f5;--second:#f0a063"
-
-
-@dataclass(frozen=True, slots=True)
-class MeanCurve:
-    """The mean of a metric over the runs of a group, at the steps that all of them have."""
-
-    group: str
-    runs: int
-    steps: tuple[int, ...]
-    means: tuple[float, ...]
-    bands: tuple[tuple[float, float] | None, ...]
-    """95 % interval of each mean over runs (Student's t); None with a single run."""
-    left_out: int
-    """Number of steps that only some of the runs have."""
-
-
-def mean_curve(group: str, curves: Sequence[Curve], *, is_share: bool, smooth: bool = False) -> MeanCurve:
-    """Average a metric over runs. `is_share`: bands end at 0 and 1.
-
-    `smooth`: average each run over neighbouring steps first, unless it has few values, such as those of evaluations.
-    """
-
-    def drawn(curve: Curve) -> Sequence[float]:
-        return moving_average(curve.values) if smooth and len(curve.values) >= _SMOOTHED_FROM else curve.values
-
-    values = [dict(zip(one.steps, drawn(one), strict=True)) for one in curves]
-    common = set.intersection(*map(set, values))
-    steps = tuple(sorted(common))
-    columns = [[run[step] for run in values] for step in steps]
-    return MeanCurve(
-        group=group,
-        runs=len(curves),
-        steps=steps,
-        means=tuple(map(statistics.fmean, columns)),
-        bands=tuple(_band(column, is_share) for column in columns),
-        left_out=len(set().union(*values) - common),
-    )
-
-
-def picture(panels: Mapping[str, Sequence[MeanCurve]], *, columns: int = 2) -> str:
-    """Return a complete SVG file with a panel for each metric. It needs no style sheet and follows light and dark."""
-    columns = min(columns, len(panels))
-    height = _TITLE + 24 + _PLOT_HEIGHT + _FOOT
-    drawn = []
-    for number, (metric, curves) in enumerate(panels.items()):
-        row, column = divmod(number, columns)
-        x, y = column * (_WIDTH + _GAP), row * height
-        place: dict[str, Value] = {"x": x + _LEFT, "y": y + _TITLE, "width": _WIDTH - _LEFT, "height": height - _TITLE}
-        title = text(title_of(metric).capitalize(), x, y + 16, "panel")
-        drawn.append(title + tag("svg", {**place, "overflow": "visible"}, panel(metric, curves)))
-    size = {
-        "width": columns * (_WIDTH + _GAP) - _GAP + 12,
-        "height": math.ceil(len(panels) / columns) * height,
-    }
-    names = "; ".join(dict.fromkeys(curve.group for curves in panels.values() for curve in curves if curve.group))
-    label = f"{', '.join(panels)} by step{f', of {names}' if names else ''}"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-6 0 {size["width"]:g} {size["height"]:g}" '
-    head += f'width="{size["width"]:g}" height="{size["height"]:g}" role="img" aria-label="{escaped(label)}">'
-    paper = '<rect class="paper" x="-6" width="100%" height="100%"/>'
-    return f"{head}<style>{_style()}</style>{paper}{''.join(drawn)}</svg>\n"
-
-
-def panel(metric: str, curves: Sequence[MeanCurve]) -> Svg:
-    """Draw a metric."""
-    y = axis_of(metric)
-    drawn = [Line(curve.group, [_point(curve, index) for index in range(len(curve.steps))]) for curve in curves]
-    dense = max(len(curve.steps) for curve in curves) > _MANY_POINTS
-    svg = lines(f"{metric} by step", drawn, Axis("step", integers=True), y)
-    return Svg(svg.replace('class="chart framed"', f'class="chart framed{" dense" if dense else ""}"', 1))
-
-
-def summary(metric: str, curve: MeanCurve, write: Callable[[float], str]) -> str:
-    """Return the first and the last mean of a group as a line of text."""
-
-    def value(index: int) -> str:
-        band = curve.bands[index]
-        reach = f" (95% interval {write(band[0])} to {write(band[1])})" if band else ""
-        return f"{write(curve.means[index])}{reach} at step {curve.steps[index]:,}"
-
-    runs = f"{curve.runs} run{'s' if curve.runs > 1 else ''}"
-    name = f"{curve.group}, " if curve.group else ""
-    omitted = f"; {curve.left_out} steps that not all runs have are left out" if curve.left_out else ""
-    return f"{metric}, {name}{runs}: {value(0)}, {value(-1)}{omitted}"
-
-
-def _band(values: Sequence[float], is_share: bool) -> tuple[float, float] | None:
-    if len(values) < 2:
-        return None
-    mean = statistics.fmean(values)
-    reach = t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    low, high = mean - reach, mean + reach
-    return (max(0.0, low), min(1.0, high)) if is_share else (low, high)
-
-
-def _point(curve: MeanCurve, index: int) -> Point:
-    low, high = curve.bands[index] or (None, None)
-    return Point(curve.steps[index], curve.means[index], low, high, f"step {curve.steps[index]}")
-
-
-def _style() -> str:
-    rules = STYLE.read_text(encoding="utf-8")
-    own = (
-        f":root{{{_LIGHT};font-family:system-ui,sans-serif}}"
-        f"@media(prefers-color-scheme:dark){{:root{{{_DARK}}}}}"
-        ".paper{fill:var(--paper)}.panel{font-size:14px;font-weight:600;fill:var(--ink)}"
-    )
-    # The sizes are those of the picture, not of a page.
-    return f"{own}{rules}.chart.framed{{width:{_WIDTH - _LEFT}px;padding:0}}.dense .dot{{display:none}}"
-
-
 class ChartGroup(Record):
     title: str
     charts: list[Chart]
 
 
 def training_charts(curves: Mapping[str, Curve]) -> tuple[list[ChartGroup], list[str]]:
-    """Return the charts, and the names of the metrics that are 0 in every step and thus have none.
-
-    All charts have the same steps, so that what happened at the same time is at the same place.
-    """
+    """Return the charts, all with the same steps, and the names of metrics without one: they are 0 in every step."""
     steps = sorted({step for curve in curves.values() for step in curve.steps})
     groups: dict[str, list[Chart]] = {}
     zero = [name for name, curve in curves.items() if not any(curve.values)]
@@ -415,7 +267,6 @@ def training_charts(curves: Mapping[str, Curve]) -> tuple[list[ChartGroup], list
 
 
 def value_text(value: float, axis: Axis) -> str:
-    """Format a value of an axis."""
     if axis.percent:
         return share(value)
     return seconds(value) if axis is SECONDS else short(value)
@@ -428,7 +279,7 @@ def _chart(drawn: Drawn, curves: Sequence[Curve], steps: tuple[int, int]) -> Cha
 
     caption = f"{_summary(drawn, curves)} {drawn.meaning}".strip()
     label = f"{drawn.title} by step. {caption}"
-    svg = curve_plot(label, curves, steps, drawn.y, describe, averaged=drawn.noisy, height=90.0)
+    svg = curve_plot(label, curves, steps, drawn.y, describe, averaged=drawn.noisy)
     return chart("|".join(drawn.names), drawn.title, svg, caption)
 
 
@@ -443,103 +294,12 @@ def _parts(drawn: Drawn, curves: Sequence[Curve], first: int, last: int) -> Iter
 
 
 def _summary(drawn: Drawn, curves: Sequence[Curve]) -> str:
-    return (
-        "; ".join(
-            (f"{curve.name.rpartition('/')[2]}: " if len(curves) > 1 else "")
-            + f"{value_text(curve.values[-1], drawn.y)} at step {curve.steps[-1]:,}, "
-            + f"range {value_text(min(curve.values), drawn.y)} to {value_text(max(curve.values), drawn.y)}"
-            for curve in curves
-        )
-        + "."
-    )
-
-
-Curves = dict[str, Curve]
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Draw the picture, and print the first and the last value of each line. Return the exit status."""
-    options = _parser().parse_args(arguments)
-    groups = _groups(options)
-    runs = {folder: _read(folder) for _, folders in groups for folder in folders}
-    panels: dict[str, list[MeanCurve]] = {}
-    for metric in options.metric:
-        axis = axis_of(metric)
-        for name, folders in groups:
-            curves = [_draw_curve(runs[folder], metric, folder) for folder in folders]
-            curve = mean_curve(name, curves, is_share=axis.percent, smooth=options.smooth)
-            if not curve.steps:
-                raise OperatorError(f"{metric}: the runs of {name or 'the picture'} have no step in common")
-            panels.setdefault(metric, []).append(curve)
-            measured = mean_curve(name, curves, is_share=axis.percent)
-            print(summary(metric, measured, partial(value_text, axis=axis)))
-    replace(options.output, picture(panels, columns=options.columns).encode())
-    print(options.output)
-    return 0
-
-
-def _parser() -> ScriptParser:
-    parser = ScriptParser(
-        prog="python -m rollyard.analysis.charts.curves",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folder of a training run")
-    parser.add_argument(
-        "--group",
-        nargs="+",
-        action="append",
-        default=[],
-        metavar=("NAME", "RUN"),
-        help="name of an experiment and the folders of its runs; may be repeated",
-    )
-    parser.add_argument("--each", action="store_true", help="draw a line for each run instead of their mean")
-    parser.add_argument(
-        "--metric",
-        action="append",
-        metavar="NAME",
-        help="name in metrics.jsonl; may be repeated; default: train/reward",
-    )
-    parser.add_argument("--smooth", action="store_true", help="draw moving averages over a tenth of 20 or more steps")
-    parser.add_argument("--columns", type=positive, default=2, metavar="N", help="panels side by side; default: 2")
-    parser.add_argument("--output", type=Path, default=Path("curves.svg"), metavar="FILE", help="default: curves.svg")
-    return parser
-
-
-def _groups(options: argparse.Namespace) -> list[tuple[str, list[Path]]]:
-    """Return names and folders of the lines. Raises OperatorError if there are none or too many."""
-    options.metric = list(dict.fromkeys(options.metric or ["train/reward"]))
-    groups: list[tuple[str, list[Path]]] = [(name, [Path(run) for run in runs]) for name, *runs in options.group]
-    if options.runs:
-        groups = [*([(run.name, [run]) for run in options.runs] if options.each else [("", options.runs)]), *groups]
-    if not groups:
-        raise OperatorError("no training run given; expected folders of training runs, or --group NAME RUN...")
-    if empty := [name for name, runs in groups if not runs]:
-        raise OperatorError(f"--group {empty[0]} has no runs; expected --group NAME RUN...")
-    if len(groups) > MAX_GROUPS:
-        raise OperatorError(f"{len(groups)} lines were asked for, but a picture has at most {MAX_GROUPS}")
-    return groups
-
-
-def _read(folder: Path) -> Curves:
-    path = folder / "metrics.jsonl"
-    file = MetricsFile(path)
-    file.advance()
-    if not file.steps:
-        raise OperatorError(f"{path} has no metrics; expected the folder of a training run that has done a step")
-    return file.curves()
-
-
-def _draw_curve(curves: Curves, metric: str, folder: Path) -> Curve:
-    if (found := curves.get(metric)) is None:
-        raise OperatorError(
-            f"{folder} has no metric {metric!r}{did_you_mean(metric, curves)}; it has {', '.join(curves)}"
-        )
-    return found
-
-
-if __name__ == "__main__":
-    run_script(lambda: main(sys.argv[1:]))
+    parts = []
+    for curve in curves:
+        name = f"{curve.name.rpartition('/')[2]}: " if len(curves) > 1 else ""
+        last, low, high = (value_text(one, drawn.y) for one in (curve.values[-1], min(curve.values), max(curve.values)))
+        parts.append(f"{name}{last} at step {curve.steps[-1]:,}, range {low} to {high}")
+    return f"{'; '.join(parts)}."
 
 
 _KNOWN = {
@@ -575,27 +335,22 @@ _KNOWN = {
 def step_chart(name: str, figures: Mapping[int, Estimate], links: Mapping[int, str]) -> Chart:
     """Draw a figure by step. `links`: the page of each step."""
     title, axis, meaning = _known(name)
-    figures = {step: drawn(name, one) for step, one in figures.items()}
-    steps = sorted(figures)
-    write = share if axis.percent else short
-    points = [
-        Point(step, one.mean, one.low, one.high, f"step {step:,}: {_text(one, axis)}", links.get(step))
-        for step, one in sorted(figures.items())
-    ]
-    first, last = figures[steps[0]], figures[steps[-1]]
-    range_text = f"{write(first.mean)} at step {steps[0]:,}, {write(last.mean)} at step {steps[-1]:,}"
-    caption = f"{range_text}. {meaning}"
-    svg = lines(
-        f"{title} by step, with 95% intervals. {caption}", [Line("", points)], Axis("step", integers=True), axis
-    )
-    rows = [
-        ([f"{step:,}", write(one.mean), *_bounds(one, axis)], links.get(step)) for step, one in sorted(figures.items())
-    ]
+    shown = {step: drawn(name, figures[step]) for step in sorted(figures)}
+    write, points, rows = share if axis.percent else short, [], []
+    for step, one in shown.items():
+        low, high = _bounds(one, axis)
+        reach = f"95% interval {low} to {high}" if low else "no interval"
+        tip = f"step {step:,}: {write(one.mean)}, {reach}"
+        points.append(Point(step, one.mean, one.low, one.high, tip, links.get(step)))
+        rows.append(([f"{step:,}", write(one.mean), low, high], links.get(step)))
+    first, last = (f"{write(shown[step].mean)} at step {step:,}" for step in (min(shown), max(shown)))
+    caption = f"{first}, {last}. {meaning}"
+    label = f"{title} by step, with 95% intervals. {caption}"
+    svg = lines(label, [Line("", points)], Axis("step", integers=True), axis)
     return chart(name, title, svg, caption, table(["step", axis.title, "from", "to"], rows))
 
 
 def figure_title(name: str) -> str:
-    """Return the title of a figure."""
     return _known(name)[0]
 
 
@@ -628,12 +383,163 @@ def _known(name: str) -> tuple[str, Axis, str]:
     return _KNOWN.get(name) or (name, Axis("value"), "Mean over the rollouts that have this field.")
 
 
-def _text(one: Estimate, axis: Axis) -> str:
-    write = share if axis.percent else short
-    low, high = _bounds(one, axis)
-    return f"{write(one.mean)}, 95% interval {low} to {high}" if low else f"{write(one.mean)}, no interval"
-
-
 def _bounds(one: Estimate, axis: Axis) -> tuple[str, str]:
     write = share if axis.percent else short
     return ("", "") if one.low is None or one.high is None else (write(one.low), write(one.high))
+
+
+# The program: means over several runs as one picture.
+
+_WIDTH, _GAP, _LEFT, _TITLE, _FOOT, _PLOT_HEIGHT = 420, 36, 58, 28, 62, 150.0
+_MANY_POINTS = 40
+_SMOOTHED_FROM = 20
+# The colours of the pages; a picture follows the theme of the page that shows it.
+_LIGHT = "--paper:#ffffff;--ink:#1b1f24;--soft:#545c66;--rule:#d5d9df;--strong:#7b838e;--first:#2b62c9;--second:#a84a0c"
+_DARK = "--paper:#14171b;--ink:#e6e9ed;--soft:#a7b0bb;--rule:#353b44;--strong:#6f7985;--first:#7fa8f5;--second:#f0a063"
+
+
+@dataclass(frozen=True, slots=True)
+class MeanCurve:
+    """The mean of a metric over runs, at the steps that all of them have."""
+
+    runs: int
+    steps: tuple[int, ...]
+    means: tuple[float, ...]
+    bands: tuple[tuple[float, float] | None, ...]
+    """95 % interval of each mean over runs (Student's t); None with a single run."""
+    left_out: int
+    """Number of steps that only some of the runs have."""
+
+
+def mean_curve(curves: Sequence[Curve], *, is_share: bool, smooth: bool = False) -> MeanCurve:
+    """Average a metric over runs. `is_share`: bands end at 0 and 1.
+
+    `smooth`: average each run over neighbouring steps first, unless it has few values, such as those of evaluations.
+    """
+    values = [
+        dict(zip(one.steps, moving_average(one.values), strict=True))
+        if smooth and len(one.values) >= _SMOOTHED_FROM
+        else dict(zip(one.steps, one.values, strict=True))
+        for one in curves
+    ]
+    common = set.intersection(*map(set, values))
+    steps = tuple(sorted(common))
+    columns = [[run[step] for run in values] for step in steps]
+    bands = tuple(_band(column, is_share) for column in columns)
+    left_out = len(set().union(*values) - common)
+    return MeanCurve(len(curves), steps, tuple(map(statistics.fmean, columns)), bands, left_out)
+
+
+def picture(panels: Mapping[str, MeanCurve]) -> str:
+    """Return a complete SVG file with a panel for each metric. It needs no style sheet and follows light and dark."""
+    columns = min(2, len(panels))
+    height = _TITLE + 24 + _PLOT_HEIGHT + _FOOT
+    drawn = []
+    for number, (metric, curve) in enumerate(panels.items()):
+        row, column = divmod(number, columns)
+        x, y = column * (_WIDTH + _GAP), row * height
+        place: dict[str, Value] = {"x": x + _LEFT, "y": y + _TITLE, "width": _WIDTH - _LEFT, "height": height - _TITLE}
+        title = text(title_of(metric).capitalize(), x, y + 16, "panel")
+        drawn.append(title + tag("svg", {**place, "overflow": "visible"}, _panel(metric, curve)))
+    size = f"{columns * (_WIDTH + _GAP) - _GAP + 12:g}", f"{math.ceil(len(panels) / columns) * height:g}"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-6 0 {size[0]} {size[1]}" width="{size[0]}" '
+    head += f'height="{size[1]}" role="img" aria-label="{escaped(", ".join(panels))} by step">'
+    paper = '<rect class="paper" x="-6" width="100%" height="100%"/>'
+    return f"{head}<style>{_style()}</style>{paper}{''.join(drawn)}</svg>\n"
+
+
+def _panel(metric: str, curve: MeanCurve) -> Svg:
+    points = [
+        Point(step, mean, band[0] if band else None, band[1] if band else None, f"step {step}")
+        for step, mean, band in zip(curve.steps, curve.means, curve.bands, strict=True)
+    ]
+    svg = lines(f"{metric} by step", [Line("", points)], Axis("step", integers=True), axis_of(metric))
+    dense = " dense" if len(points) > _MANY_POINTS else ""
+    return Svg(svg.replace('class="chart framed"', f'class="chart framed{dense}"', 1))
+
+
+def _summary_line(metric: str, curve: MeanCurve, axis: Axis) -> str:
+    def value(index: int) -> str:
+        band = curve.bands[index]
+        reach = f" (95% interval {value_text(band[0], axis)} to {value_text(band[1], axis)})" if band else ""
+        return f"{value_text(curve.means[index], axis)}{reach} at step {curve.steps[index]:,}"
+
+    omitted = f"; {curve.left_out} steps that not all runs have are left out" if curve.left_out else ""
+    return f"{metric}, {pluralize(curve.runs, 'run')}: {value(0)}, {value(-1)}{omitted}"
+
+
+def _band(values: Sequence[float], is_share: bool) -> tuple[float, float] | None:
+    if len(values) < 2:
+        return None
+    mean = statistics.fmean(values)
+    reach = t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    low, high = mean - reach, mean + reach
+    return (max(0.0, low), min(1.0, high)) if is_share else (low, high)
+
+
+def _style() -> str:
+    rules = STYLE.read_text(encoding="utf-8")
+    own = (
+        f":root{{{_LIGHT};font-family:system-ui,sans-serif}}"
+        f"@media(prefers-color-scheme:dark){{:root{{{_DARK}}}}}"
+        ".paper{fill:var(--paper)}.panel{font-size:14px;font-weight:600;fill:var(--ink)}"
+    )
+    # The sizes are those of the picture, not of a page.
+    return f"{own}{rules}.chart.framed{{width:{_WIDTH - _LEFT}px;padding:0}}.dense .dot{{display:none}}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draw the picture, and print the first and the last value of each line. Return the exit status."""
+    options = _parser().parse_args(arguments)
+    if not options.runs:
+        raise OperatorError("no training run given; expected folders of training runs")
+    runs = {folder: _read(folder) for folder in options.runs}
+    panels: dict[str, MeanCurve] = {}
+    for metric in dict.fromkeys(options.metric or ["train/reward"]):
+        axis = axis_of(metric)
+        curves = [_curve_of(found, metric, folder) for folder, found in runs.items()]
+        panels[metric] = mean_curve(curves, is_share=axis.percent, smooth=options.smooth)
+        if not panels[metric].steps:
+            raise OperatorError(f"{metric}: the runs have no step in common")
+        print(_summary_line(metric, mean_curve(curves, is_share=axis.percent), axis))
+    replace(options.output, picture(panels).encode())
+    print(options.output)
+    return 0
+
+
+def _parser() -> ScriptParser:
+    parser = ScriptParser(
+        prog="python -m rollyard.analysis.charts.curves",
+        description="Draw means over training runs as one SVG, with a panel for each metric.",
+    )
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folder of a training run")
+    parser.add_argument(
+        "--metric",
+        action="append",
+        metavar="NAME",
+        help="name in metrics.jsonl; may be repeated; default: train/reward",
+    )
+    parser.add_argument("--smooth", action="store_true", help="draw moving averages over a tenth of 20 or more steps")
+    parser.add_argument("--output", type=Path, default=Path("curves.svg"), metavar="FILE", help="default: curves.svg")
+    return parser
+
+
+def _read(folder: Path) -> dict[str, Curve]:
+    path = folder / "metrics.jsonl"
+    file = MetricsFile(path)
+    file.advance()
+    if not file.steps:
+        raise OperatorError(f"{path} has no metrics; expected the folder of a training run that has done a step")
+    return file.curves()
+
+
+def _curve_of(curves: dict[str, Curve], metric: str, folder: Path) -> Curve:
+    if (found := curves.get(metric)) is None:
+        raise OperatorError(
+            f"{folder} has no metric {metric!r}{did_you_mean(metric, curves)}; it has {', '.join(curves)}"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    run_script(lambda: main(sys.argv[1:]))

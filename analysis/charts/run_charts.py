@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rollyard.analysis.charts.charts import (
     MAX_ROWS,
@@ -23,25 +23,15 @@ from rollyard.analysis.charts.charts import (
     table,
 )
 from rollyard.analysis.charts.svg import Axis, Links, points, seconds, share, short, signed
+from rollyard.analysis.metrics import profile_records as records
 from rollyard.analysis.metrics.comparison import Difference
 from rollyard.analysis.metrics.estimators import Estimate
-from rollyard.analysis.metrics.profile_records import (
-    Bin,
-    ByCalls,
-    FailureKindCount,
-    Group,
-    Profile,
-    Rewards,
-    Stage,
-    Tasks,
-    ToolCalls,
-)
 from rollyard.records.activity import StageActivity
 from rollyard.records.terminal import pluralize
 from rollyard.records.types import Record
 
 
-def ends(found: Sequence[Group], measured: int, links: Links | None = None, *, means: bool = True) -> Chart:
+def ends(found: Sequence[records.Group], measured: int, links: Links | None = None, *, means: bool = True) -> Chart:
     """Draw the number of rollouts by finish reason. `means` adds mean rewards, which requires a common reward scale."""
     hrefs = [links.rollouts(end=group.name) if links else None for group in found]
     most = share(found[0].rollouts / (measured or 1))
@@ -49,39 +39,33 @@ def ends(found: Sequence[Group], measured: int, links: Links | None = None, *, m
     return _groups("ends", "Why episodes ended", "end", found, hrefs, caption, measured, means=means)
 
 
-def agents(found: Sequence[Group], measured: int, links: Links | None = None) -> Chart:
-    """Draw the number of rollouts by agent."""
+def agents(found: Sequence[records.Group], measured: int, links: Links | None = None) -> Chart:
     hrefs = [links.rollouts(agent=group.name) if links else None for group in found]
     caption = f"{pluralize(len(found), 'agent')}; {found[0].name} played the most rollouts."
     return _groups("agents", "Agents", "agent", found, hrefs, caption, measured, means=True)
 
 
-def stages(found: Sequence[Stage]) -> Chart:
+def stages(found: Sequence[records.Stage]) -> Chart:
     """Draw the share of the episodes' time that was spent in each stage."""
     shown = [(stage, stage.share) for stage in found if stage.share is not None and stage.stage != "total"]
     rows = [ChartRow(stage.stage, part, f"{share(part)} · {seconds(stage.seconds.mean)}") for stage, part in shown]
     caption = f"Most time is spent in {shown[0][0].stage}: {share(shown[0][1])} of the time of all rollouts."
-    total = next((stage for stage in found if stage.stage == "total"), None)
-    if total is not None:
-        mean, longest = seconds(total.seconds.mean), seconds(total.seconds.max)
-        caption += f" A rollout takes {mean} on average, at most {longest}."
+    for total in [stage.seconds for stage in found if stage.stage == "total"]:
+        caption += f" A rollout takes {seconds(total.mean)} on average, at most {seconds(total.max)}."
     cells = [((stage.stage, share(part), seconds(stage.seconds.mean)), None) for stage, part in shown]
     drawn = bars(f"Time of an episode by stage. {caption}", rows)
     return chart("stages", "Where the time goes", drawn, caption, table(("stage", "share", "mean"), cells))
 
 
-def failures(found: Sequence[FailureKindCount], links: Links | None = None) -> Chart:
-    """Draw the number of failed attempts by kind."""
-    hrefs = [links.rollouts(outcome="failed", end=kind.kind) if links else None for kind in found]
-    rows = [
-        ChartRow(kind.kind, kind.attempts, f"{pluralize(kind.attempts, 'attempt')} · {kind.lost:,} lost", href)
-        for kind, href in zip(found, hrefs, strict=True)
-    ]
+def failures(found: Sequence[records.FailureKindCount], links: Links | None = None) -> Chart:
+    rows, cells = [], []
+    for kind in found:
+        href = links.rollouts(outcome="failed", end=kind.kind) if links else None
+        label = f"{pluralize(kind.attempts, 'attempt')} · {kind.lost:,} lost"
+        rows.append(ChartRow(kind.kind, kind.attempts, label, href))
+        cells.append(((kind.kind, f"{kind.attempts:,}", f"{kind.lost:,}"), href))
     attempts, lost = sum(kind.attempts for kind in found), sum(kind.lost for kind in found)
     caption = f"{pluralize(attempts, 'failed attempt')}; {pluralize(lost, 'rollout')} lost."
-    cells = [
-        ((kind.kind, f"{kind.attempts:,}", f"{kind.lost:,}"), href) for kind, href in zip(found, hrefs, strict=True)
-    ]
     numbers = table(("kind", "attempts", "lost"), cells[:MAX_ROWS])
     return chart("failures", "What failed", bars(f"Failures by kind. {caption}", rows), caption, numbers)
 
@@ -90,7 +74,7 @@ def _groups(
     name: str,
     title: str,
     head: str,
-    found: Sequence[Group],
+    found: Sequence[records.Group],
     hrefs: Sequence[str | None],
     caption: str,
     measured: int,
@@ -116,8 +100,7 @@ _SAME = 1e-9
 """Rewards that differ by less than this are considered equal, both in the histogram and in the list's filter."""
 
 
-def profile_charts(profile: Profile, links: Links | None = None) -> list[Chart]:
-    """Draw every chart for which the run has data."""
+def profile_charts(profile: records.Profile, links: Links | None = None) -> list[Chart]:
     found, tasks, calls = profile.rewards, profile.tasks, profile.tool_calls
     one_scale = found is None or not found.why_no_mean
     charts = [rewards(found, links)] if found else []
@@ -139,63 +122,47 @@ def profile_charts(profile: Profile, links: Links | None = None) -> list[Chart]:
     return charts
 
 
-def rewards(found: Rewards, links: Links | None = None) -> Chart:
-    """Draw the distribution of rewards."""
-    last = found.histogram[-1]
-    hrefs = [_with_reward(one, links, last=one is last) for one in found.histogram]
-    ranges = [
-        short(one.low) if one.low == one.high else f"{short(one.low)} to {short(one.high)}" for one in found.histogram
-    ]
-    bars = [
-        Bar(one.low, one.high, one.rollouts, f"{name}: {pluralize(one.rollouts, 'rollout')}", href)
-        for one, name, href in zip(found.histogram, ranges, hrefs, strict=True)
-    ]
+def rewards(found: records.Rewards, links: Links | None = None) -> Chart:
+    bars, rows = [], []
+    for one in found.histogram:
+        name = short(one.low) if one.low == one.high else f"{short(one.low)} to {short(one.high)}"
+        # Every bar except the last excludes its upper bound.
+        high = one.high if one is found.histogram[-1] or one.low == one.high else one.high - 2 * _SAME
+        href = links.rollouts(min_reward=one.low, max_reward=high) if links else None
+        bars.append(Bar(one.low, one.high, one.rollouts, f"{name}: {pluralize(one.rollouts, 'rollout')}", href))
+        rows.append(((name, f"{one.rollouts:,}"), href))
     most_frequent = found.most_frequent[0]
     caption = f"Rewards from {short(found.min)} to {short(found.max)}"
     if most_frequent.rollouts > 1:
         caption += f"; the most frequent is {short(most_frequent.reward)} ({most_frequent.rollouts:,} times)"
     caption += "."
-    rows = [((name, f"{one.rollouts:,}"), href) for one, name, href in zip(found.histogram, ranges, hrefs, strict=True)]
     drawn = histogram(caption, bars, Axis("reward"), _ROLLOUTS)
     return chart("rewards", "Rewards", drawn, caption, table(("reward", "rollouts"), rows))
 
 
-def by_calls(found: ToolCalls, links: Links | None = None) -> Chart:
-    """Draw the mean reward by number of tool calls. If there are too many distinct numbers, they are grouped into
-    ranges.
-    """
+def by_calls(found: records.ToolCalls, links: Links | None = None) -> Chart:
+    """Draw the mean reward by number of tool calls, or by ranges of them."""
     size = -(-len(found.by_count) // _MAX_BARS)
-    starts = range(0, len(found.by_count), size)
-    groups = [_joined(found.by_count[start : start + size]) for start in starts]
-    hrefs = [
-        links.rollouts(min_tool_calls=low, max_tool_calls=high) if links else None for low, high, _, _, _ in groups
-    ]
-    names = [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high, _, _, _ in groups]
-    bars = [
-        Bar(
-            *(low, low if size == 1 else high + 1, mean),
-            f"{name} tool call{'' if name == '1' else 's'}: mean reward {short(mean)}, "
-            f"{pluralize(rollouts, 'rollout')}",
-            href,
-        )
-        for (low, high, rollouts, mean, _), name, href in zip(groups, names, hrefs, strict=True)
-    ]
-    best = max(range(len(groups)), key=lambda index: groups[index][3])
-    caption = (
-        f"Mean reward by number of tool calls; the highest is {short(groups[best][3])}, for "
-        f"{pluralize(groups[best][2], 'rollout')} with {names[best]} calls."
-    )
-    rows = [
-        ((name, f"{rollouts:,}", short(mean), "–" if solved is None else f"{solved:,}"), href)
-        for (_, _, rollouts, mean, solved), name, href in zip(groups, names, hrefs, strict=True)
-    ]
+    bars, rows, best = [], [], (-math.inf, "")
+    for start in range(0, len(found.by_count), size):
+        group = found.by_count[start : start + size]
+        low, high, rollouts = group[0].tool_calls, group[-1].tool_calls, sum(one.rollouts for one in group)
+        mean = sum(one.mean_reward * (one.rollouts / rollouts) for one in group)
+        counts = [one.solved for one in group if one.solved is not None]
+        name, counted = f"{low:,}" if low == high else f"{low:,} to {high:,}", pluralize(rollouts, "rollout")
+        href = links.rollouts(min_tool_calls=low, max_tool_calls=high) if links else None
+        tip = f"{name} tool call{'' if name == '1' else 's'}: mean reward {short(mean)}, {counted}"
+        bars.append(Bar(low, low if size == 1 else high + 1, mean, tip, href))
+        rows.append(((name, f"{rollouts:,}", short(mean), f"{sum(counts):,}" if counts else "–"), href))
+        if mean > best[0]:
+            best = mean, f"the highest is {short(mean)}, for {counted} with {name} calls"
+    caption = f"Mean reward by number of tool calls; {best[1]}."
     numbers = table(("tool calls", "rollouts", "mean reward", "solved"), rows)
     drawn = histogram(caption, bars, Axis("tool calls", integers=True), Axis("mean reward"))
     return chart("by_calls", "Reward by tool calls", drawn, caption, numbers)
 
 
-def solve_rates(found: Tasks, links: Links | None = None) -> Chart:
-    """Draw the number of tasks by solve rate."""
+def solve_rates(found: records.Tasks, links: Links | None = None) -> Chart:
     bars = [
         Bar(one.low, one.high, one.tasks, f"Solved {one.label}: {pluralize(one.tasks, 'task')}")
         for one in found.solve_rates
@@ -219,25 +186,16 @@ def solve_rates(found: Tasks, links: Links | None = None) -> Chart:
     return chart("solve_rates", "Tasks by how often they are solved", drawn, caption, numbers, leads)
 
 
-def pass_at(found: Tasks) -> Chart:
+def pass_at(found: records.Tasks) -> Chart:
     """Draw pass@k, pass^k and, if it is defined, cons@k as functions of k."""
-    any_of = [
-        Point(
-            at.k,
-            at.any.mean,
-            at.any.low,
-            at.any.high,
-            f"pass@{at.k}: {share(at.any.mean)}, {pluralize(at.tasks, 'task')}",
-        )
-        for at in found.pass_at
-    ]
-    every = [
-        Point(
-            *(at.k, at.every.mean, at.every.low, at.every.high),
-            f"pass^{at.k}: {share(at.every.mean)}, {pluralize(at.tasks, 'task')}",
-        )
-        for at in found.pass_at
-    ]
+
+    def curve(name: str, figures: Iterable[tuple[records.PassAtK, Estimate | None]]) -> list[Point]:
+        return [
+            Point(at.k, one.mean, one.low, one.high, f"{name}{at.k}: {share(one.mean)}, {pluralize(at.tasks, 'task')}")
+            for at, one in figures
+            if one is not None
+        ]
+
     last = found.pass_at[-1]
     over = (
         pluralize(last.tasks, "task")
@@ -248,8 +206,11 @@ def pass_at(found: Tasks) -> Chart:
         f"At k = {last.k}, at least one of k rollouts solves {share(last.any.mean)} of {over}, and all k solve "
         f"{share(last.every.mean)}. Bands are 95% intervals."
     )
-    drawn = [Line("pass@k: any of k", any_of), Line("pass^k: all of k", every)]
-    voted = _consensus(found)
+    drawn = [
+        Line("pass@k: any of k", curve("pass@", ((at, at.any) for at in found.pass_at))),
+        Line("pass^k: all of k", curve("pass^", ((at, at.every) for at in found.pass_at))),
+    ]
+    voted = curve("cons@", ((at, at.consensus) for at in found.pass_at))
     title = "pass@k and pass^k"
     head: tuple[str, ...] = ("k", "pass@k", "pass^k", "tasks")
     if voted:
@@ -257,53 +218,18 @@ def pass_at(found: Tasks) -> Chart:
         title, head = "pass@k, pass^k and cons@k", ("k", "pass@k", "pass^k", "cons@k", "tasks")
         caption += f" At k = {int(voted[-1].x)}, the most common answer is right in {share(voted[-1].y)} of the tasks."
     rows = [
-        (
-            (
-                *(str(at.k), share(at.any.mean), share(at.every.mean)),
-                *((share(at.consensus.mean) if at.consensus else "–",) if voted else ()),
-                f"{at.tasks:,}",
-            ),
-            None,
-        )
+        ((str(at.k), share(at.any.mean), share(at.every.mean), *(consensus if voted else ()), f"{at.tasks:,}"), None)
         for at in found.pass_at
+        for consensus in ((share(at.consensus.mean) if at.consensus else "–",),)
     ]
     svg = lines(caption, drawn, Axis("k", integers=True), Axis("share of tasks", percent=True))
     return chart("pass_at", title, svg, caption, table(head, rows))
 
 
-def _consensus(found: Tasks) -> list[Point]:
-    return [
-        Point(
-            *(at.k, at.consensus.mean, at.consensus.low, at.consensus.high),
-            f"cons@{at.k}: {share(at.consensus.mean)}, {pluralize(at.tasks, 'task')}",
-        )
-        for at in found.pass_at
-        if at.consensus is not None
-    ]
-
-
-def _with_reward(one: Bin, links: Links | None, *, last: bool) -> str | None:
-    """Return the URL of the rollouts in a bar. Every bar except the last excludes its upper bound."""
-    if links is None:
-        return None
-    high = one.high if last or one.low == one.high else one.high - 2 * _SAME
-    return links.rollouts(min_reward=one.low, max_reward=high)
-
-
-def _joined(group: Sequence[ByCalls]) -> tuple[int, int, int, float, int | None]:
-    """Return the lowest and the highest number of calls, the number of rollouts, the mean reward, and the number
-    solved.
-    """
-    rollouts = sum(one.rollouts for one in group)
-    mean = sum(one.mean_reward * (one.rollouts / rollouts) for one in group)
-    counts = [one.solved for one in group if one.solved is not None]
-    return group[0].tool_calls, group[-1].tool_calls, rollouts, mean, sum(counts) if counts else None
-
-
 Write = Callable[[float], str]
 
 
-def side_by_side(runs: Sequence[Profile]) -> list[Chart]:
+def side_by_side(runs: Sequence[records.Profile]) -> list[Chart]:
     """Draw the success rates and the mean rewards of several runs, with their confidence intervals."""
     rates = [(run.name, run.solved.rate) for run in runs if run.solved is not None]
     means = [(run.name, run.rewards.mean) for run in runs if run.rewards is not None and not run.rewards.why_no_mean]
@@ -322,44 +248,30 @@ def side_by_side(runs: Sequence[Profile]) -> list[Chart]:
 
 def difference_charts(found: Difference) -> list[Chart]:
     """Draw the differences in solve rate and mean reward between a run and the baseline."""
-    charts = []
-    for name, outcome, estimate, write, axis in (
-        (
-            "solve_rate_difference",
-            "solve rate",
-            found.solve_rate,
-            points,
-            Axis("difference in solve rate, percentage points", points=True),
-        ),
+    charts, name = [], f"{found.name} minus {found.baseline}"
+    percentage_points = Axis("difference in solve rate, percentage points", points=True)
+    for kind, outcome, estimate, write, axis in (
+        ("solve_rate_difference", "solve rate", found.solve_rate, points, percentage_points),
         ("reward_difference", "mean reward", found.reward, signed, Axis("difference in mean reward")),
     ):
         if estimate is not None:
-            caption = (
-                f"{found.name} minus {found.baseline}, {outcome}, mean over tasks: {write(estimate.mean)}"
-                f"{_interval(estimate, write)}."
-            )
-            row = _row(f"{found.name} minus {found.baseline}", estimate, write)
+            row = _row(name, estimate, write)
+            caption = f"{name}, {outcome}, mean over tasks: {row.tip.removeprefix(f'{name}: ')}."
             drawn = intervals(caption, [row], axis, zero=True)
-            charts.append(chart(name, f"Difference in {outcome}", drawn, caption))
+            charts.append(chart(kind, f"Difference in {outcome}", drawn, caption))
     return charts
 
 
 def _row(name: str, found: Estimate, write: Write) -> DrawnInterval:
-    label = f"{name}: {write(found.mean)}"
-    return DrawnInterval(label, found.mean, found.low, found.high, f"{label}{_interval(found, write)}")
-
-
-def _interval(found: Estimate, write: Write) -> str:
-    if found.low is None or found.high is None:
-        return ""
-    return f" (95% interval {write(found.low)} to {write(found.high)})"
+    label, reach = f"{name}: {write(found.mean)}", ""
+    if found.low is not None and found.high is not None:
+        reach = f" (95% interval {write(found.low)} to {write(found.high)})"
+    return DrawnInterval(label, found.mean, found.low, found.high, f"{label}{reach}")
 
 
 class Moment(Record):
-    """A run's throughput and its rollouts in progress at one moment."""
-
     time: float
-    """Unix time in seconds."""
+    """Unix time."""
     rollouts_per_s: float
     in_progress: int
 
@@ -373,10 +285,7 @@ class _Ago(Axis):
 
 
 def pace(moments: Sequence[Moment]) -> list[Chart]:
-    """Draw the throughput and the rollouts in progress over time.
-
-    `moments` must be sorted by time. Returns no charts for fewer than two moments.
-    """
+    """Draw the throughput and the rollouts in progress over time. There must be two moments, in order."""
     if len(moments) < 2:
         return []
     now = moments[-1].time
@@ -414,15 +323,14 @@ def waiting(stages: Sequence[StageActivity]) -> Chart | None:
     """Draw the chart; return None if no rollout is in progress."""
     if not stages:
         return None
-    rows = [ChartRow(f"{one.stage} at {one.server}", one.episodes, _label(one)) for one in stages]
+    rows = []
+    for one in stages:
+        usual = "" if one.median_s is None else f" · usually {seconds(one.median_s)}"
+        stuck = f" · {one.stuck:,} stuck" if one.stuck else ""
+        label = f"{one.episodes:,}{usual} · longest {seconds(one.slowest.stage_s)}{stuck}"
+        rows.append(ChartRow(f"{one.stage} at {one.server}", one.episodes, label))
     caption = f"{pluralize(sum(one.episodes for one in stages), 'rollout')} in progress, by stage."
     return chart("waiting", "Rollouts in progress by stage", bars(caption, rows), caption)
-
-
-def _label(one: StageActivity) -> str:
-    usual = "" if one.median_s is None else f" · usually {seconds(one.median_s)}"
-    stuck = f" · {one.stuck:,} stuck" if one.stuck else ""
-    return f"{one.episodes:,}{usual} · longest {seconds(one.slowest.stage_s)}{stuck}"
 
 
 _MAX_POINTS = 3000
@@ -437,7 +345,9 @@ def log_probs(found: Sequence[float]) -> Chart | None:
     def describe(indexes: Sequence[int]) -> str:
         first, last = indexes[0], indexes[-1]
         if first == last:
-            return f"token {first:,}: log-probability {short(found[first])}, {_likely(found[first])}"
+            # Rounding can make a log-probability slightly positive.
+            likely = share(math.exp(min(found[first], 0.0)))
+            return f"token {first:,}: log-probability {short(found[first])}, {likely}"
         lowest = min(found[index] for index in indexes)
         mean = sum(found[index] for index in indexes) / len(indexes)
         return f"tokens {first:,} to {last:,}: lowest log-probability {short(lowest)}, mean {short(mean)}"
@@ -448,10 +358,3 @@ def log_probs(found: Sequence[float]) -> Chart | None:
     x, y = Axis("generated token", integers=True), Axis("log-probability")
     svg = series(label, positions, found, x, y, describe, points=len(found) <= _MAX_POINTS)
     return chart("log_probs", "Log-probabilities", svg, caption)
-
-
-def _likely(log_prob: float) -> str:
-    """Return the probability as a percentage. Rounding can make a log-probability slightly positive, so it is capped at
-    0.
-    """
-    return share(math.exp(min(log_prob, 0.0)))

@@ -25,7 +25,11 @@ def escaped(text: str) -> Svg:
 
 def tag(name: str, attributes: Mapping[str, Value], *children: Svg) -> Svg:
     """Build an element. Attributes whose value is None are omitted."""
-    encoded = "".join(f' {key}="{_attribute_value(value)}"' for key, value in attributes.items() if value is not None)
+    encoded = "".join(
+        f' {key}="{escaped(value) if isinstance(value, str) else f"{round(value, 2):g}"}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
     return Svg(f"<{name}{encoded}>{''.join(children)}</{name}>" if children else f"<{name}{encoded}/>")
 
 
@@ -47,9 +51,7 @@ def mark(tip: str, shapes: Iterable[Svg], href: str | None = None, *, tab_stop: 
 
 
 def drawing(label: str, height: float, shapes: Iterable[Svg], kind: str, *, linked: bool = False) -> Svg:
-    """Build the root element of a chart. `linked` must be set if the chart contains links, which the ARIA role `img`
-    would hide from screen readers.
-    """
+    """Build the root element of a chart. `linked`: it has links, which the role `img` would hide."""
     role = "group" if linked else "img"
     size: dict[str, Value] = {"width": "100%", "height": height}
     return tag("svg", {"class": f"chart {kind}", **size, "role": role, "aria-label": label}, *shapes)
@@ -58,10 +60,6 @@ def drawing(label: str, height: float, shapes: Iterable[Svg], kind: str, *, link
 def cut(content: str, letters: int) -> str:
     """Truncate text to at most `letters` characters, including an ellipsis."""
     return content if len(content) <= letters else f"{content[: letters - 1]}…"
-
-
-def _attribute_value(value: str | float) -> str:
-    return escaped(value) if isinstance(value, str) else f"{round(value, 2):g}"
 
 
 def _code(letter: str) -> str:
@@ -121,15 +119,11 @@ def seconds(value: float) -> str:
 
 
 class Links(Protocol):
-    """Provides the URLs of one run's pages."""
-
     def rollouts(self, **filters: str | float) -> str:
-        """Return the URL of the rollout list with these filters applied."""
+        """Return the URL of the list of rollouts with these filters."""
         ...
 
-    def task(self, task: int) -> str:
-        """Return the URL of the list of a task's rollouts."""
-        ...
+    def task(self, task: int) -> str: ...
 
 
 _LARGEST = 1e300
@@ -217,7 +211,6 @@ class PlotFrame:
         return self.top + self.height + 38
 
     def at(self, value: float) -> float:
-        """Return the vertical position of a value in pixels."""
         return self.top + self.height * (1 - self.up.part(value))
 
     def around(self, marks: Sequence[Svg]) -> list[Svg]:
@@ -233,22 +226,14 @@ class PlotFrame:
 
 
 def ticks_below(across: AxisScale, x: Axis, foot: float, ticks: Sequence[float] | None = None) -> list[Svg]:
-    """Draw the tick labels and the axis title below y = `foot`.
-
-    If the tick labels would overlap on a phone screen, only every n-th label is drawn.
-    """
+    """Draw the axis title and as many tick labels as fit on a phone screen below y = `foot`."""
     values = across.ticks if ticks is None else ticks
     labels = [(across.part(value), x.label(value, across.step)) for value in values]
     widest = max((len(label) for _, label in labels), default=1) * _LETTER + 10
     apart = (labels[1][0] - labels[0][0]) * NARROW if len(labels) > 1 else NARROW
     every = max(1, -int(-widest // max(apart, 1e-9)))
-    drawn = [
-        text(
-            label,
-            percent(part),
-            foot + 17,
-            f"tick {'start' if part < _EDGE else 'end' if part > 1 - _EDGE else 'middle'}",
-        )
-        for part, label in labels[::every]
-    ]
+    drawn = []
+    for part, label in labels[::every]:
+        place = "start" if part < _EDGE else "end" if part > 1 - _EDGE else "middle"
+        drawn.append(text(label, percent(part), foot + 17, f"tick {place}"))
     return [*drawn, text(x.title, "50%", foot + 34, "middle title")]

@@ -34,10 +34,7 @@ _OPERATORS: dict[type[ast.AST], Callable[[float, float], float]] = {
 
 
 def number_of(text: str) -> float | None:
-    """Return the number that an answer stands for; None if it is not certainly a single number.
-
-    Mixed numbers, units, variables, bases and lists are not computed.
-    """
+    """Return the number that an answer stands for; None if it may be another form, such as a mixed number or a list."""
     if not text or len(text) > _MAX_LENGTH:
         return None
     if not text.isascii():
@@ -167,9 +164,7 @@ def side_by_side(text: str) -> Iterator[tuple[list[str], bool]]:
 
 
 def is_dense(text: str) -> bool:
-    """Return whether 5 different numbers or more are stated as answers, closely one after another, whatever words stand
-    between them. Intermediate results and further questions lie further apart.
-    """
+    """Return whether 5 different numbers or more are stated as answers, closer together than intermediate results."""
     if not _may_state(text, _LEAST_STATED):
         return False
     found = [*_STATED.finditer(text[-_MAX_CHARACTERS:])]
@@ -400,7 +395,9 @@ def repeats_tests(code: str, prompt: str) -> bool:
     missing = [key for key, result in tests.items() if result not in results[key]]
     if not missing or len(tests) < _LEAST_WITHOUT_KEYS:
         return not missing
-    return (len(missing) == 1 and _is_last_case(rest, tests[missing[0]])) or _is_table(rest, tests)
+    # What is left after all cases: `... else 11`, or `return 11` at the end.
+    last = rf"(?:\belse:?|\breturn)(?: ?return)? ?{re.escape(tests[missing[0]])}(?![\w.(\[])"
+    return (len(missing) == 1 and re.search(last, rest) is not None) or _is_table(rest, tests)
 
 
 def only_prints(code: str, result: str) -> bool:
@@ -410,18 +407,12 @@ def only_prints(code: str, result: str) -> bool:
 
 
 def _tests(prompt: str) -> dict[str, str]:
-    """Return the results by argument."""
     return {_key(_plain(found[1])): _plain(found[2]) for found in _TEST.finditer(prompt)}
 
 
 def _key(argument: str) -> str:
     """Return arguments without brackets, so that those of a call and a tuple look alike."""
     return re.sub(r"[()\[\]]", "", argument)
-
-
-def _is_last_case(text: str, result: str) -> bool:
-    """Return whether a result is what is left after all cases: `... else 11`, or `return 11` at the end."""
-    return re.search(rf"(?:\belse:?|\breturn)(?: ?return)? ?{re.escape(result)}(?![\w.(\[])", text) is not None
 
 
 def _is_table(text: str, tests: dict[str, str]) -> bool:

@@ -14,7 +14,6 @@ from rollyard.analysis.findings.detector import (
     Category,
     Detector,
     Evidence,
-    Flags,
     RowDetector,
     Selection,
     UnsolvedDetector,
@@ -22,7 +21,7 @@ from rollyard.analysis.findings.detector import (
 from rollyard.analysis.findings.row_view import Call, RowView
 from rollyard.analysis.metrics.columns import Floats
 from rollyard.analysis.metrics.estimators import clustered_mean
-from rollyard.analysis.metrics.solved import parts_of
+from rollyard.analysis.metrics.solved import Flags, parts_of
 from rollyard.records.json_values import mapping
 
 _REASONS = ("length", "context_overflow", "max_steps", "truncated")
@@ -104,7 +103,7 @@ class RepeatedCalls(UnsolvedDetector):
 
 
 _ENDING = 40
-_REPEATED_TEXT_LEAST = 8
+_LEAST_ENDINGS = 8
 
 
 class RepeatedText(RowDetector):
@@ -121,9 +120,9 @@ class RepeatedText(RowDetector):
     def flags(self, row: RowView) -> bool:
         text = row.text.rstrip()
         ending = text[-_ENDING:]
-        if len(text) < _ENDING * _REPEATED_TEXT_LEAST or len(set(ending)) < 4:
+        if len(text) < _ENDING * _LEAST_ENDINGS or len(set(ending)) < 4:
             return False
-        return text.count(ending) >= _REPEATED_TEXT_LEAST
+        return text.count(ending) >= _LEAST_ENDINGS
 
 
 _DONE_SHARE = 0.9
@@ -160,11 +159,7 @@ _DEVIATIONS = 6.0
 def outliers(evidence: Evidence, sign: int) -> Flags:
     """Return the rollouts that are extremely long (`sign` 1) or extremely short (-1)."""
     tokens = evidence.columns.output_tokens
-    return far_from_median(np.where(np.isnan(tokens), evidence.signs.length, tokens), sign)
-
-
-def far_from_median(length: Floats, sign: int) -> Flags:
-    """Return which lengths are extremely far above (`sign` 1) or below (-1) the median."""
+    length = np.where(np.isnan(tokens), evidence.signs.length, tokens)
     if len(length) < _LEAST_ROLLOUTS:
         return np.zeros(len(length), bool)
     logs = np.log(np.maximum(length, 1.0))
@@ -226,10 +221,8 @@ class InvalidCalls(RowDetector):
 def _is_invalid(call: Call, tools: frozenset[str]) -> bool:
     if tools and call.name not in tools:
         return True
-    if not call.arguments.strip():
-        return False
     try:
-        return not isinstance(orjson.loads(call.arguments), dict)
+        return bool(call.arguments.strip()) and not isinstance(orjson.loads(call.arguments), dict)
     except orjson.JSONDecodeError:
         return True
 
@@ -280,7 +273,7 @@ class SameAnswer(Detector):
             yield Selection(mask, f"give the same answer, in {tasks:,} different tasks")
 
 
-_NO_VARIANCE_LEAST = 0.1
+_LEAST_FLAT = 0.1
 
 
 class NoVariance(Detector):
@@ -300,7 +293,7 @@ class NoVariance(Detector):
         several = grouped.measured > 1
         flat = several & (grouped.min == grouped.max)
         of, mask = np.repeat(several, grouped.measured), np.repeat(flat, grouped.measured)
-        if not of.any() or mask.sum() < _NO_VARIANCE_LEAST * of.sum():
+        if not of.any() or mask.sum() < _LEAST_FLAT * of.sum():
             return
         split = ""
         if grouped.solved is not None:
@@ -310,8 +303,8 @@ class NoVariance(Detector):
         yield Selection(mask, f"are in groups whose rewards are all equal ({tasks}{split})", of)
 
 
-_PARTIAL_REWARDS_LEAST = 5
-_PARTIAL_REWARDS_FACTOR = 2
+_LEAST_PARTIAL = 5
+_MORE_PARTIAL = 2
 
 
 class RepeatedPartialRewards(Detector):
@@ -329,7 +322,7 @@ class RepeatedPartialRewards(Detector):
         solved, repeats = evidence.run.solved, np.nan_to_num(evidence.signs.partial_rewards)
         if solved is None or not solved.any() or solved.all():
             return
-        usual = max(_PARTIAL_REWARDS_LEAST, _PARTIAL_REWARDS_FACTOR * float(repeats[solved].max()))
+        usual = max(_LEAST_PARTIAL, _MORE_PARTIAL * float(repeats[solved].max()))
         reward = evidence.columns.reward
         many = ~solved & (repeats >= usual)
         others = ~solved & ~many
@@ -345,10 +338,7 @@ def _beyond_median(evidence: Evidence, solved: Flags, *, of_solved: bool) -> Fla
         yes, no = part & solved, part & ~solved
         if not yes.any() or not no.any():
             continue
-        if of_solved:
-            found |= yes & (reward < np.median(reward[no]))
-        else:
-            found |= no & (reward >= np.median(reward[yes]))
+        found |= yes & (reward < np.median(reward[no])) if of_solved else no & (reward >= np.median(reward[yes]))
     return found
 
 
@@ -363,11 +353,11 @@ class HighRewardUnsolved(Detector):
     category = Category.REWARD
 
     def select(self, evidence: Evidence) -> Iterator[Selection]:
-        if evidence.run.solved is None:
-            return
-        mask = _beyond_median(evidence, evidence.run.solved, of_solved=False)
-        if mask.any():
-            yield Selection(mask, "have at least the median reward of the solved rollouts but did not solve their task")
+        if (solved := evidence.run.solved) is not None:
+            mask = _beyond_median(evidence, solved, of_solved=False)
+            if mask.any():
+                what = "have at least the median reward of the solved rollouts but did not solve their task"
+                yield Selection(mask, what)
 
 
 class LowRewardSolved(Detector):
@@ -380,17 +370,16 @@ class LowRewardSolved(Detector):
     category = Category.REWARD
 
     def select(self, evidence: Evidence) -> Iterator[Selection]:
-        if evidence.run.solved is None:
-            return
-        mask = _beyond_median(evidence, evidence.run.solved, of_solved=True)
-        if mask.sum() >= max(1, 0.01 * len(evidence)):
-            yield Selection(mask, "solved their task for less reward than the median unsolved rollout")
+        if (solved := evidence.run.solved) is not None:
+            mask = _beyond_median(evidence, solved, of_solved=True)
+            if mask.sum() >= max(1, 0.01 * len(evidence)):
+                yield Selection(mask, "solved their task for less reward than the median unsolved rollout")
 
 
 _LEAST_SHARE = 0.01
 _WINDOWS = 20
-_ATTEMPTS_LEAST = 5
-_ATTEMPTS_FACTOR = 4
+_LEAST_FAILED = 5
+_MORE_FAILED = 4
 
 
 class Timeouts(Detector):
@@ -437,13 +426,13 @@ class ErrorBurst(Detector):
 def _busiest(times: Floats, created: Floats) -> np.ndarray | None:
     """Return a mask of the failures in the busiest window; None if it is not a burst."""
     every = np.concatenate([times, created[~np.isnan(created)]])
-    if len(times) < _ATTEMPTS_LEAST or not np.ptp(every):
+    if len(times) < _LEAST_FAILED or not np.ptp(every):
         return None
     edges = np.linspace(every.min(), every.max(), _WINDOWS + 1)
     windows = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, _WINDOWS - 1)
     counts = np.bincount(windows, minlength=_WINDOWS)
     most = int(counts.argmax())
-    if counts[most] < _ATTEMPTS_LEAST or counts[most] <= _ATTEMPTS_FACTOR * len(times) / _WINDOWS:
+    if counts[most] < _LEAST_FAILED or counts[most] <= _MORE_FAILED * len(times) / _WINDOWS:
         return None
     return np.asarray(windows == most)
 

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from rollyard.analysis.findings.row_view import RowView
@@ -22,6 +21,7 @@ from rollyard.analysis.metrics.columns import Columns, Floats, Ints
 from rollyard.analysis.metrics.estimators import Estimate
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.run_plan import FailedAttempts
+from rollyard.analysis.metrics.solved import Flags
 from rollyard.records.types import Record
 
 
@@ -43,8 +43,6 @@ class Category(StrEnum):
 
 
 class Example(Record):
-    """A rollout that shows the finding."""
-
     task: int
     repeat: int
 
@@ -57,7 +55,6 @@ class Finding(Record):
     title: str
     category: Category
     sentence: str
-    """The observation with its figures, as one sentence."""
     definition: str
     """What is counted, with the threshold and the reason for it."""
     unit: str = "rollouts"
@@ -68,13 +65,10 @@ class Finding(Record):
     tasks: int
     """Number of tasks to which the counted rollouts belong."""
     share: Estimate
-    """`count` / `of` with its 95% interval, clustered by task."""
     mean_reward: Estimate | None = None
-    """Mean reward of the counted rollouts; None if rewards are not comparable or nothing is measured."""
+    """Of the counted rollouts; None if rewards are not comparable or nothing is measured."""
     mean_reward_others: Estimate | None = None
-    """Mean reward of the other rollouts."""
     solved: int | None = None
-    """Number of counted rollouts that solved their task; None if "solved" is undefined."""
     stake: float = Field(ge=0.0, le=1.0)
     """Estimate of the share of the run's rewards that the finding concerns. Findings are sorted by it."""
     examples: list[Example] = Field(default_factory=list)
@@ -84,23 +78,20 @@ class Finding(Record):
 
 
 class Findings(Record):
-    """The findings of a run, most important first."""
-
     findings: list[Finding]
+    """Most important first."""
     rollouts: int
     """Number of measured rollouts that were examined."""
 
 
-Flags = NDArray[np.bool_]
-_ARRAYS = (
-    *("offset", "flags", "expected", "extracted", "same_text", "subject"),
-    *("length", "answer_length", "partial_rewards", "created"),
-)
+SIGN_INTS = ("offset", "flags", "expected", "extracted", "same_text", "subject")
+SIGN_FLOATS = ("length", "partial_rewards", "created")
+_ARRAYS = (*SIGN_INTS, *SIGN_FLOATS)
 
 
 @dataclass(frozen=True)
 class Signs:
-    """A few numbers of each row of a file, in the order of the file. Uses 80 bytes per row."""
+    """A few numbers of each row of a file, in the order of the file. Uses 72 bytes per row."""
 
     kinds: tuple[str, ...]
     """Row detectors; bit i of `flags` belongs to `kinds[i]`."""
@@ -119,14 +110,11 @@ class Signs:
     """
     length: Floats
     """Characters that the model wrote, except in tool calls."""
-    answer_length: Floats
-    """Characters of the final message."""
     partial_rewards: Floats
     """How often the most frequent positive step reward occurs; NaN if the row has no step rewards."""
     created: Floats
     """Unix time of the response; NaN if it is not recorded."""
     end: int = 0
-    """Number of bytes that were read."""
 
     def at(self, offsets: Ints) -> Signs:
         """Return the signs of the rows at these offsets, which must all have been read."""
@@ -136,8 +124,9 @@ class Signs:
 
 
 def joined(parts: Sequence[Signs]) -> Signs:
-    """Concatenate consecutive parts of a file."""
-    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in (*SIGN_INTS, *SIGN_FLOATS)
+    }
     return replace(parts[0], **arrays, end=max(part.end for part in parts))
 
 
@@ -172,9 +161,7 @@ class Evidence:
 
     @cached_property
     def span(self) -> tuple[float, float]:
-        """Low and high values of a rollout: the 5th and 95th percentiles, so that outliers do not hide differences. The
-        extremes if these are equal.
-        """
+        """The 5th and 95th percentiles of the values, because of outliers; the extremes if these are equal."""
         low, high = np.percentile(self.value, [5, 95]).tolist()
         return (low, high) if high > low else (float(self.value.min()), float(self.value.max()))
 
@@ -192,15 +179,12 @@ class Evidence:
 
     @cached_property
     def starts(self) -> Ints:
-        """Index of each task's first rollout."""
         return np.flatnonzero(np.diff(self.columns.task, prepend=-1))
 
     def flagged(self, kind: str) -> Flags:
-        """Return the rollouts that a row detector flagged."""
         return np.asarray(self.signs.flags >> self.signs.kinds.index(kind) & 1, bool)
 
     def ended(self, *reasons: str) -> Flags:
-        """Return the rollouts with one of these finish reasons."""
         end = self.columns.end
         codes = [code for code, name in enumerate(end.names) if name in reasons]
         return np.isin(end.codes, codes)
@@ -208,8 +192,6 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Selection:
-    """Measured rollouts that a detector selects."""
-
     mask: Flags
     what: str
     """What they did, to complete the sentence `12% of the rollouts (24 of 200) ...`."""

@@ -1,15 +1,11 @@
-"""Finds what stands out in a run: all detectors, the one pass over the file that reads their signs, and the ranking.
-
-To add a detector, write it in `behaviour.py` or `exploits.py` and list it here: in `ROW_DETECTORS` if it looks at
-single rows, otherwise in `DETECTORS`.
-"""
+"""Finds what stands out in a run: all detectors, the one pass over the file that reads their signs, and the ranking."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 import re
-from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -17,109 +13,35 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rollyard.analysis.charts.svg import short
+from rollyard.analysis.findings import behaviour, detector, exploits
 from rollyard.analysis.findings.answer_text import functions, letter_of
-from rollyard.analysis.findings.behaviour import (
-    CutByLimit,
-    EmptyResponse,
-    ErrorBurst,
-    HighRewardUnsolved,
-    InvalidCalls,
-    LowRewardSolved,
-    NoAnswer,
-    NoToolUsed,
-    NoVariance,
-    RepeatedCalls,
-    RepeatedPartialRewards,
-    RepeatedText,
-    SameAnswer,
-    StoppedEarly,
-    Timeouts,
-    UnusuallyLong,
-    UnusuallyShort,
-    VerdictTimeouts,
-)
-from rollyard.analysis.findings.detector import (
-    AttemptSelection,
-    Category,
-    Detector,
-    Evidence,
-    Example,
-    Finding,
-    Findings,
-    Flags,
-    RowDetector,
-    Selection,
-    Signs,
-    joined,
-)
-from rollyard.analysis.findings.exploits import (
-    AddressedGrader,
-    AnswerFarFromGold,
-    CopiedPrompt,
-    DisguisedCharacters,
-    EmptyAnswerRewarded,
-    ForcedExit,
-    HardCodedTests,
-    HiddenAnswer,
-    LongAnswersRewarded,
-    SameTextRewarded,
-    SeveralAnswers,
-    SolutionRead,
-    SpecialTokensInAnswer,
-    TestTampering,
-)
+from rollyard.analysis.findings.detector import Category, Detector, Evidence, Example, Finding, Findings, Signs
 from rollyard.analysis.findings.row_view import RowView
 from rollyard.analysis.metrics.columns import Floats, Ints
 from rollyard.analysis.metrics.estimators import Estimate, clustered_mean, clustered_share
 from rollyard.analysis.metrics.load import reading_pool
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.run_plan import NO_ATTEMPTS, FailedAttempts, read_failed_attempts
+from rollyard.analysis.metrics.solved import Flags
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.json_values import items, mapping, number
 from rollyard.records.jsonl import Lines, iter_jsonl, skip
 
-ROW_DETECTORS: tuple[RowDetector, ...] = (
-    SeveralAnswers(),
-    EmptyAnswerRewarded(),
-    AnswerFarFromGold(),
-    CopiedPrompt(),
-    SpecialTokensInAnswer(),
-    AddressedGrader(),
-    TestTampering(),
-    SolutionRead(),
-    ForcedExit(),
-    HardCodedTests(),
-    DisguisedCharacters(),
-    HiddenAnswer(),
-    NoToolUsed(),
-    EmptyResponse(),
-    RepeatedCalls(),
-    RepeatedText(),
-    CutByLimit(),
-    NoAnswer(),
-    InvalidCalls(),
-    VerdictTimeouts(),
+_ALL: tuple[Detector, ...] = tuple(
+    one()
+    for module in (exploits, behaviour)
+    for one in vars(module).values()
+    if isinstance(one, type) and issubclass(one, Detector) and not inspect.isabstract(one)
 )
+ROW_DETECTORS = tuple(one for one in _ALL if isinstance(one, detector.RowDetector))
 """Detectors that look at each row, at most 63, because each has one bit of an integer."""
-DETECTORS: tuple[Detector, ...] = (
-    *ROW_DETECTORS,
-    SameTextRewarded(),
-    LongAnswersRewarded(),
-    HighRewardUnsolved(),
-    LowRewardSolved(),
-    RepeatedPartialRewards(),
-    StoppedEarly(),
-    UnusuallyLong(),
-    UnusuallyShort(),
-    SameAnswer(),
-    NoVariance(),
-    Timeouts(),
-    ErrorBurst(),
-)
+DETECTORS: tuple[Detector, ...] = (*ROW_DETECTORS, *(one for one in _ALL if one not in ROW_DETECTORS))
+"""All detectors. Of findings with the same stake, those of earlier ones come first."""
 
 
 # Reads the signs of all rows of a file in one pass. Several processes can share the file; rows are not kept.
@@ -133,8 +55,7 @@ PART = 16 << 20
 def read_signs(
     path: Path, stop: int, *, workers: int = 1, part: int = PART, progress: Callable[[int], None] | None = None
 ) -> Signs:
-    """Read the rows that begin before byte `stop` with up to `workers` processes. `progress` is called with the number
-    of bytes read since the last call.
+    """Read the rows that begin before byte `stop`. `progress` gets the number of bytes since its last call.
 
     Raises OperatorError if the file cannot be read, and RunError if a process was killed.
     """
@@ -152,7 +73,7 @@ def read_signs(
         raise RunError(
             f"a process reading {path} was killed, possibly because memory ran out; use one process with --workers 1"
         ) from error
-    return joined(found)
+    return detector.joined(found)
 
 
 def ranges_of(start: int, stop: int, part: int = PART) -> list[tuple[int, int]]:
@@ -174,27 +95,27 @@ def read_ranges(
 
 def read_range(path: Path, start: int, stop: int) -> Signs:
     """Read the rows that begin in a range. Invalid lines are skipped; the metrics report them. Raises OSError."""
-    ints, floats = array("q"), array("d")
+    ints, floats = list[int](), list[float]()
     for line in iter_jsonl(Lines(path, start, stop), skip):
         row = RowView(line.value)
-        flags = 0
-        for bit, detector in enumerate(ROW_DETECTORS):
-            if detector.flags(row):
-                flags |= 1 << bit
-        ints.extend((line.offset, flags, _hash(row.expected), _hash(row.extracted or ""), *_same_text(row)))
+        flags = sum(1 << bit for bit, one in enumerate(ROW_DETECTORS) if one.flags(row))
+        ints += (line.offset, flags, _hash(row.expected), _hash(row.extracted or ""), *_same_text(row))
         created = mapping(line.value.get("response")).get("created_at")
-        floats.extend((len(row.text), len(row.final_message), _partial_rewards(row), number(created, math.nan)))
-    at, flag, expected, extracted, same, subject = np.array(ints, np.int64).reshape(-1, 6).T.copy()
-    length, answer, partial, made = np.array(floats, np.float64).reshape(-1, 4).T.copy()
-    kinds = tuple(detector.kind for detector in ROW_DETECTORS)
-    return Signs(kinds, at, flag, expected, extracted, same, subject, length, answer, partial, made, end=stop)
+        floats += (len(row.text), _partial_rewards(row), number(created, math.nan))
+    return _signs(ints, floats, stop)
 
 
 def no_signs() -> Signs:
-    """Return the signs of an empty file."""
-    ints, floats = np.empty(0, np.int64), np.empty(0)
-    kinds = tuple(one.kind for one in ROW_DETECTORS)
-    return Signs(kinds, ints, ints, ints, ints, ints, ints, floats, floats, floats, floats)
+    return _signs((), (), 0)
+
+
+def _signs(ints: Sequence[int], floats: Sequence[float], end: int) -> Signs:
+    columns = (
+        *np.array(ints, np.int64).reshape(-1, len(detector.SIGN_INTS)).T.copy(),
+        *np.array(floats, np.float64).reshape(-1, len(detector.SIGN_FLOATS)).T.copy(),
+    )
+    arrays: dict[str, Any] = dict(zip((*detector.SIGN_INTS, *detector.SIGN_FLOATS), columns, strict=True))
+    return Signs(tuple(one.kind for one in ROW_DETECTORS), **arrays, end=end)
 
 
 def _hash(text: str) -> int:
@@ -220,15 +141,12 @@ def _same_text(row: RowView) -> tuple[int, int]:
     if letter := letter_of(gold):
         return _hash(text), _hash(letter) & ~3 | 3
     if words:
-        return (0, 0) if _share_a_word(text, gold) else (_hash(text), _hash(words) & ~3 | 2)
+        # A text may name a gold answer in other words, such as Paris for "the city of Paris".
+        named = set(re.findall(r"\w{3,}", text.casefold())) & set(re.findall(r"\w{3,}", gold.casefold()))
+        return (0, 0) if named else (_hash(text), _hash(words) & ~3 | 2)
     if not row.code or gold or any(_is_general(code) for code in row.code):
         return 0, 0
     return _hash(text), _hash(" ".join(re.findall(r"\d+", row.prompt))) & ~3 | 2
-
-
-def _share_a_word(text: str, gold: str) -> bool:
-    """Return whether a text may name a gold answer in other words, such as Paris for "the city of Paris"."""
-    return not set(re.findall(r"\w{3,}", text.casefold())).isdisjoint(re.findall(r"\w{3,}", gold.casefold()))
 
 
 def _is_general(code: str) -> bool:
@@ -238,9 +156,7 @@ def _is_general(code: str) -> bool:
 
 def _partial_rewards(row: RowView) -> float:
     rewards = [value for value in items(row.row.get("step_rewards")) if isinstance(value, (int, float)) and value > 0]
-    if not rewards:
-        return math.nan
-    return Counter(round(value, 9) for value in rewards).most_common(1)[0][1]
+    return Counter(round(value, 9) for value in rewards).most_common(1)[0][1] if rewards else math.nan
 
 
 _EXAMPLES = 3
@@ -248,58 +164,6 @@ _UNCERTAIN = 0.5
 """Behaviour counts half: a rollout that behaves well instead may still fail."""
 _NO_GRADIENT = 0.1
 """Rollouts without variance have no wrong reward; they only waste compute."""
-
-
-def finding_of(detector: Detector, selection: Selection, evidence: Evidence) -> Finding:
-    """Return the finding of a selection of measured rollouts, which must not be empty."""
-    mask, columns = selection.mask, evidence.columns
-    of = np.ones(len(mask), bool) if selection.of is None else selection.of
-    share = _mean(mask[of].astype(float), columns.task[of], is_share=True)
-    inside = outside = None
-    if evidence.is_one_scale:
-        inside = _mean(columns.reward[mask], columns.task[mask])
-        outside = _mean(columns.reward[~mask], columns.task[~mask]) if not mask.all() else None
-    count, total = int(mask.sum()), int(of.sum())
-    return Finding(
-        kind=detector.kind,
-        title=detector.title,
-        category=detector.category,
-        sentence=_sentence(count, total, "rollouts", selection.what, share, inside, outside),
-        definition=detector.definition,
-        count=count,
-        of=total,
-        tasks=len(np.unique(columns.task[mask])),
-        share=share,
-        mean_reward=inside,
-        mean_reward_others=outside,
-        solved=None if evidence.run.solved is None else int((evidence.run.solved & mask).sum()),
-        stake=_stake(detector.category, mask, evidence),
-        examples=_examples(columns.task[mask], columns.repeat[mask]),
-        filters=selection.filters,
-    )
-
-
-def attempt_finding(detector: Detector, selection: AttemptSelection, evidence: Evidence) -> Finding:
-    """Return the finding of a selection of attempts, which must not be empty."""
-    count, of = len(selection.task), selection.of
-    tasks = len(np.unique(selection.task))
-    # Attempts of one task fail together, so each task counts as one trial.
-    trials = len(np.union1d(evidence.columns.task, evidence.failed.task))
-    share = clustered_share(count, of, trials)
-    return Finding(
-        kind=detector.kind,
-        title=detector.title,
-        category=detector.category,
-        sentence=_sentence(count, of, "attempts", selection.what, share, None, None),
-        definition=detector.definition,
-        unit="attempts",
-        count=count,
-        of=of,
-        tasks=tasks,
-        share=share,
-        stake=min(1.0, _UNCERTAIN * count / of),
-        examples=_examples(selection.task, selection.repeat),
-    )
 
 
 def _stake(category: Category, mask: Flags, evidence: Evidence) -> float:
@@ -352,26 +216,17 @@ def _examples(task: Ints, repeat: Ints) -> list[Example]:
 
 @dataclass(frozen=True)
 class Found:
-    """A finding with all of its rollouts."""
-
     finding: Finding
     task: Ints
     repeat: Ints
 
 
-def find(run: Run, signs: Signs, failed: FailedAttempts, detectors: Sequence[Detector] = DETECTORS) -> list[Found]:
+def find(run: Run, signs: Signs, failed: FailedAttempts) -> list[Found]:
     """Return the findings of a run, most important first. `signs` must cover the rows of the run."""
     if not len(run.columns):
         return []
     evidence = Evidence(run, signs.at(run.columns.offset), failed)
-    found: list[Found] = []
-    for detector in detectors:
-        for selection in detector.select(evidence):
-            if isinstance(selection, AttemptSelection):
-                one = attempt_finding(detector, selection, evidence)
-                found.append(Found(one, selection.task, selection.repeat))
-            else:
-                found.append(_found(detector, selection, evidence))
+    found = [_found(one, selection, evidence) for one in DETECTORS for selection in one.select(evidence)]
     # Detectors of a certain pattern come before those that only compare lengths, which the same rollouts may meet.
     return sorted(found, key=lambda one: (-one.finding.stake, -one.finding.count))
 
@@ -379,9 +234,7 @@ def find(run: Run, signs: Signs, failed: FailedAttempts, detectors: Sequence[Det
 def findings_of(run: Run, *, workers: int = 1, has_attempts: bool = True) -> Findings | None:
     """Read the run's file and return its findings; None if the run was not loaded from a file.
 
-    `has_attempts`: also look at the failed attempts next to the file.
-
-    Raises OperatorError if the file cannot be read.
+    `has_attempts`: also look at the failed attempts next to the file. Raises OperatorError if it cannot be read.
     """
     if run.file is None:
         return None
@@ -391,6 +244,39 @@ def findings_of(run: Run, *, workers: int = 1, has_attempts: bool = True) -> Fin
     return Findings(findings=[one.finding for one in found], rollouts=len(run.columns))
 
 
-def _found(detector: Detector, selection: Selection, evidence: Evidence) -> Found:
-    columns, mask = evidence.columns, selection.mask
-    return Found(finding_of(detector, selection, evidence), columns.task[mask], columns.repeat[mask])
+def _found(one: Detector, selection: detector.Selection | detector.AttemptSelection, evidence: Evidence) -> Found:
+    """Return the finding of a selection, which must not be empty."""
+    columns, inside, outside = evidence.columns, None, None
+    more: dict[str, Any]
+    if isinstance(selection, detector.AttemptSelection):
+        task, repeat, of = selection.task, selection.repeat, selection.of
+        # Attempts of one task fail together, so each task counts as one trial.
+        share = clustered_share(len(task), of, len(np.union1d(columns.task, evidence.failed.task)))
+        more = {"unit": "attempts", "stake": min(1.0, _UNCERTAIN * len(task) / of)}
+    else:
+        mask = selection.mask
+        among = np.ones(len(mask), bool) if selection.of is None else selection.of
+        task, repeat, of = columns.task[mask], columns.repeat[mask], int(among.sum())
+        share = _mean(mask[among].astype(float), columns.task[among], is_share=True)
+        if evidence.is_one_scale:
+            inside = _mean(columns.reward[mask], task)
+            outside = _mean(columns.reward[~mask], columns.task[~mask]) if not mask.all() else None
+        solved = evidence.run.solved
+        more = {"stake": _stake(one.category, mask, evidence), "filters": selection.filters}
+        more |= {"mean_reward": inside, "mean_reward_others": outside}
+        more |= {"solved": None if solved is None else int((solved & mask).sum())}
+    unit = more.get("unit", "rollouts")
+    finding = Finding(
+        kind=one.kind,
+        title=one.title,
+        category=one.category,
+        sentence=_sentence(len(task), of, unit, selection.what, share, inside, outside),
+        definition=one.definition,
+        count=len(task),
+        of=of,
+        tasks=len(np.unique(task)),
+        share=share,
+        examples=_examples(task, repeat),
+        **more,
+    )
+    return Found(finding, task, repeat)

@@ -25,8 +25,6 @@ _GSM8K_MARK = "####"
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call with its output."""
-
     name: str
     arguments: str
     output: str | None
@@ -64,19 +62,14 @@ class RowView:
     @cached_property
     def calls(self) -> list[Call]:
         outputs = {
-            item.get("call_id"): _text(item.get("output"))
+            text_of(item.get("call_id")): _text(item.get("output"))
             for item in self.output
-            if item.get("type") == "function_call_output" and isinstance(item.get("call_id"), str)
+            if item.get("type") == "function_call_output"
         }
-        return [
-            Call(
-                text_of(item.get("name")),
-                text_of(item.get("arguments")),
-                outputs.get(call_id) if isinstance(call_id := item.get("call_id"), str) else None,
-            )
-            for item in self.output
-            if item.get("type") == "function_call"
-        ]
+        outputs.pop("", None)  # without an id
+        calls = (item for item in self.output if item.get("type") == "function_call")
+        texts = ([text_of(item.get(key)) for key in ("name", "arguments", "call_id")] for item in calls)
+        return [Call(name, arguments, outputs.get(call_id)) for name, arguments, call_id in texts]
 
     @cached_property
     def file_actions(self) -> list[list[FileAction]]:
@@ -87,7 +80,6 @@ class RowView:
 
     @cached_property
     def tools(self) -> frozenset[str]:
-        """Names of the offered tools."""
         offered = items(mapping(self.row.get("responses_create_params")).get("tools"))
         return frozenset(filter(None, (text_of(mapping(tool).get("name")) for tool in offered)))
 
@@ -102,9 +94,7 @@ class RowView:
 
     @cached_property
     def gold_answers(self) -> tuple[str, ...]:
-        """The answers that the environment accepts; empty if the row has none, or only a bound such as the optimal
-        number of moves.
-        """
+        """The answers that the environment accepts; none if there is only a bound, such as the optimal moves."""
         found = (field.value(self.row) for field in self._fields if field.role == "expected" and field.exact)
         each = (one for value in found for one in (value if isinstance(value, list) else [value]))
         return tuple(filter(None, map(_gold, map(_scalar, each))))
@@ -126,9 +116,7 @@ class RowView:
 
     @cached_property
     def extracted(self) -> str | None:
-        """The answer that the environment extracted; '' if it found none. None if the row has no such field, or if the
-        answer is not text.
-        """
+        """The answer that the environment extracted; '' if it found none. None without such a field or a text in it."""
         for field in self._fields:
             if field.role == "extracted" and field.is_in(self.row):
                 value = field.value(self.row)
@@ -169,15 +157,10 @@ class RowView:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a content field, which is a string or a list of parts."""
     if isinstance(content, str):
         return content[:_MAX_TEXT]
-    found = []
-    for part in items(content):
-        text = part if isinstance(part, str) else text_of(mapping(part).get("text"))
-        if text:
-            found.append(text)
-    return "\n".join(found)[:_MAX_TEXT]
+    parts = (part if isinstance(part, str) else text_of(mapping(part).get("text")) for part in items(content))
+    return "\n".join(filter(None, parts))[:_MAX_TEXT]
 
 
 def _scalar(value: Any) -> str:

@@ -25,24 +25,15 @@ Floats = NDArray[np.float64]
 LOST_INTS = ("task", "repeat", "offset")
 INTS = (*LOST_INTS, "content", "prompt", "answer")
 FLOATS = (
-    "reward",
-    "success",
-    "tool_calls",
-    "turns",
-    "input_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "trail_turns",
-    "trail_breaks",
-    "trail_segments",
+    *("reward", "success", "tool_calls", "turns", "input_tokens", "output_tokens", "reasoning_tokens"),
+    *("trail_turns", "trail_breaks", "trail_segments"),
 )
 CATEGORIES = ("end", "agent", "model", "dataset", "code")
 LOST_FLOATS = ("tool_calls", "turns", "output_tokens", "seconds")
 LOST_CATEGORIES = ("kind", "agent")
 """String columns of rows without a reward."""
 MAX_CATEGORIES = 1000
-"""Maximum number of distinct strings per column. Without a limit, a file with a different reason in every row would
-fill the memory."""
+"""Maximum number of distinct strings per column, because rows are user input."""
 MAX_STAGES = 32
 OTHERS = "(others)"
 INITIAL_CODE = "(initial)"
@@ -76,7 +67,6 @@ class Unmeasured:
     turns: Floats
     output_tokens: Floats
     seconds: Floats
-    """Duration of the entire episode."""
     kind: CategoryColumn
     agent: CategoryColumn
 
@@ -101,23 +91,19 @@ class Columns:
     tool_calls: Floats
     """Number of `function_call` items in `response.output`."""
     turns: Floats
-    """Number of model calls, from `timings`. If it is missing, the number of uninterrupted sequences of model items in
-    the output."""
+    """Number of model calls, from `timings` or else the uninterrupted sequences of model items in the output."""
     input_tokens: Floats
     output_tokens: Floats
     reasoning_tokens: Floats
     trail_turns: Floats
-    """Number of turns after the first whose tokens are recorded, from `token_trail`."""
+    """Number of turns after the first whose tokens are recorded, from `token_trail`; see `Drift`."""
     trail_breaks: Floats
-    """Number of turns whose prompt does not begin with exactly the tokens of the previous turn."""
     trail_segments: Floats
-    """Number of segments into which prefix mismatches divide the episode."""
     end: CategoryColumn
-    """Why the episode ended, from `finish_reason`."""
+    """From `finish_reason`."""
     agent: CategoryColumn
     model: CategoryColumn
     dataset: CategoryColumn
-    """Name of the dataset, from `dataset_name`."""
     code: CategoryColumn
     """Version of the servers' code, from `_ng_code`; INITIAL_CODE if the row has none."""
     stages: dict[str, Floats]
@@ -133,7 +119,11 @@ def merged(parts: list[Columns]) -> Columns:
 
     Empties `parts` and works column by column to avoid a second copy in memory.
     """
-    lost = _joined_unmeasured([part.unmeasured for part in parts])
+    rows = [part.unmeasured for part in parts]
+    lost: dict[str, Any] = {
+        name: np.concatenate([getattr(one, name) for one in rows]) for name in (*LOST_INTS, *LOST_FLOATS)
+    }
+    lost |= {name: joined_categories([getattr(one, name) for one in rows]) for name in LOST_CATEGORIES}
     stages = list(dict.fromkeys(stage for part in parts for stage in part.stages))[:MAX_STAGES]
     absent = np.empty(0)
     timed = [{name: padded(part.stages.get(name, absent), len(part)) for name in stages} for part in parts]
@@ -149,19 +139,10 @@ def merged(parts: list[Columns]) -> Columns:
         categories = joined_categories([columns.pop(name) for columns in kept])
         arrays[name] = CategoryColumn(categories.codes[order], categories.names)
     seconds = {name: np.concatenate([columns.pop(name) for columns in timed])[order] for name in stages}
-    return Columns(**arrays, stages=seconds, unmeasured=lost)
-
-
-def _joined_unmeasured(parts: Sequence[Unmeasured]) -> Unmeasured:
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts]) for name in (*LOST_INTS, *LOST_FLOATS)
-    }
-    arrays |= {name: joined_categories([getattr(part, name) for part in parts]) for name in LOST_CATEGORIES}
-    return Unmeasured(**arrays)
+    return Columns(**arrays, stages=seconds, unmeasured=Unmeasured(**lost))
 
 
 def joined_categories(parts: Iterable[CategoryColumn]) -> CategoryColumn:
-    """Concatenate string columns and merge their names."""
     known: dict[str, int] = {}
     codes = []
     for part in parts:
@@ -187,10 +168,7 @@ def chosen(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
 
 
 def numbered_in_file_order(columns: Columns) -> Columns:
-    """Number the tasks of rows without a task index by the rows' positions in the file, counted from 0.
-
-    The columns must be sorted by offset, as they are if the offsets are their tasks.
-    """
+    """Number the tasks of rows without an index, which are sorted by offset, by their positions in the file."""
     lost = columns.unmeasured
     offsets = np.sort(np.concatenate([columns.offset, lost.offset]))
     numbered = replace(lost, task=np.searchsorted(offsets, lost.offset))
@@ -226,37 +204,35 @@ class RolloutParser:
         self._count = 0
 
     def add(self, row: RolloutRow, offset: int) -> None:
-        """Add the row that starts at byte `offset`. Raises ValueError if its task or repeat index is missing or
-        invalid.
-        """
+        """Add the row that starts at byte `offset`. Raises ValueError if it has no valid task or repeat index."""
         task, repeat = _index(row) if self._indexed else (offset, 0)
         reward = tidy(number(row.get("reward"), math.nan, MAX_REWARD))
         response = mapping(row.get("response"))
         usage, timings = mapping(response.get("usage")), mapping(row.get("timings"))
         calls, turns = _count_calls_and_turns(response.get("output"))
         mask = mask_of(row)
+        turns = number(timings.get("model_calls"), turns, _MAX_COUNT)
+        tokens = number(usage.get("output_tokens"), math.nan, _MAX_COUNT)
         if mask or reward != reward:
             self._lost_ints.extend((task, repeat, offset))
-            turns = number(timings.get("model_calls"), turns, _MAX_COUNT)
-            tokens = number(usage.get("output_tokens"), math.nan, _MAX_COUNT)
             self._lost_floats.extend((calls, turns, tokens, number(timings.get("total_s"), math.nan, _MAX_COUNT)))
             self._lost_categories["kind"].add(mask or "no_reward")
             self._lost_categories["agent"].add(mapping(row.get("agent_ref")).get("name"))
             return
-        token_history, success = mapping(row.get("token_trail")), row.get("success")
-        self._ints.extend((task, repeat, offset, _content(row.get("_ng_task_key")), prompt_key(row), _answer(row)))
+        trail, success = mapping(row.get("token_trail")), row.get("success")
+        self._ints.extend((task, repeat, offset, content_of(row.get("_ng_task_key")), prompt_key(row), _answer(row)))
         self._floats.extend(
             (
                 reward,
                 float(success) if success is True or success is False else math.nan,
                 calls,
-                number(timings.get("model_calls"), turns, _MAX_COUNT),
+                turns,
                 number(usage.get("input_tokens"), math.nan, _MAX_COUNT),
-                number(usage.get("output_tokens"), math.nan, _MAX_COUNT),
+                tokens,
                 number(mapping(usage.get("output_tokens_details")).get("reasoning_tokens"), math.nan, _MAX_COUNT),
-                number(token_history.get("turns"), math.nan, _MAX_COUNT),
-                number(token_history.get("breaks"), math.nan, _MAX_COUNT),
-                number(token_history.get("segments"), math.nan, _MAX_COUNT),
+                number(trail.get("turns"), math.nan, _MAX_COUNT),
+                number(trail.get("breaks"), math.nan, _MAX_COUNT),
+                number(trail.get("segments"), math.nan, _MAX_COUNT),
             )
         )
         self._categories["end"].add(row.get("finish_reason"))
@@ -269,25 +245,12 @@ class RolloutParser:
 
     def columns(self) -> Columns:
         """Return the columns in the order in which rows were added."""
-        ints = np.asarray(self._ints, np.int64).reshape(-1, len(INTS)).T
-        floats = np.asarray(self._floats, np.float64).reshape(-1, len(FLOATS)).T
-        # Copies, so that each column can be freed separately.
-        arrays: dict[str, Any] = {
-            name: column.copy() for name, column in zip((*INTS, *FLOATS), (*ints, *floats), strict=True)
-        }
+        lost = {**_split(self._lost_ints, LOST_INTS), **_split(self._lost_floats, LOST_FLOATS)}
+        lost |= {name: vocabulary.column() for name, vocabulary in self._lost_categories.items()}
+        arrays = {**_split(self._ints, INTS), **_split(self._floats, FLOATS)}
         arrays |= {name: vocabulary.column() for name, vocabulary in self._categories.items()}
-        stages = {
-            displayable(key[:-2]): padded(np.asarray(kept, np.float64), self._count)
-            for key, kept in self._stages.items()
-        }
-        return Columns(**arrays, stages=stages, unmeasured=self._unmeasured())
-
-    def _unmeasured(self) -> Unmeasured:
-        ints = np.asarray(self._lost_ints, np.int64).reshape(-1, len(LOST_INTS)).T.copy()
-        floats = np.asarray(self._lost_floats, np.float64).reshape(-1, len(LOST_FLOATS)).T.copy()
-        kind, agent = (self._lost_categories[name].column() for name in LOST_CATEGORIES)
-        numbers: dict[str, Any] = dict(zip((*LOST_INTS, *LOST_FLOATS), (*ints, *floats), strict=True))
-        return Unmeasured(**numbers, kind=kind, agent=agent)
+        stages = {displayable(key[:-2]): padded(np.asarray(kept), self._count) for key, kept in self._stages.items()}
+        return Columns(**arrays, stages=stages, unmeasured=Unmeasured(**lost))
 
     def _time(self, timings: Json) -> None:
         for key, value in timings.items():
@@ -299,6 +262,12 @@ class RolloutParser:
             if len(kept) < self._count:
                 kept.extend([math.nan] * (self._count - len(kept)))
             kept.append(number(value, math.nan, _MAX_COUNT))
+
+
+def _split(values: array[Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the columns of adjacent values. They are copies, so that each can be freed separately."""
+    columns = np.asarray(values).reshape(-1, len(names)).T
+    return {name: column.copy() for name, column in zip(names, columns, strict=True)}
 
 
 class Vocabulary:
@@ -332,7 +301,7 @@ def _index(row: RolloutRow) -> tuple[int, int]:
     return task, repeat  # type: ignore[return-value]
 
 
-def _content(key: object) -> int:
+def content_of(key: object) -> int:
     """Return `_ng_task_key` as an integer; 0 if it is missing or invalid."""
     if not isinstance(key, str) or len(key) != 16:
         return 0
@@ -355,9 +324,7 @@ def _answer(row: RolloutRow) -> int:
 
 
 def _count_calls_and_turns(output: object) -> tuple[float, float]:
-    """Return the number of tool calls and the number of turns. A turn is an uninterrupted sequence of the model's
-    items.
-    """
+    """Return the number of tool calls and of turns, which are uninterrupted sequences of the model's items."""
     calls = turns = 0
     writing = False
     for item in output if isinstance(output, list) else ():
@@ -378,14 +345,8 @@ def _count_calls_and_turns(output: object) -> tuple[float, float]:
 # The columns that a rollout file's index computes from its rows, by the names that expressions give them.
 
 _NUMBERS = (
-    "task",
-    "repeat",
-    "reward",
-    "tool_calls",
-    "turns",
-    "input_tokens",
-    "output_tokens",
-    "reasoning_tokens",
+    *("task", "repeat", "reward", "tool_calls", "turns"),
+    *("input_tokens", "output_tokens", "reasoning_tokens"),
 )
 _CATEGORIES = ("end", "agent", "model", "dataset")
 COMPUTED = (*_NUMBERS, "success", "seconds", *_CATEGORIES)
@@ -404,6 +365,6 @@ def computed_column(columns: Columns, name: str) -> Column:
 
 
 def category_values(categories: CategoryColumn) -> Column:
-    """Return the strings of a category column, None where a row has none."""
+    """Return the strings of a column, None where a row has none."""
     names = [*categories.names, None]
     return column_of([names[code] for code in categories.codes.tolist()])

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
-from rollyard.analysis.metrics.columns import Columns, Floats, Ints, displayable
+from rollyard.analysis.metrics.columns import Floats, Ints, displayable
 from rollyard.analysis.metrics.estimators import Estimate, estimate, mean, sign_test
 from rollyard.analysis.metrics.per_task import PerTask
 from rollyard.analysis.metrics.profile import Run
@@ -67,15 +68,11 @@ def pair(baseline: Run, other: Run) -> Pairing:
         first, second = side_by(by, baseline), side_by(by, other)
         if first is not None and second is not None:
             return matched(by, first, second)
-    input_difference = (
-        "their inputs differ (input_sha256)"
-        if None not in inputs
-        else "no manifest shows that their inputs are the same"
-    )
+    unlike = "no manifest shows that their inputs are the same"
     return Pairing(
         "",
-        f"{input_difference}, and their rows do not identify the tasks: some lack _ng_task_key, which "
-        "ng_collect_rollouts writes, and the prompts are not unique",
+        f"{unlike if None in inputs else 'their inputs differ (input_sha256)'}, and their rows do not identify the "
+        "tasks: some lack _ng_task_key, which ng_collect_rollouts writes, and the prompts are not unique",
     )
 
 
@@ -85,8 +82,12 @@ def side_by(by: str, run: Run) -> Side | None:
         return None
     if by == SAME_INPUT:
         return _side(grouped, grouped.task)
-    keys = _per_task_value(run.columns.content, grouped) if by == BY_CONTENT else _distinct(run.columns, grouped)
-    return None if keys is None else _side(grouped, keys)
+    values = run.columns.content if by == BY_CONTENT else run.columns.prompt
+    keys = values[grouped.starts]
+    # A rollout has no value, or the rollouts of a task have different ones.
+    if (keys == 0).any() or (values != np.repeat(keys, grouped.measured)).any():
+        return None
+    return _side(grouped, keys) if by == BY_CONTENT or len(np.unique(keys)) == len(keys) else None
 
 
 def matched(by: str, first: Side, second: Side) -> Pairing:
@@ -96,34 +97,16 @@ def matched(by: str, first: Side, second: Side) -> Pairing:
     return Pairing(by, why, (first, second), here, there)
 
 
-def _per_task_value(values: Ints, grouped: PerTask) -> Ints | None:
-    """Return the value of each task; None if a rollout has no value or a task's rollouts have different values."""
-    own = values[grouped.starts]
-    same = (values == np.repeat(own, grouped.measured)).all() and (own != 0).all()
-    return own if same else None
-
-
-def _distinct(columns: Columns, grouped: PerTask) -> Ints | None:
-    own = _per_task_value(columns.prompt, grouped)
-    return own if own is not None and len(np.unique(own)) == len(own) else None
-
-
 def _side(grouped: PerTask, keys: Ints) -> Side:
     key, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    task = grouped.task[first]
     if len(key) == len(keys):
-        rate = grouped.solve_rate
-        return Side(
-            key,
-            grouped.task[first],
-            grouped.measured[first],
-            grouped.mean[first],
-            None if rate is None else rate[first],
-            inverse,
-        )
+        rate = None if grouped.solve_rate is None else grouped.solve_rate[first]
+        return Side(key, task, grouped.measured[first], grouped.mean[first], rate, inverse)
     measured = np.bincount(inverse, weights=grouped.measured).astype(np.int64)
     mean = np.bincount(inverse, weights=grouped.mean * grouped.measured) / measured
-    solved = None if grouped.solved is None else np.bincount(inverse, weights=grouped.solved) / measured
-    return Side(key, grouped.task[first], measured, mean, solved, inverse)
+    rate = None if grouped.solved is None else np.bincount(inverse, weights=grouped.solved) / measured
+    return Side(key, task, measured, mean, rate, inverse)
 
 
 _LARGEST = 10
@@ -133,9 +116,8 @@ class Change(Record):
     """A task whose result changed between two runs."""
 
     task: int
-    """The task's index in the baseline."""
+    """In the baseline; `task_here` is the task's index in the other run."""
     task_here: int
-    """The task's index in the other run."""
     before: float
     after: float
 
@@ -156,28 +138,25 @@ class Difference(Record):
     name: str
     baseline: str
     paired_by: str
-    """How tasks were paired: by `index` (both runs had the same input), `content` (`_ng_task_key`) or `prompt`; empty
-    if they could not be paired."""
+    """By `index` (both runs had the same input), `content` (`_ng_task_key`) or `prompt`; empty if not paired."""
     tasks: int
     """Number of tasks in both runs. If it is 0, nothing is compared and `notes` contains the reason."""
     only_baseline: int
     only_here: int
     reward: Estimate | None
-    """Mean of the tasks' differences in mean reward, with its paired interval (the same applies to `solve_rate`). None
-    if datasets have different reward scales; `datasets` then contains the difference on each dataset."""
+    """Mean of the tasks' differences in mean reward, with its paired interval. None if datasets have different reward
+    scales; `datasets` then contains the difference on each dataset."""
     solve_rate: Estimate | None
     outcome: str
-    """The metric that `better`, `worse`, `gained` and `lost` compare: solve rate, or mean reward if "solved" is
-    undefined."""
+    """The metric that the next fields compare: solve rate, or mean reward if "solved" is undefined."""
     better: int
     worse: int
     equal: int
     sign_test_p: float | None
     sign_test_tasks: int
-    """Number of tasks in the sign test. Tasks with different numbers of rollouts in the two runs are excluded, because
-    they would bias it."""
+    """Number of tasks in the sign test. Those with different numbers of rollouts in the two runs would bias it."""
     gained: list[Change]
-    """The ten tasks that improved most."""
+    """The ten largest changes."""
     lost: list[Change]
     datasets: list[DatasetDifference]
     """Empty unless the run is a mixture."""
@@ -189,25 +168,36 @@ class Difference(Record):
 def difference(baseline: Run, other: Run) -> Difference:
     """Compare `other` with `baseline` on the tasks measured in both. Each task has the same weight."""
     pairing = pair(baseline, other)
-    if pairing.sides is None or pairing.why_not:
-        return _no_difference(baseline, other, pairing)
-    (before, after), here, there = pairing.sides, pairing.here, pairing.there
-    rewards = after.mean[there] - before.mean[here]
-    rates = _rates(before, after, here, there)
-    change, first, second = (rewards, before.mean[here], after.mean[there]) if rates is None else rates
+    (before, after), here, there = pairing.sides or (None, None), pairing.here, pairing.there
+    head: dict[str, Any] = {"name": other.profile.name, "baseline": baseline.profile.name, "paired_by": pairing.by}
+    head["identity"] = changed_settings(baseline.profile.identity or {}, other.profile.identity or {})
+    if before is None or after is None or pairing.why_not:
+        return Difference(
+            **head,
+            only_baseline=0 if baseline.by_task is None else len(baseline.by_task),
+            only_here=0 if other.by_task is None else len(other.by_task),
+            outcome="",
+            notes=[f"Nothing to compare: {pairing.why_not}."],
+            **dict.fromkeys(("reward", "solve_rate", "sign_test_p")),
+            **dict.fromkeys(("tasks", "better", "worse", "equal", "sign_test_tasks"), 0),
+            **{name: [] for name in ("gained", "lost", "datasets")},
+        )
+    rewards, rates = after.mean[there] - before.mean[here], None
+    change, first, second = rewards, before.mean[here], after.mean[there]
+    if before.solve_rate is not None and after.solve_rate is not None:
+        first, second = before.solve_rate[here], after.solve_rate[there]
+        change = rates = second - first
     task = before.task[here]
     better, worse = int((change > 0).sum()), int((change < 0).sum())
     equal_counts = before.measured[here] == after.measured[there]
     tasks = task, after.task[there]
     return Difference(
-        name=other.profile.name,
-        baseline=baseline.profile.name,
-        paired_by=pairing.by,
+        **head,
         tasks=len(task),
         only_baseline=len(before.key) - len(task),
         only_here=len(after.key) - len(task),
         reward=None if different_scales(baseline, other) else paired(rewards),
-        solve_rate=None if rates is None else paired(rates[0], is_share=True),
+        solve_rate=None if rates is None else paired(rates, is_share=True),
         outcome="mean reward" if rates is None else "solve rate",
         better=better,
         worse=worse,
@@ -216,8 +206,7 @@ def difference(baseline: Run, other: Run) -> Difference:
         sign_test_tasks=int(equal_counts.sum()),
         gained=_changes(tasks, first, second, np.lexsort((task, -change))[: min(_LARGEST, better)]),
         lost=_changes(tasks, first, second, np.lexsort((task, change))[: min(_LARGEST, worse)]),
-        datasets=_datasets(baseline, task, rewards, None if rates is None else rates[0]),
-        identity=changed_settings(baseline.profile.identity or {}, other.profile.identity or {}),
+        datasets=_datasets(baseline, task, rewards, rates),
         notes=_notes(baseline, other, pairing, equal_counts=int(equal_counts.sum())),
     )
 
@@ -225,8 +214,7 @@ def difference(baseline: Run, other: Run) -> Difference:
 def paired(differences: Floats, *, is_share: bool = False) -> Estimate:
     """Return the mean of the tasks' differences with its 95% paired t interval. `differences` has one value per task.
 
-    If `is_share` is true and all differences are equal, no standard error can be estimated, so the interval is derived
-    from the number of tasks (`records/scores.py`).
+    If all differences are equal, that of a share is derived from the number of tasks (`records/scores.py`).
     """
     center, count = mean(differences), len(differences)
     if count > 1 and np.ptp(differences) > 0:
@@ -255,13 +243,6 @@ def _display(value: object) -> str:
     if isinstance(value, dict):
         return displayable(f"set ({value['implementation']})") if "implementation" in value else "set"
     return "not set" if value is None else displayable(str(value))
-
-
-def _rates(before: Side, after: Side, here: Ints, there: Ints) -> tuple[Floats, Floats, Floats] | None:
-    if before.solve_rate is None or after.solve_rate is None:
-        return None
-    first, second = before.solve_rate[here], after.solve_rate[there]
-    return second - first, first, second
 
 
 def _changes(tasks: tuple[Ints, Ints], before: Floats, after: Floats, chosen: Ints) -> list[Change]:
@@ -319,30 +300,6 @@ def different_scales(*runs: Run) -> bool:
     return any(run.profile.rewards is not None and run.profile.rewards.why_no_mean for run in runs)
 
 
-def _no_difference(baseline: Run, other: Run, pairing: Pairing) -> Difference:
-    return Difference(
-        name=other.profile.name,
-        baseline=baseline.profile.name,
-        paired_by=pairing.by,
-        tasks=0,
-        only_baseline=0 if baseline.by_task is None else len(baseline.by_task),
-        only_here=0 if other.by_task is None else len(other.by_task),
-        reward=None,
-        solve_rate=None,
-        outcome="",
-        better=0,
-        worse=0,
-        equal=0,
-        sign_test_p=None,
-        sign_test_tasks=0,
-        gained=[],
-        lost=[],
-        datasets=[],
-        identity=changed_settings(baseline.profile.identity or {}, other.profile.identity or {}),
-        notes=[f"Nothing to compare: {pairing.why_not}."],
-    )
-
-
 _STEPS = 100
 
 
@@ -350,10 +307,9 @@ class McNemar(Record):
     """McNemar's test on tasks that have one rollout in each run."""
 
     both: int
+    """Number of tasks solved in both runs, in only the candidate or the baseline, and in neither."""
     gained: int
-    """Number of tasks solved by the candidate only."""
     lost: int
-    """Number of tasks solved by the baseline only."""
     neither: int
     exact_p: float
     """Two-sided p-value of the exact test; 1 if no task changed."""
@@ -382,29 +338,24 @@ def p_values(gained: int, lost: int) -> tuple[float, float]:
 def tango_interval(gained: int, lost: int, tasks: int, alpha: float) -> tuple[float, float]:
     """Return the score interval for the difference of two paired shares (Tango 1998, Statistics in Medicine 17(8)).
 
-    It contains 0 exactly if McNemar's test without continuity correction does not reject, and it does not collapse if
-    no task changed.
+    It contains 0 exactly if McNemar's test without continuity correction does not reject.
     """
     z = NormalDist().inv_cdf(1 - alpha / 2)
     center = (gained - lost) / tasks
 
     def score(difference: float) -> float:
-        return _score(difference, gained, lost, tasks)
+        """Return the score statistic of the hypothesis that the candidate's share is higher by `difference`."""
+        first = 2 * tasks
+        second = -gained - lost + (2 * tasks - gained + lost) * difference
+        third = -lost * difference * (1 - difference)
+        share_lost = (math.sqrt(max(0.0, second**2 - 4 * first * third)) - second) / (2 * first)
+        variance = tasks * (2 * share_lost + difference * (1 - difference))
+        distance = gained - lost - tasks * difference
+        return math.copysign(math.inf, distance) if variance <= 0 and distance else distance / math.sqrt(variance or 1)
 
     low = -1.0 if center <= -1 else _root(lambda at: score(at) - z, -1.0, center)
     high = 1.0 if center >= 1 else _root(lambda at: score(at) + z, center, 1.0)
     return low, high
-
-
-def _score(difference: float, gained: int, lost: int, tasks: int) -> float:
-    """Return the score statistic of the hypothesis that the candidate's share is higher by `difference`."""
-    first = 2 * tasks
-    second = -gained - lost + (2 * tasks - gained + lost) * difference
-    third = -lost * difference * (1 - difference)
-    share_lost = (math.sqrt(max(0.0, second**2 - 4 * first * third)) - second) / (2 * first)
-    variance = tasks * (2 * share_lost + difference * (1 - difference))
-    distance = gained - lost - tasks * difference
-    return math.copysign(math.inf, distance) if variance <= 0 and distance else distance / math.sqrt(variance or 1.0)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:

@@ -37,20 +37,14 @@ def hardest_first(run: Run, k: int) -> list[int]:
 
 
 def pass_at(k: int, measured: Ints, solved: Ints) -> Floats:
-    """Return each task's pass@k, 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1).
-
-    Every n in `measured` must be at least k.
-    """
+    """Return each task's pass@k (see `estimators.passes`). Every task must have k rollouts."""
     n, c = measured.astype(float)[:, None], solved.astype(float)[:, None]
     step = np.arange(k)
     return np.asarray(1 - np.prod(np.maximum(n - c - step, 0) / (n - step), axis=1))
 
 
 def ids_of(rollouts: Path) -> dict[int, str]:
-    """Map task indices to the ids in the rollouts. Tasks without an id are omitted.
-
-    Raises OperatorError if the file cannot be read.
-    """
+    """Map the indices of tasks with an id to it. Raises OperatorError if the file cannot be read."""
     found: dict[int, str] = {}
     try:
         for line in iter_jsonl(rollouts, skip):  # skip incomplete last lines and rows that `load` has rejected
@@ -66,10 +60,7 @@ def ids_of(rollouts: Path) -> dict[int, str]:
 
 
 def order_by_id(order: Sequence[int], ids_of_tasks: Mapping[int, str], ids: Sequence[str], rollouts: Path) -> list[str]:
-    """Return the ids of the ordered tasks. An id that is not in the rollouts is taken from the dataset, by position.
-
-    Raises OperatorError if the rollouts belong to a different dataset.
-    """
+    """Return the ids of the tasks, from the rollouts or else by position. Raises OperatorError for another dataset."""
     names = [ids_of_tasks.get(task, ids[task] if task < len(ids) else None) for task in order]
     known = set(ids)
     for task, name in zip(order, names, strict=True):

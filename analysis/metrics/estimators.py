@@ -41,25 +41,20 @@ def mean(values: Floats) -> float:
 
 
 def total(values: Floats) -> float:
-    """Return the correctly rounded sum. `tolist` is used because iterating over Python floats is three times as fast as
-    iterating over numpy's.
-    """
-    return math.fsum(values.tolist())
+    """Return the correctly rounded sum."""
+    return math.fsum(values.tolist())  # three times as fast as without tolist
 
 
 def estimate(center: float, variance: float, clusters: int, *, is_share: bool = False) -> Estimate:
-    """Return a mean with its 95% interval, center ± t(clusters - 1) * stderr, clipped to 0..1 for a share.
-
-    If all clusters have the same value, there is no standard error. A share then gets the interval from `share_bounds`;
-    any other mean has no interval.
-    """
+    """Return a mean with its 95% interval, clipped to 0..1 for a share. See `Estimate`."""
     if clusters < 2 or not variance > 0:
         bounds = share_bounds(center, clusters) if is_share else None
-        return Estimate(mean=center) if bounds is None else Estimate(mean=center, low=bounds[0], high=bounds[1])
+        low, high = bounds or (None, None)
+        return Estimate(mean=center, low=low, high=high)
     stderr = math.sqrt(variance)
     reach = t_975(clusters - 1) * stderr
-    low, high = (0.0, 1.0) if is_share else (-math.inf, math.inf)
-    return Estimate(mean=center, stderr=stderr, low=max(low, center - reach), high=min(high, center + reach))
+    least, most = (0.0, 1.0) if is_share else (-math.inf, math.inf)
+    return Estimate(mean=center, stderr=stderr, low=max(least, center - reach), high=min(most, center + reach))
 
 
 def clustered_mean(values: Floats, starts: Ints, *, is_share: bool = False) -> Estimate:
@@ -81,28 +76,24 @@ def clustered_mean(values: Floats, starts: Ints, *, is_share: bool = False) -> E
 
 def clustered_share(count: int, of: int, trials: int) -> Estimate:
     """Return the share `count` / `of` with Wilson's interval, or the exact bound for none and all, from `trials`."""
-    bounds = share_bounds(count / of, trials)
-    return Estimate(mean=count / of, low=bounds[0] if bounds else None, high=bounds[1] if bounds else None)
+    return estimate(count / of, 0.0, trials, is_share=True)
 
 
 @dataclass(frozen=True)
 class Passes:
-    """pass@k and pass^k, averaged over the tasks that have at least k rollouts."""
+    """pass@k (`any`) and pass^k (`every`), averaged over the tasks that have at least k rollouts."""
 
     k: int
     tasks: int
     any: Estimate
-    """pass@k: the probability that at least one of k rollouts solves the task."""
     every: Estimate
-    """pass^k: the probability that all k rollouts solve the task."""
 
 
 def passes(measured: Ints, solved: Ints, most: int) -> list[Passes]:
     """Return unbiased pass@k and pass^k for k = 1..most, from the `measured` and `solved` rollouts of each task.
 
     With n measured and c solved rollouts, pass@k = 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374,
-    equation 1) and pass^k = C(c, k) / C(n, k) (Yao et al. 2024, arXiv:2406.12045). Both are computed as products over k
-    and averaged over the tasks with n >= k.
+    equation 1) and pass^k = C(c, k) / C(n, k) (Yao et al. 2024, arXiv:2406.12045), computed as products over k.
     """
     pairs, weight = np.unique(np.stack([measured, solved], axis=1), axis=0, return_counts=True)
     n, c = pairs[:, 0].astype(float), pairs[:, 1].astype(float)

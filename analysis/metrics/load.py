@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import signal
@@ -10,14 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rollyard.analysis.metrics.columns import (
     Columns,
@@ -54,8 +52,7 @@ class Read:
     torn: int
     """Number of bytes in an incomplete last line, which is not counted."""
     indexed: bool
-    """Whether rows have a task index. Rows from older versions of NeMo Gym have none; each of them counts as a separate
-    task."""
+    """Whether rows have a task index. Each row of older versions of NeMo Gym counts as a task."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +68,26 @@ class FilePart:
 
 
 def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress | None = None) -> Read:
-    """Read every measured rollout in `path`.
-
-    `workers` processes share the file in parts of `part` bytes. With two or more processes, the program's main module
-    must be importable.
+    """Read every measured rollout in `path`, in parts of `part` bytes that `workers` processes share.
 
     Raises OperatorError if the file cannot be read, and RunError if a line is not a valid rollout, two rows are the
     same rollout, or a process was killed.
     """
+    parts: list[FilePart] = []
     try:
-        size, indexed = path.stat().st_size, has_task_index(path)
-        parts = _parts(path, size, indexed is not False, workers, part, progress or _no_progress)
+        size, indexed = path.stat().st_size, has_task_index(path) is not False
+        ranges = [(start, min(start + part, size)) for start in range(0, max(size, 1), part)]
+        processes = min(workers, len(ranges))
+        with reading_pool(processes) if processes > 1 else nullcontext() as pool:
+            for (start, stop), one in zip(ranges, read_parts(path, ranges, indexed, pool), strict=True):
+                if one.bad is not None:
+                    line, problem = _line(path, one.bad[0]), one.bad[1]
+                    raise RunError(
+                        f"{path}: line {line}{problem}. Delete that line, or collect again with --overwrite."
+                    )
+                parts.append(one)
+                if progress is not None:
+                    progress(stop - start)
     except OSError as error:
         raise OperatorError(
             f"rollout file {str(path)!r} cannot be read: {error.strerror or error}. "
@@ -94,9 +100,9 @@ def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress |
     found, complete = [part.columns for part in parts], max(part.stop for part in parts)
     del parts
     columns = merged(found)
-    if indexed is not False:
+    if indexed:
         _check_duplicates(path, columns)
-    return Read(columns, size, max(size - complete, 0), indexed is not False)
+    return Read(columns, size, max(size - complete, 0), indexed)
 
 
 def has_task_index(path: Path) -> bool | None:
@@ -113,28 +119,9 @@ def has_task_index(path: Path) -> bool | None:
     return indexed
 
 
-def _parts(path: Path, size: int, indexed: bool, workers: int, part: int, progress: Progress) -> list[FilePart]:
-    ranges = [(start, min(start + part, size)) for start in range(0, max(size, 1), part)]
-    count = min(workers, len(ranges))
-    done: list[FilePart] = []
-    with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(reading_pool(count)) if count > 1 else None
-        for (start, stop), found in zip(ranges, read_parts(path, ranges, indexed, pool), strict=True):
-            if found.bad is not None:
-                offset, reason = found.bad
-                raise RunError(
-                    f"{path}: line {_line(path, offset)}{reason}. Delete that line, or collect again with --overwrite."
-                )
-            done.append(found)
-            progress(stop - start)
-    return done
-
-
 @contextmanager
 def reading_pool(workers: int, *, nice: int = 0) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of processes whose niceness is raised by `nice`. They are terminated immediately if the block
-    raises.
-    """
+    """Yield a pool of processes whose niceness is raised by `nice`. They are terminated if the block raises."""
     others = set(active_children())
     # Spawned, not forked: numpy's own threads do not survive a fork.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=os.nice, initargs=(nice,)) as pool:
@@ -194,9 +181,8 @@ def read_part(
             problem = found.problem
         bad = bad or (found.offset, problem)
         bad_lines += 1
-    if torn is None:
-        return FilePart(parser.columns(), lines.end, bad, bad_lines)
-    return FilePart(parser.columns(), torn.offset if torn.number > 1 else 0, bad, bad_lines)
+    end = lines.end if torn is None else torn.offset if torn.number > 1 else 0
+    return FilePart(parser.columns(), end, bad, bad_lines)
 
 
 def _check_duplicates(path: Path, columns: Columns) -> None:
@@ -232,10 +218,6 @@ def _ignore_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _no_progress(_: int) -> None:
-    pass
-
-
 _NO_INDEX = "Rows have no _ng_task_index: there are no metrics by task, and intervals treat each row as its own task."
 _NUMBERED = (
     "Rows have no _ng_task_index, so in the expression task is the position of a row in the file, counted from 0, and "
@@ -262,11 +244,30 @@ def load(
     """
     condition = None if where is None else parsed_condition(where)
     file = read(path, workers=workers, progress=progress)
-    if where is not None and condition is not None:
-        file = file if file.indexed else replace(file, columns=numbered_in_file_order(file.columns))
-        mask = rollouts_where(path, with_solved(file.columns, pass_threshold), condition)
-        return _selected_run(path, name, file, where, mask, pass_threshold)
-    return run_from_columns(path, name, file, pass_threshold=pass_threshold, inputs=inputs, materialized=materialized)
+    if where is None or condition is None:
+        return run_from_columns(
+            path, name, file, pass_threshold=pass_threshold, inputs=inputs, materialized=materialized
+        )
+    file = file if file.indexed else replace(file, columns=numbered_in_file_order(file.columns))
+    mask = rollouts_where(path, with_solved(file.columns, pass_threshold), condition)
+    numbered = "" if file.indexed or not reads_task(where) else _NUMBERED
+    if not mask.any():
+        raise OperatorError(
+            f"where: none of the {len(mask):,} rollouts in {path} meets {where}" + (numbered and f". {numbered}")
+        )
+    columns = replace(chosen(file.columns, mask), unmeasured=RolloutParser().columns().unmeasured)
+    note = (
+        f"Only {mask.sum():,} of {len(mask):,} measured rollouts are counted, those with {where}. Missing and "
+        "failed rollouts are not counted."
+    )
+    rulings = [one.among(mask) for one in rulings_of(file.columns, pass_threshold) if mask[one.rows].any()]
+    notes = [note, *filter(None, [numbered, "" if file.indexed else _NO_INDEX])]
+    return _run(path, name, columns, RunPlan(source=SELECTION), rulings=rulings, indexed=file.indexed, notes=notes)
+
+
+def _run(path: Path, name: str, columns: Columns, plan: RunPlan, **options: Any) -> Run:
+    shown, shown_path = displayable(name or path.stem), displayable(str(path), 4096)
+    return replace(run_of(shown, shown_path, columns, plan, **options), file=path)
 
 
 def run_from_columns(
@@ -300,32 +301,4 @@ def run_from_columns(
                 f"task {first[0]}, repeat {first[1]})."
             )
             columns = chosen(columns, expected)
-    shown, shown_path = displayable(name or path.stem), displayable(str(path), 4096)
-    run = run_of(shown, shown_path, columns, plan, pass_threshold=pass_threshold, indexed=file.indexed, notes=notes)
-    return replace(run, file=path)
-
-
-def _selected_run(
-    path: Path, name: str, file: Read, where: str, mask: NDArray[np.bool_], pass_threshold: float | None
-) -> Run:
-    numbered = "" if file.indexed or not reads_task(where) else _NUMBERED
-    if not mask.any():
-        raise OperatorError(
-            f"where: none of the {len(mask):,} rollouts in {path} meets {where}" + (numbered and f". {numbered}")
-        )
-    columns = replace(chosen(file.columns, mask), unmeasured=RolloutParser().columns().unmeasured)
-    note = (
-        f"Only {mask.sum():,} of {len(mask):,} measured rollouts are counted, those with {where}. Missing and "
-        "failed rollouts are not counted."
-    )
-    shown, shown_path = displayable(name or path.stem), displayable(str(path), 4096)
-    run = run_of(
-        shown,
-        shown_path,
-        columns,
-        RunPlan(source=SELECTION),
-        rulings=[one.among(mask) for one in rulings_of(file.columns, pass_threshold) if mask[one.rows].any()],
-        indexed=file.indexed,
-        notes=[note, *filter(None, [numbered, "" if file.indexed else _NO_INDEX])],
-    )
-    return replace(run, file=path)
+    return _run(path, name, columns, plan, pass_threshold=pass_threshold, indexed=file.indexed, notes=notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import comb
@@ -10,17 +9,9 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from rollyard.analysis.metrics import estimators
 from rollyard.analysis.metrics.columns import NO_ANSWER_FIELD, Columns, Floats, Ints
-from rollyard.analysis.metrics.estimators import (
-    Estimate,
-    MeanSpread,
-    Passes,
-    clustered_mean,
-    clustered_share,
-    estimate,
-    mean_over_tasks,
-    passes,
-)
+from rollyard.analysis.metrics.estimators import Estimate, MeanSpread, Passes, clustered_mean, clustered_share
 from rollyard.analysis.metrics.profile_records import Coverage, PassAtK, SolveBin, Tasks, ZeroVariance
 from rollyard.analysis.metrics.solved import Flags, parts_of
 from rollyard.records.scores import spread
@@ -68,22 +59,17 @@ def votes(answers: Ints | None, solved: Flags | None, starts: Ints, measured: In
     for count in np.unique(measured).tolist():
         tasks = np.flatnonzero(measured == count)
         shares = np.empty((len(tasks), min(count, MOST_K)))
-        for begin, end in _batches(len(tasks), count):
-            rows = starts[tasks[begin:end], None] + np.arange(count)
-            shares[begin:end] = _shares(answers[rows], solved[rows])
+        size = max(1, _CELLS // count**2)
+        for begin in range(0, len(tasks), size):
+            rows = starts[tasks[begin : begin + size], None] + np.arange(count)
+            shares[begin : begin + size] = _shares(answers[rows], solved[rows])
         found.append(Votes(count, tasks, shares))
     return found
 
 
 def at(found: list[Votes], k: int) -> Floats:
-    """Return cons@k of each task with at least k rollouts, in no particular order."""
+    """Return cons@k of the tasks with at least k rollouts, in no particular order."""
     return np.concatenate([one.shares[:, k - 1] for one in found if one.rollouts >= k])
-
-
-def _batches(tasks: int, count: int) -> Iterator[tuple[int, int]]:
-    size = max(1, _CELLS // count**2)
-    for begin in range(0, tasks, size):
-        yield begin, min(begin + size, tasks)
 
 
 def _shares(answers: Ints, solved: NDArray[np.bool_]) -> Floats:
@@ -175,14 +161,13 @@ class Groups:
         mean = len(rows) / total
         off = np.bincount(self.task[rows], minlength=tasks) - mean * self.measured
         variance = float(np.sum(off**2)) / total**2 * tasks / (tasks - 1) if tasks > 1 else 0.0
-        return estimate(mean, variance if variance > 1e-24 else 0.0, tasks, is_share=True)
+        return estimators.estimate(mean, variance if variance > 1e-24 else 0.0, tasks, is_share=True)
 
     def reward(self, rows: Ints) -> Estimate:
         """Return the mean reward of these rollouts, which are in ascending order."""
         return clustered_mean(self.columns.reward[rows], self._starts(rows))
 
     def rate(self, rows: Ints) -> Estimate | None:
-        """Return the share of these rollouts that solved their task."""
         if self.solved is None:
             return None
         return clustered_mean(self.solved[rows].astype(float), self._starts(rows), is_share=True)
@@ -247,7 +232,6 @@ class PerTask:
 
     @property
     def solve_rate(self) -> Floats | None:
-        """The share of measured rollouts that solved the task."""
         return None if self.solved is None else self.solved / self.measured
 
 
@@ -273,23 +257,20 @@ def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
     """
     if measured.min() == measured.max() <= _FEW_REPEATS:
         of = int(measured[0])
-        counts = np.bincount(solved, minlength=of + 1)
-        return [
-            _bin(f"{count} of {of}", count / of, count / of, int(tasks), len(measured))
-            for count, tasks in enumerate(counts)
-        ]
-    # Integer arithmetic: 3 of 10 belongs to the tenth that begins at 30%, regardless of how 0.3 * 10 rounds.
-    tenth = 10 * solved // measured
-    bins = [_bin("none", 0.0, 0.0, int((solved == 0).sum()), len(measured))]
-    for begin in range(10):
-        label = f"{'over 0' if begin == 0 else 10 * begin}–{10 * begin + 10}%"
-        count = int(((tenth == begin) & (solved > 0)).sum())
-        bins.append(_bin(label, begin / 10, (begin + 1) / 10, count, len(measured)))
-    return [*bins, _bin("all", 1.0, 1.0, int((solved == measured).sum()), len(measured))]
-
-
-def _bin(label: str, low: float, high: float, tasks: int, of: int) -> SolveBin:
-    return SolveBin(label=label, low=low, high=high, tasks=tasks, share=share_of_tasks(tasks, of))
+        bins = [(f"{count} of {of}", count / of, count / of, solved == count) for count in range(of + 1)]
+    else:
+        # Integer arithmetic: 3 of 10 belongs to the tenth that begins at 30%, regardless of how 0.3 * 10 rounds.
+        tenth = np.where(solved > 0, 10 * solved // measured, -1)
+        bins = [("none", 0.0, 0.0, solved == 0)]
+        for begin in range(10):
+            label = f"{10 * begin or 'over 0'}–{10 * begin + 10}%"
+            bins.append((label, begin / 10, (begin + 1) / 10, tenth == begin))
+        bins.append(("all", 1.0, 1.0, solved == measured))
+    return [
+        SolveBin(label=label, low=low, high=high, tasks=count, share=share_of_tasks(count, len(measured)))
+        for label, low, high, inside in bins
+        for count in (int(inside.sum()),)
+    ]
 
 
 def pass_at(grouped: PerTask, coverage: Coverage | None = None) -> list[PassAtK]:
@@ -299,19 +280,12 @@ def pass_at(grouped: PerTask, coverage: Coverage | None = None) -> list[PassAtK]
     measured, solved = grouped.measured, grouped.solved
     if solved is None:
         return []
-    found = passes(measured, solved, int(measured.max()))
+    found = estimators.passes(measured, solved, int(measured.max()))
     failed: dict[int, Passes] = {}
-    repeats, expected = (coverage.repeats, coverage.tasks_expected) if coverage else (None, None)
-    if (
-        coverage
-        and coverage.missing
-        and repeats
-        and expected is not None
-        and expected >= len(solved)
-        and measured.max() <= repeats
-    ):
+    repeats, expected = (coverage.repeats, coverage.tasks_expected) if coverage and coverage.missing else (None, None)
+    if repeats and expected is not None and expected >= len(solved) and measured.max() <= repeats:
         every = np.concatenate([solved, np.zeros(expected - len(solved), np.int64)])
-        failed = {one.k: one for one in passes(np.full(expected, repeats), every, repeats)}
+        failed = {one.k: one for one in estimators.passes(np.full(expected, repeats), every, repeats)}
     return [
         PassAtK(
             k=one.k,
@@ -319,7 +293,9 @@ def pass_at(grouped: PerTask, coverage: Coverage | None = None) -> list[PassAtK]
             tasks_measured=len(measured),
             any=one.any,
             every=one.every,
-            consensus=None if grouped.votes is None or one.k > MOST_K else mean_over_tasks(at(grouped.votes, one.k)),
+            consensus=None
+            if grouped.votes is None or one.k > MOST_K
+            else estimators.mean_over_tasks(at(grouped.votes, one.k)),
             any_missing_failed=failed[one.k].any.mean if one.k in failed else None,
             every_missing_failed=failed[one.k].every.mean if one.k in failed else None,
         )
@@ -329,8 +305,7 @@ def pass_at(grouped: PerTask, coverage: Coverage | None = None) -> list[PassAtK]
 
 def _zero_variance(grouped: PerTask) -> ZeroVariance:
     repeated = grouped.measured > 1
-    flat = repeated & (grouped.min == grouped.max)
-    solved = grouped.solved
+    flat, solved = repeated & (grouped.min == grouped.max), grouped.solved
     return ZeroVariance(
         tasks=int(flat.sum()),
         of=int(repeated.sum()),

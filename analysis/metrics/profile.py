@@ -13,48 +13,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollyard.analysis.metrics import per_task
+from rollyard.analysis.metrics import profile_records as records
 from rollyard.analysis.metrics.columns import CategoryColumn, Columns, Floats, Ints, chosen
 from rollyard.analysis.metrics.estimators import clustered_mean, clustered_share, mean, pearson, total
 from rollyard.analysis.metrics.per_task import Groups, PerTask, pass_at
-from rollyard.analysis.metrics.profile_records import (
-    Bin,
-    Bounds,
-    ByCalls,
-    Coverage,
-    DatasetFigures,
-    Drift,
-    FailureKindCount,
-    Failures,
-    Group,
-    Profile,
-    Rewards,
-    RewardValue,
-    Solved,
-    Stage,
-    Tokens,
-    ToolCalls,
-)
+from rollyard.analysis.metrics.profile_records import Bin, Bounds, Coverage, Group, Profile, Stage
 from rollyard.analysis.metrics.run_plan import SELECTION, FailedAttempts, RunPlan
 from rollyard.analysis.metrics.solved import Ruling, agents_are_datasets, parts_of, rulings_of, silent, together
 from rollyard.records.scores import NO_NAME, Scale, why_not_comparable
 
 
-def failures(columns: Columns, attempts: FailedAttempts) -> Failures:
+def failures(columns: Columns, attempts: FailedAttempts) -> records.Failures:
     """Count the rows of the failures file and the rollout file's rows without a reward, which NeMo Gym writes."""
     rows = columns.unmeasured
     task = np.concatenate([attempts.task, rows.task])
     repeat = np.concatenate([attempts.repeat, rows.repeat])
     kind = [*attempts.kind, *(rows.kind.names[code] for code in rows.kind.codes.tolist())]
-    server = [*attempts.server, *("" for _ in range(len(rows.task)))]
-    last = _last_of_each(task, repeat)
-    measured = _among(task[last], repeat[last], columns.task, columns.repeat)
-    lost = Counter(kind[index] for index in last[~measured].tolist())
+    server = [*attempts.server, *[""] * len(rows.task)]
+    last = dict(zip(zip(task.tolist(), repeat.tolist(), strict=True), range(len(task)), strict=True))
+    """The index of each rollout's last attempt."""
+    near = np.isin(columns.task, task)
+    measured = last.keys() & zip(columns.task[near].tolist(), columns.repeat[near].tolist(), strict=True)
+    lost = Counter(kind[index] for rollout, index in last.items() if rollout not in measured)
     servers: dict[str, Counter[str]] = {}
     for name, server_name in zip(kind, server, strict=True):
         servers.setdefault(name, Counter())[server_name] += 1
     trials = len(np.union1d(task, columns.task))
     kinds = [
-        FailureKindCount(
+        records.FailureKindCount(
             kind=name,
             attempts=found.total(),
             lost=lost[name],
@@ -63,27 +49,7 @@ def failures(columns: Columns, attempts: FailedAttempts) -> Failures:
         )
         for name, found in sorted(servers.items(), key=lambda item: (-item[1].total(), item[0]))
     ]
-    return Failures(attempts=len(kind), mended=int(measured.sum()), lost=int((~measured).sum()), kinds=kinds)
-
-
-def _last_of_each(task: Ints, repeat: Ints) -> Ints:
-    """Return the index of each rollout's last attempt."""
-    order = np.lexsort((np.arange(len(task)), repeat, task))
-    follows = (np.diff(task[order], append=-1) != 0) | (np.diff(repeat[order], append=-1) != 0)
-    last: Ints = order[follows]
-    return last
-
-
-def _among(task: Ints, repeat: Ints, tasks: Ints, repeats: Ints) -> NDArray[np.bool_]:
-    """Return a mask of the (task, repeat) pairs that occur in (`tasks`, `repeats`)."""
-    found = np.zeros(len(task), bool)
-    if len(task) and len(tasks):
-        all_tasks, all_repeats = np.concatenate([tasks, task]), np.concatenate([repeats, repeat])
-        # Neither side has duplicates, so of two equal neighbours, the first is from `tasks` and the second from `task`.
-        order = np.lexsort((np.arange(len(all_tasks)), all_repeats, all_tasks))
-        follows = (np.diff(all_tasks[order]) == 0) & (np.diff(all_repeats[order]) == 0)
-        found[order[1:][follows] - len(tasks)] = True
-    return found
+    return records.Failures(attempts=len(kind), mended=len(measured), lost=len(last) - len(measured), kinds=kinds)
 
 
 TOTAL = "total"
@@ -95,36 +61,28 @@ def stages(groups: Groups) -> list[Stage]:
     """Return the `total`, followed by the stages, longest first. REST is the time outside all stages."""
     found = dict(groups.columns.stages)
     totals = found.get(TOTAL)
-    if totals is None:
-        return _listed({name: (seconds, None) for name, seconds in found.items()}, groups)
-    timed = ~np.isnan(totals)
-    known = [np.nan_to_num(seconds[timed]) for name, seconds in found.items() if name != TOTAL]
-    # A missing stage counts as 0 s, so that every share has the same denominator.
-    staged = np.sum(known, axis=0) if known else np.zeros(int(timed.sum()))
-    if known:
-        found[REST] = np.full(len(totals), np.nan)
-        found[REST][timed] = np.maximum(totals[timed] - staged, 0.0)
-    denominator = total(np.maximum(totals[timed], staged))
-    shares: dict[str, float | None] = {
-        name: total(np.nan_to_num(seconds[timed])) / denominator if denominator > 0 else None
-        for name, seconds in found.items()
-    }
-    # Sums of rounded stages may exceed the total by microseconds.
-    if (of_total := shares[TOTAL]) is not None:
-        shares[TOTAL] = 1.0 if of_total > 0.999 else None
-    return _listed({name: (seconds, shares[name]) for name, seconds in found.items()}, groups)
-
-
-def _listed(found: dict[str, tuple[Floats, float | None]], groups: Groups) -> list[Stage]:
+    shares = dict[str, float | None]()
+    if totals is not None:
+        timed = ~np.isnan(totals)
+        known = [np.nan_to_num(seconds[timed]) for name, seconds in found.items() if name != TOTAL]
+        # A missing stage counts as 0 s, so that every share has the same denominator.
+        staged = np.sum(known, axis=0) if known else np.zeros(int(timed.sum()))
+        if known:
+            found[REST] = np.full(len(totals), np.nan)
+            found[REST][timed] = np.maximum(totals[timed] - staged, 0.0)
+        if (denominator := total(np.maximum(totals[timed], staged))) > 0:
+            shares = {name: total(np.nan_to_num(seconds[timed])) / denominator for name, seconds in found.items()}
+            # Sums of rounded stages may exceed the total by microseconds.
+            shares[TOTAL] = 1.0 if (shares[TOTAL] or 0.0) > 0.999 else None
     listed = [
-        Stage(stage=name, seconds=spent, share=share)
-        for name, (seconds, share) in found.items()
+        Stage(stage=name, seconds=spent, share=shares.get(name))
+        for name, seconds in found.items()
         if (spent := groups.spread(seconds)) is not None
     ]
     return sorted(listed, key=lambda stage: (stage.stage != TOTAL, -stage.seconds.total, stage.stage))
 
 
-def by_dataset(columns: Columns, rulings: Sequence[Ruling], *, indexed: bool) -> list[DatasetFigures]:
+def by_dataset(columns: Columns, rulings: Sequence[Ruling], *, indexed: bool) -> list[records.DatasetFigures]:
     """Return the metrics of each dataset, sorted by name; empty if the run has only one dataset."""
     if len(rulings) < 2:
         return []
@@ -132,16 +90,15 @@ def by_dataset(columns: Columns, rulings: Sequence[Ruling], *, indexed: bool) ->
     for ruling in sorted(rulings, key=lambda one: one.dataset):
         own, wins = chosen(columns, ruling.rows), ruling.solved
         grouped = PerTask.of(own, wins)
-        rate = None if wins is None else clustered_mean(wins.astype(float), grouped.starts, is_share=True)
         reward = clustered_mean(own.reward, grouped.starts)
         found.append(
-            DatasetFigures(
+            records.DatasetFigures(
                 name=ruling.dataset,
                 rollouts=len(own),
                 tasks=len(grouped) if indexed else 0,
                 solved=None if wins is None else int(wins.sum()),
                 solved_rule=ruling.rule,
-                rate=rate,
+                rate=None if wins is None else clustered_mean(wins.astype(float), grouped.starts, is_share=True),
                 mean_reward=reward.mean,
                 reward=reward,
                 min=float(own.reward.min()),
@@ -153,7 +110,6 @@ def by_dataset(columns: Columns, rulings: Sequence[Ruling], *, indexed: bool) ->
 
 
 def scales(columns: Columns) -> dict[str, Scale]:
-    """Return the reward scale of each dataset."""
     return {
         name or NO_NAME: Scale(
             low=float(columns.reward[mask].min()),
@@ -243,13 +199,11 @@ def run_of(
 
 
 def coverage(columns: Columns, plan: RunPlan, by_task: PerTask | None) -> Coverage:
-    """Return how many of the expected rollouts are measured."""
-    repeats, expected = plan.repeats, plan.rollouts
+    repeats, expected, complete = plan.repeats, plan.rollouts, None
     if plan.tasks is not None and repeats is None and len(columns):
         # Only the dataset is known, so every task is expected to have the largest number of repeats that occurs.
         repeats = int(columns.repeat.max()) + 1
         expected = plan.tasks * repeats
-    complete = None
     if repeats is not None and by_task is not None:
         complete = int((by_task.measured >= repeats).sum())
     return Coverage(
@@ -264,11 +218,9 @@ def coverage(columns: Columns, plan: RunPlan, by_task: PerTask | None) -> Covera
 
 
 def _excess(covered: Coverage) -> list[str]:
-    if covered.expected is not None and covered.measured > covered.expected:
-        return [
-            f"{covered.expected_from} requests {covered.expected} rollouts, but the file contains {covered.measured}."
-        ]
-    return []
+    if covered.expected is None or covered.measured <= covered.expected:
+        return []
+    return [f"{covered.expected_from} requests {covered.expected} rollouts, but the file contains {covered.measured}."]
 
 
 def bounds(found: float, covered: Coverage, worst: float, best: float) -> Bounds:
@@ -283,8 +235,8 @@ def bounds(found: float, covered: Coverage, worst: float, best: float) -> Bounds
     )
 
 
-def _solved(rule: str, solved: NDArray[np.bool_], by_task: PerTask, covered: Coverage) -> Solved:
-    return Solved(
+def _solved(rule: str, solved: NDArray[np.bool_], by_task: PerTask, covered: Coverage) -> records.Solved:
+    return records.Solved(
         rule=rule,
         rollouts=int(solved.sum()),
         rate=clustered_mean(solved.astype(float), by_task.starts, is_share=True),
@@ -292,14 +244,14 @@ def _solved(rule: str, solved: NDArray[np.bool_], by_task: PerTask, covered: Cov
     )
 
 
-def _rewards(columns: Columns, by_task: PerTask, covered: Coverage, groups: Groups) -> Rewards:
+def _rewards(columns: Columns, by_task: PerTask, covered: Coverage, groups: Groups) -> records.Rewards:
     reward = columns.reward
     low, high = float(reward.min()), float(reward.max())
     rounded = _rounded(reward)
     values, counts = distinct(reward)
     frequent = sorted(zip(counts.tolist(), values.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1]))
     center = mean(reward)
-    return Rewards(
+    return records.Rewards(
         mean=clustered_mean(reward, by_task.starts),
         why_no_mean=why_not_comparable(scales(columns)),
         min=low,
@@ -309,7 +261,7 @@ def _rewards(columns: Columns, by_task: PerTask, covered: Coverage, groups: Grou
         bounds=bounds(total(reward), covered, low, high),
         distinct=len(values),
         most_frequent=[
-            RewardValue(reward=value, rollouts=count, share=groups.share(np.flatnonzero(rounded == value)))
+            records.RewardValue(reward=value, rollouts=count, share=groups.share(np.flatnonzero(rounded == value)))
             for count, value in frequent[:_FREQUENT]
         ],
         histogram=histogram(reward),
@@ -317,12 +269,8 @@ def _rewards(columns: Columns, by_task: PerTask, covered: Coverage, groups: Grou
 
 
 def distinct(values: Floats) -> tuple[Floats, Ints]:
-    """Return the distinct values in ascending order and their counts.
-
-    Values that agree to nine decimals count as equal, because rewards are sums.
-    """
-    found, counts = np.unique(_rounded(values), return_counts=True)
-    return found, counts
+    """Return the distinct values in ascending order and their counts. Nine decimals count, because rewards are sums."""
+    return np.unique(_rounded(values), return_counts=True)
 
 
 def _rounded(values: Floats) -> Floats:
@@ -344,27 +292,27 @@ def histogram(values: Floats) -> list[Bin]:
     ]
 
 
-def _tool_calls(groups: Groups) -> ToolCalls:
-    calls, reward, solved = groups.columns.tool_calls, groups.columns.reward, groups.solved
-    by_count = [
-        ByCalls(
-            tool_calls=int(count),
-            rollouts=len(rows),
-            mean_reward=mean(reward[rows]),
-            solved=None if solved is None else int(solved[rows].sum()),
-            share=groups.share(rows),
-            reward=groups.reward(rows),
-            rate=groups.rate(rows),
-        )
-        for count, rows in _groups(calls)
-    ]
-    return ToolCalls(
+def _tool_calls(groups: Groups) -> records.ToolCalls:
+    calls = groups.columns.tool_calls
+    return records.ToolCalls(
         mean=mean(calls),
         min=int(calls.min()),
         max=int(calls.max()),
-        correlation=pearson(calls, reward),
-        by_count=by_count,
+        correlation=pearson(calls, groups.columns.reward),
+        by_count=[records.ByCalls(tool_calls=int(count), **_figures(groups, rows)) for count, rows in _groups(calls)],
     )
+
+
+def _figures(groups: Groups, rows: Ints) -> dict[str, Any]:
+    """Return the fields that the records of groups of rollouts have in common."""
+    return {
+        "rollouts": len(rows),
+        "solved": None if groups.solved is None else int(groups.solved[rows].sum()),
+        "mean_reward": mean(groups.columns.reward[rows]),
+        "share": groups.share(rows),
+        "reward": groups.reward(rows),
+        "rate": groups.rate(rows),
+    }
 
 
 def _by(column: CategoryColumn, groups: Groups | None) -> list[Group]:
@@ -372,15 +320,7 @@ def _by(column: CategoryColumn, groups: Groups | None) -> list[Group]:
     if groups is None:
         return []
     found = [
-        Group(
-            name=column.names[int(code)],
-            rollouts=len(rows),
-            solved=None if groups.solved is None else int(groups.solved[rows].sum()),
-            mean_reward=mean(groups.columns.reward[rows]),
-            share=groups.share(rows),
-            reward=groups.reward(rows),
-            rate=groups.rate(rows),
-        )
+        Group(name=column.names[int(code)], **_figures(groups, rows))
         for code, rows in _groups(column.codes)
         if code >= 0
     ]
@@ -396,29 +336,32 @@ def _groups(values: NDArray[Any]) -> Iterator[tuple[Any, Ints]]:
 
 
 def _names(column: CategoryColumn) -> list[str]:
-    """Return the names, most frequent first."""
+    return [name for name, _ in _counted(column)]
+
+
+def _counted(column: CategoryColumn) -> list[tuple[str, int]]:
     codes, counts = np.unique(column.codes[column.codes >= 0], return_counts=True)
-    return [column.names[code] for code in codes[np.argsort(-counts, kind="stable")].tolist()]
+    order = np.argsort(-counts, kind="stable").tolist()
+    return [(column.names[codes[at]], int(counts[at])) for at in order]
 
 
 def _several_models(column: CategoryColumn) -> list[str]:
     """Return a note with the number of rollouts that each model answered, if there are several."""
-    names = _names(column)
-    if len(names) < 2:
+    counted = _counted(column)
+    if len(counted) < 2:
         return []
-    counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.names))
-    found = ", ".join(f"{name} {counts[column.names.index(name)]:,}" for name in names[:5])
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    found = ", ".join(f"{name} {count:,}" for name, count in counted[:5])
+    more = f" and {len(counted) - 5} more" if len(counted) > 5 else ""
     return [
         f"Rollouts by the model that answered (response.model): {found}{more}. Check that each is the one you want."
     ]
 
 
-def _tokens(columns: Columns, solved: NDArray[np.bool_] | None, groups: Groups | None) -> Tokens:
+def _tokens(columns: Columns, solved: NDArray[np.bool_] | None, groups: Groups | None) -> records.Tokens:
     both = columns.input_tokens + columns.output_tokens
     rows = ~np.isnan(both)
     wins = 0 if solved is None else int(solved[rows].sum())
-    return Tokens(
+    return records.Tokens(
         input=None if groups is None else groups.spread(columns.input_tokens),
         output=None if groups is None else groups.spread(columns.output_tokens),
         reasoning=None if groups is None else groups.spread(columns.reasoning_tokens),
@@ -426,13 +369,13 @@ def _tokens(columns: Columns, solved: NDArray[np.bool_] | None, groups: Groups |
     )
 
 
-def _drift(columns: Columns) -> Drift | None:
+def _drift(columns: Columns) -> records.Drift | None:
     rows = ~np.isnan(columns.trail_turns) & ~np.isnan(columns.trail_breaks)
     if not rows.any():
         return None
     turns, breaks = int(columns.trail_turns[rows].sum()), int(columns.trail_breaks[rows].sum())
     segments = columns.trail_segments[rows]
-    return Drift(
+    return records.Drift(
         rollouts=int(rows.sum()),
         turns=turns,
         breaks=breaks,

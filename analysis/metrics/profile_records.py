@@ -7,14 +7,12 @@ from rollyard.records.types import Json, Record
 
 
 class FailureKindCount(Record):
-    """Failed attempts of one kind."""
-
     kind: str
     attempts: int
     lost: int
     """Number of missing rollouts whose last attempt failed this way."""
     share: Estimate | None = None
-    """Share of all attempts, measured or failed, with each task as one trial."""
+    """Of all attempts, measured or failed, with each task as one trial."""
     servers: list[str]
     """Servers where the failures originated, most frequent first."""
 
@@ -24,9 +22,8 @@ class Failures(Record):
 
     attempts: int
     mended: int
-    """Number of rollouts that were measured after a failed attempt."""
+    """Number of rollouts that were measured after a failed attempt; those in `lost` never were."""
     lost: int
-    """Number of rollouts that failed and were never measured."""
     kinds: list[FailureKindCount]
 
 
@@ -40,21 +37,17 @@ class Drift(Record):
     breaks: int
     """Number of turns whose prompt does not begin with exactly the tokens of the previous turn."""
     rate: float | None
-    """Share of turns with a prefix mismatch: breaks / turns."""
     broken_rollouts: int
     most_segments: int
 
 
 class Bounds(Record):
-    """What a mean could be if no rollout were missing. All fields are None if the number of expected rollouts is
-    unknown.
-    """
+    """What a mean could be if no rollout were missing; None if the number of expected rollouts is unknown."""
 
     missing_as_zero: float | None
     lowest: float | None
-    """The value if every missing rollout is as bad as the worst measured one (for a success rate: none solved)."""
+    """If every missing rollout is as bad as the worst measured one, or unsolved; for `highest`, as good as the best."""
     highest: float | None
-    """The value if every missing rollout is as good as the best measured one (for a success rate: all solved)."""
 
 
 class Coverage(Record):
@@ -63,26 +56,23 @@ class Coverage(Record):
     measured: int
     """Number of rollouts with a reward."""
     expected: int | None
-    """Number of expected rollouts; None if no file contains it."""
+    """None if no file contains it."""
     expected_from: str
     """Name of the file that contains the expected number; '' if none does, or why no number is expected."""
     tasks_measured: int
     """Number of tasks with at least one measured rollout; 0 if rows have no task index."""
     tasks_expected: int | None
     tasks_complete: int | None
-    """Number of tasks whose expected rollouts are all measured."""
     repeats: int | None
     """Number of expected rollouts per task."""
 
     @property
     def missing(self) -> int | None:
-        """Number of expected rollouts that are not measured."""
         return None if self.expected is None else max(0, self.expected - self.measured)
 
 
 class Solved(Record):
     rule: str
-    """Description of what counts as solved."""
     rollouts: int
     rate: Estimate
     bounds: Bounds
@@ -97,26 +87,19 @@ class Bin(Record):
 
 
 class RewardValue(Record):
-    """A distinct reward and the number of rollouts with it."""
-
     reward: float
     rollouts: int
     share: Estimate | None = None
-    """Share of the measured rollouts."""
 
 
 class Rewards(Record):
-    """Statistics of the rewards of the measured rollouts."""
-
     mean: Estimate
     why_no_mean: str = ""
-    """Why the mean must not be shown, which is the case if datasets have different reward scales. Empty if it may be
-    shown."""
+    """Why the mean must not be shown: datasets have different reward scales. Empty if it may be shown."""
     min: float
     max: float
     median: float
     std: float | None
-    """Standard deviation over rollouts, with n - 1 degrees of freedom."""
     bounds: Bounds
     distinct: int
     most_frequent: list[RewardValue]
@@ -137,8 +120,6 @@ class ByCalls(Record):
 
 
 class ToolCalls(Record):
-    """Statistics of tool calls, which are items of type `function_call`."""
-
     mean: float
     min: int
     max: int
@@ -156,7 +137,6 @@ class SolveBin(Record):
     """Upper end of the range. It is exclusive unless it equals `low`."""
     tasks: int
     share: Estimate | None = None
-    """Share of the tasks."""
 
 
 class PassAtK(Record):
@@ -164,15 +144,14 @@ class PassAtK(Record):
 
     k: int
     tasks: int
-    """Number of tasks with at least k measured rollouts."""
     tasks_measured: int
+    """Number of tasks, whatever their number of rollouts."""
     any: Estimate
-    """pass@k: the probability that at least one of k rollouts solves the task."""
+    """pass@k: the probability that at least one of k rollouts solves the task; `every`: that all do."""
     every: Estimate
-    """pass^k: the probability that all k rollouts solve the task."""
     consensus: Estimate | None = None
-    """cons@k: the probability that the most common answer of k rollouts is right. None if the environment records no
-    answers (`extracted_answer`), if k is above 128, or if a task has more than 1,000 rollouts."""
+    """cons@k: the probability that the most common answer of k rollouts is right. None without `extracted_answer`, if k
+    is above 128, or if a task has more than 1,000 rollouts."""
     any_missing_failed: float | None
     """pass@k over all expected tasks, with missing rollouts counted as failed; None if nothing is missing."""
     every_missing_failed: float | None
@@ -191,8 +170,6 @@ class ZeroVariance(Record):
 
 
 class Tasks(Record):
-    """How many tasks and repeats were measured, and what they scored."""
-
     tasks: int
     fewest_repeats: int
     most_repeats: int
@@ -206,8 +183,6 @@ class Tasks(Record):
 
 
 class Group(Record):
-    """A group of rollouts that have the same agent, finish reason or code version."""
-
     name: str
     rollouts: int
     solved: int | None
@@ -215,23 +190,19 @@ class Group(Record):
     share: Estimate | None = None
     """Share of the measured rollouts."""
     reward: Estimate | None = None
-    """`mean_reward` with its interval."""
     rate: Estimate | None = None
     """Share of these rollouts that are solved; None if "solved" is undefined."""
 
 
 class DatasetFigures(Record):
-    """The metrics of one dataset in a mixture."""
-
     name: str
-    """The dataset's name, from `dataset_name`; empty for rows without one."""
+    """From `dataset_name`; empty for rows without one."""
     rollouts: int
     tasks: int
     """Number of tasks; 0 if rows have no task index."""
     solved: int | None
     solved_rule: str
     rate: Estimate | None
-    """Success rate; None if "solved" is undefined."""
     mean_reward: float
     reward: Estimate
     min: float
@@ -240,8 +211,6 @@ class DatasetFigures(Record):
 
 
 class Tokens(Record):
-    """Token counts, from `usage`."""
-
     input: MeanSpread | None
     output: MeanSpread | None
     reasoning: MeanSpread | None
@@ -250,19 +219,14 @@ class Tokens(Record):
 
 
 class Stage(Record):
-    """The time that episodes spent in one stage, from `timings`."""
-
     stage: str
     seconds: MeanSpread
     share: float | None
-    """Share of the total time of all rollouts that record a `total`. The shares of the stages and the rest add up to 1.
-    If the stages of a rollout overlap and exceed its total, their sum replaces the total. None if no rollout records a
-    total; also None for the stage `total` if the stages exceed it."""
+    """Share of the total time of all rollouts that record a `total`. The shares of the stages and the rest add up to 1:
+    if the stages exceed the total, their sum replaces it, and the stage `total` has no share."""
 
 
 class Profile(Record):
-    """The metrics of one rollout file."""
-
     name: str
     path: str
     models: list[str]

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rollyard.analysis.metrics.columns import Columns, Ints
+from rollyard.analysis.metrics.columns import Columns, Ints, content_of
 from rollyard.records.errors import RunError
 from rollyard.records.jsonl import lenient, line_at
 from rollyard.records.note_records import (
@@ -35,10 +34,7 @@ class RowFinder:
         """By byte offset; None for a line that is not a row."""
 
     def find(self, columns: Columns, refs: Iterable[RolloutRef]) -> dict[RolloutRef, int]:
-        """Return the byte offset of the row of each rollout that is in the file.
-
-        A rollout without a reward is found at its own indexes only. Raises OSError if the file cannot be read.
-        """
+        """Return the byte offsets of the rows that are in the file. Raises OSError if it cannot be read."""
         wanted = list(dict.fromkeys(refs))
         rows = {**self._measured(columns, wanted, same_repeat=True), **self._unmeasured(columns, wanted)}
         found = placed(wanted, rows.items())
@@ -60,9 +56,9 @@ class RowFinder:
 
     def _measured(self, columns: Columns, refs: Sequence[RolloutRef], *, same_repeat: bool) -> dict[int, RolloutRef]:
         """Return the rows of the tasks of `refs`, only those with their repeats if `same_repeat`."""
-        keys = [ref.task_key for ref in refs]
-        contents = [key for text in keys if (key := _content(text)) is not None]
-        prompts = [key for text in keys if (key := _prompt(text)) is not None]
+        keys = {ref.task_key for ref in refs}
+        of_prompts = {key for key in keys if key.startswith(PROMPT_PREFIX)}
+        contents, prompts = _signed(keys - of_prompts), _signed(key.removeprefix(PROMPT_PREFIX) for key in of_prompts)
         mask = np.isin(columns.content, contents) & (columns.content != 0)
         mask |= (columns.content == 0) & np.isin(columns.prompt, prompts)
         if same_repeat:
@@ -77,46 +73,26 @@ class RowFinder:
         return self._read(lost.task[mask], lost.repeat[mask], lost.offset[mask])
 
     def _read(self, tasks: Ints, repeats: Ints, offsets: Ints) -> dict[int, RolloutRef]:
-        order: NDArray[np.intp] = offsets.argsort(kind="stable")  # the order of the file, which is faster to read
-        found = {}
-        for task, repeat, offset in zip(
-            tasks[order].tolist(), repeats[order].tolist(), offsets[order].tolist(), strict=True
-        ):
-            row = self.row_at(offset, task, repeat)
-            if row is not None:
-                found[offset] = row
-        return found
+        rows = sorted(zip(offsets.tolist(), tasks.tolist(), repeats.tolist(), strict=True))  # faster to read in order
+        return {offset: row for offset, task, repeat in rows if (row := self.row_at(offset, task, repeat)) is not None}
 
 
-def _content(task_key: str) -> int | None:
-    return None if task_key.startswith(PROMPT_PREFIX) else _signed(task_key)
-
-
-def _prompt(task_key: str) -> int | None:
-    return _signed(task_key.removeprefix(PROMPT_PREFIX)) if task_key.startswith(PROMPT_PREFIX) else None
-
-
-def _signed(digits: str) -> int | None:
-    """Return 16 hexadecimal digits as the signed integer that the columns contain; None if they are not digits."""
-    try:
-        return int.from_bytes(bytes.fromhex(digits), signed=True) if len(digits) == 16 else None
-    except ValueError:
-        return None
+def _signed(keys: Iterable[str]) -> list[int]:
+    """Return the keys as the signed integers that the columns contain, without those that are not such integers."""
+    return [number for key in keys if (number := content_of(key))]
 
 
 def notes_in(path: Path, columns: Columns) -> dict[int, RolloutNotes]:
-    """Return the notes of an indexed file. Raises RunError if the notes cannot be read, and OSError if the rollouts
-    cannot.
-    """
+    """Return the notes of an indexed file. Raises RunError if notes cannot be read, and OSError if rollouts cannot."""
     records = records_of(path)
     place_of = RowFinder(path).find(columns, (record.rollout for record in records))
     return fold(records, place_of.get)
 
 
 def notes_of_rows(path: Path, rows: Iterable[tuple[int, RolloutRow]] | None = None) -> dict[int, RolloutNotes]:
-    """Return the notes of a file that has no index, such as a compressed one; reads it once if there are notes.
+    """Return the notes of a file without an index, such as a compressed one. `rows`: its rows, if they have been read.
 
-    `rows`: its rows with their offsets, if they have been read. Raises RunError if a file cannot be read.
+    Raises RunError if a file cannot be read.
     """
     records = records_of(path)
     if not records:

@@ -12,30 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rollyard.analysis.metrics import comparison
 from rollyard.analysis.metrics.columns import Floats, Ints
-from rollyard.analysis.metrics.comparison import (
-    BY_CONTENT,
-    BY_PROMPT,
-    RESAMPLES,
-    SAME_INPUT,
-    McNemar,
-    Pairing,
-    Side,
-    bootstrap,
-    changed_settings,
-    detectable_effect,
-    different_scales,
-    holm,
-    matched,
-    mcnemar,
-    pair,
-    quantile,
-    side_by,
-    tango_interval,
-    tasks_needed,
-    two_sided_p,
-    unlike_rules,
-)
+from rollyard.analysis.metrics.comparison import BY_CONTENT, BY_PROMPT, SAME_INPUT, McNemar, Pairing, Side
 from rollyard.analysis.metrics.curriculum import pass_at
 from rollyard.analysis.metrics.estimators import mean, sign_test
 from rollyard.analysis.metrics.per_task import MOST_K, answers_of, votes
@@ -67,7 +46,6 @@ class Metric:
 
     @property
     def votes(self) -> bool:
-        """Whether this is cons@k."""
         return self.k is not None and self.name.startswith("cons")
 
     @property
@@ -140,19 +118,15 @@ def _row_values(path: Path, key: str, run: Run) -> Floats:
 
 
 class Interval(Record):
-    """A confidence interval of a difference."""
-
     low: float
     high: float
     method: str
 
 
 class PairedDifference(Record):
-    """The difference between two runs in one metric, over tasks of equal weight."""
-
     metric: str
     dataset: str | None
-    """The dataset in a mixture; None for all tasks."""
+    """None for all tasks."""
     tasks: int
     baseline: float
     candidate: float
@@ -169,24 +143,20 @@ class PairedDifference(Record):
     p_holm: float | None = None
     """`p` with Holm's correction over the differences that are tested together; None if only one is tested."""
     mcnemar: McNemar | None
-    """Only if each task has one binary outcome in each run: a metric of a single rollout, or pass@k or cons@k with k
-    rollouts."""
+    """Only if each task has one binary outcome in each run, as with a single rollout or pass@k of k rollouts."""
     sign_test_p: float | None
     better: int
     worse: int
     equal: int
     detectable_effect: float | None
-    """The smallest true difference that a comparison of this size detects with a power of 80%; None if it is unknown,
-    or above 1 for a share: there are too few tasks."""
+    """The smallest true difference that is detected with a power of 80%; None if unknown, or above 1 for a share."""
     tasks_needed: int | None
     """Number of tasks needed to detect `--effect` with a power of 80%; None if it is not given."""
 
 
 class ChangedTask(Record):
-    """A task whose result differs between two runs."""
-
     task: int
-    """Index of the task in the baseline, `_ng_task_index`."""
+    """`_ng_task_index` in the baseline."""
     task_in_candidate: int
     key: str
     """`_ng_task_key`; empty if the rows have none."""
@@ -196,8 +166,6 @@ class ChangedTask(Record):
 
 
 class ChangedTasks(Record):
-    """The tasks that changed in one direction."""
-
     total: int = 0
     tasks: list[ChangedTask] = Field(default_factory=list)
     """The first 10,000, largest change first."""
@@ -212,14 +180,11 @@ class ComparedRun(Record):
 
 
 class RunPair(Record):
-    """The comparison of a candidate with the baseline."""
-
     baseline: ComparedRun
     candidate: ComparedRun
     paired_by: str
-    """How tasks were paired: by `index`, `content` or `prompt`; empty if they could not be paired."""
+    """By `index`, `content` or `prompt`; empty if they could not be paired."""
     tasks: int
-    """Number of tasks in both runs."""
     only_baseline: int
     only_candidate: int
     differences: list[PairedDifference]
@@ -229,7 +194,6 @@ class RunPair(Record):
     changed_by: str
     """The metric that decides whether a task is in `gained` or `lost`."""
     gained: ChangedTasks
-    """The tasks in which the candidate is better."""
     lost: ChangedTasks
     settings: list[str]
     """The differences between the two manifests, such as `num_repeats: 8 -> 16`."""
@@ -259,14 +223,12 @@ _NOISE = 1e-12
 
 @dataclass(frozen=True)
 class PairLevel:
-    """Settings of tests and intervals."""
-
     alpha: float = 0.05
     """Probability that an interval misses the true difference: half of it on each side."""
     effect: float | None = None
     """The difference for which the number of needed tasks is computed."""
     seed: int = 0
-    resamples: int = RESAMPLES
+    resamples: int = comparison.RESAMPLES
 
 
 def difference(
@@ -291,13 +253,14 @@ def difference(
     change = np.where(np.abs(change) <= _NOISE * scale, 0.0, change)
     tasks, center = len(change), mean(change)
     better, worse = int((change > 0).sum()), int((change < 0).sum())
-    span = 1.0 if metric.is_share else span
     table = _table(metric, before, after) if single or metric.k is not None else None
-    deviation = math.sqrt(math.fsum(((change - center) ** 2).tolist()) / (tasks - 1)) if tasks > 1 else 0.0
-    if tasks > 1 and float(np.ptp(change)) <= _NOISE * scale:
-        deviation = 0.0
-    detectable = detectable_effect(deviation, tasks, level.alpha)
-    interval, p, test = _test(metric, change, center, deviation, table, span, level)
+    deviation, t_interval = 0.0, None
+    if tasks > 1 and float(np.ptp(change)) > _NOISE * scale:
+        deviation = math.sqrt(math.fsum(((change - center) ** 2).tolist()) / (tasks - 1))
+        reach = comparison.quantile(level.alpha, tasks - 1) * deviation / math.sqrt(tasks)
+        t_interval = Interval(low=center - reach, high=center + reach, method="paired t interval")
+    detectable = comparison.detectable_effect(deviation, tasks, level.alpha)
+    interval, p, test = _test(metric, change, deviation, t_interval, table, span, level)
     signed = change if equal_counts is None else change[equal_counts]
     return PairedDifference(
         metric=metric.name,
@@ -307,7 +270,7 @@ def difference(
         candidate=mean(after),
         difference=center,
         interval=interval,
-        t_interval=_t_interval(center, deviation, tasks, level.alpha),
+        t_interval=t_interval,
         test=test,
         p=p,
         mcnemar=table,
@@ -316,16 +279,15 @@ def difference(
         worse=worse,
         equal=tasks - better - worse,
         detectable_effect=detectable if detectable and not (metric.is_share and detectable > 1) else None,
-        tasks_needed=None if level.effect is None else tasks_needed(deviation, level.effect, level.alpha),
+        tasks_needed=None if level.effect is None else comparison.tasks_needed(deviation, level.effect, level.alpha),
     )
 
 
 def _table(metric: Metric, before: Floats, after: Floats) -> McNemar | None:
-    """Return the table of outcomes; None if the metric is not binary."""
     both = np.concatenate([before, after])
     if not np.isin(both, (0.0, 1.0)).all() or not (metric.is_share or len(np.unique(both)) == 2):
         return None
-    return mcnemar(
+    return comparison.mcnemar(
         both=int((before * after).sum()),
         gained=int(((1 - before) * after).sum()),
         lost=int((before * (1 - after)).sum()),
@@ -336,29 +298,27 @@ def _table(metric: Metric, before: Floats, after: Floats) -> McNemar | None:
 def _test(
     metric: Metric,
     change: Floats,
-    center: float,
     deviation: float,
+    t_interval: Interval | None,
     table: McNemar | None,
     span: float | None,
     level: PairLevel,
 ) -> tuple[Interval | None, float | None, str]:
     """Return the interval, the p-value and the name of the test."""
-    tasks, alpha = len(change), level.alpha
+    tasks, center, alpha = len(change), mean(change), level.alpha
     if table is not None:
-        low, high = tango_interval(table.gained, table.lost, tasks, alpha)
+        low, high = comparison.tango_interval(table.gained, table.lost, tasks, alpha)
         return Interval(low=low, high=high, method="Tango's score interval"), table.exact_p, MCNEMAR
-    if deviation == 0:
-        bounds = _unvarying(center, tasks, span, alpha)
+    if t_interval is None:
+        bounds = _unvarying(center, tasks, 1.0 if metric.is_share else span, alpha)
         method = "bound from the number of tasks, as all changed equally"
         interval = None if bounds is None else Interval(low=bounds[0], high=bounds[1], method=method)
         return (interval, 1.0, BOOTSTRAP) if center == 0 else (interval, min(1.0, 2.0 ** (1 - tasks)), SIGN_TEST)
-    found = bootstrap(change, alpha, level.seed, level.resamples)
-    t = quantile(alpha, tasks - 1)
-    reach = t * deviation / math.sqrt(tasks)
-    p_t = two_sided_p(center / deviation * math.sqrt(tasks), tasks - 1)
-    low, high = min(found.low, center - reach), max(found.high, center + reach)
+    found = comparison.bootstrap(change, alpha, level.seed, level.resamples)
+    p_t = comparison.two_sided_p(center / deviation * math.sqrt(tasks), tasks - 1)
+    low, high = min(found.low, t_interval.low), max(found.high, t_interval.high)
     if metric.is_share:
-        bounds = _adjusted(change, t)
+        bounds = _adjusted(change, comparison.quantile(alpha, tasks - 1))
         low, high = max(min(low, bounds[0]), -1.0), min(max(high, bounds[1]), 1.0)
     method = SHARE_INTERVAL if metric.is_share else INTERVAL
     return Interval(low=low, high=high, method=method), max(found.p, p_t), BOOTSTRAP
@@ -378,13 +338,6 @@ def _adjusted(change: Floats, t: float) -> tuple[float, float]:
     return center - reach, center + reach
 
 
-def _t_interval(center: float, deviation: float, tasks: int, alpha: float) -> Interval | None:
-    if deviation == 0:
-        return None
-    reach = quantile(alpha, tasks - 1) * deviation / math.sqrt(tasks)
-    return Interval(low=center - reach, high=center + reach, method="paired t interval")
-
-
 def _unvarying(center: float, tasks: int, span: float | None, alpha: float) -> tuple[float, float] | None:
     """Return the interval if all tasks changed by the same amount, so that no standard error can be estimated.
 
@@ -398,15 +351,6 @@ def _unvarying(center: float, tasks: int, span: float | None, alpha: float) -> t
         return -reach, reach
     bounds = share_bounds((1 + center / span) / 2, tasks, alpha)
     return None if bounds is None else (span * (2 * bounds[0] - 1), span * (2 * bounds[1] - 1))
-
-
-@dataclass(frozen=True)
-class Filling:
-    """How missing rollouts are counted: each of `repeats` rollouts that a task lacks gets the value `value`."""
-
-    repeats: Ints
-    """For each task."""
-    value: float
 
 
 @dataclass(frozen=True)
@@ -424,23 +368,22 @@ class GroupedRun:
 
     @property
     def counts(self) -> Ints:
-        """Number of measured rollouts of each task."""
         return np.bincount(self.group[self.group >= 0], minlength=self.tasks)
 
     def known(self, rollouts: Floats) -> Ints:
         """Return the number of rollouts with a value of each task."""
         return np.bincount(self.group[(self.group >= 0) & ~np.isnan(rollouts)], minlength=self.tasks)
 
-    def values(self, metric: Metric, rollouts: Floats, filling: Filling | None = None) -> Floats:
-        """Return the metric of each task, NaN if it is undefined: for a task without values or, for pass@k and cons@k,
-        with fewer than k rollouts. `rollouts` has the metric of each rollout (`metric.of_rollouts`).
+    def values(self, metric: Metric, rollouts: Floats, repeats: Ints | None = None, fill: float = 0.0) -> Floats:
+        """Return the metric of each task, NaN without a value or with fewer than k. `rollouts`: see `of_rollouts`;
+        `fill`: the value of each of `repeats` rollouts that a task lacks.
         """
         known = (self.group >= 0) & ~np.isnan(rollouts)
         counts = np.bincount(self.group[known], minlength=self.tasks)
         sums: Floats = np.bincount(self.group[known], rollouts[known], minlength=self.tasks).astype(np.float64)
-        if filling is not None:
-            absent = np.maximum(filling.repeats - counts, 0)
-            counts, sums = counts + absent, sums + absent * filling.value
+        if repeats is not None:
+            absent = np.maximum(repeats - counts, 0)
+            counts, sums = counts + absent, sums + absent * fill
         found = np.full(self.tasks, np.nan)
         if metric.k is None:
             found[counts > 0] = sums[counts > 0] / counts[counts > 0]
@@ -472,7 +415,7 @@ def common(pairing: Pairing, runs: tuple[Run, Run], *, all_tasks: bool = False) 
     assert pairing.sides is not None
     first, second = pairing.sides
     keys = (np.union1d if all_tasks else np.intersect1d)(first.key, second.key)
-    place = [_places(keys, side) for side in (first, second)]
+    place = [np.where((at := _index_in(side.key, keys)) < 0, -1, side.task[at]) for side in (first, second)]
     # The order of the baseline's indexes; tasks that only the second run has come last.
     rank = np.lexsort((place[1], np.where(place[0] < 0, np.iinfo(np.int64).max, place[0])))
     number = np.empty(len(keys), np.int64)
@@ -484,27 +427,20 @@ def common(pairing: Pairing, runs: tuple[Run, Run], *, all_tasks: bool = False) 
     return grouped[0], grouped[1]
 
 
-def _places(keys: Ints, side: Side) -> Ints:
-    """Return the index of each key's task in the run; -1 if it has none."""
-    found = np.full(len(keys), -1, np.int64)
-    at = np.searchsorted(side.key, keys)
-    inside = at < len(side.key)
-    inside[inside] = side.key[at[inside]] == keys[inside]
-    found[inside] = side.task[at[inside]]
-    return found
+def _index_in(keys: Ints, values: Ints) -> Ints:
+    """Return the place of each value in the sorted `keys`; -1 if it is not there."""
+    at = np.searchsorted(keys, values)
+    inside = at < len(keys)
+    inside[inside] = keys[at[inside]] == values[inside]
+    return np.where(inside, at, -1)
 
 
 def _grouped(run: Run, side: Side, keys: Ints, number: Ints, first: Ints) -> GroupedRun:
-    at = np.searchsorted(keys, side.key)
-    kept = at < len(keys)
-    kept[kept] = keys[at[kept]] == side.key[kept]
-    of_key = np.full(len(side.key), -1, np.int64)
-    of_key[kept] = number[at[kept]]
     assert run.by_task is not None
-    number_of_task = of_key[side.index]
-    multiplicity = np.bincount(number_of_task[number_of_task >= 0], minlength=len(keys))
-    group = np.repeat(number_of_task, run.by_task.measured)
-    return GroupedRun(run, len(keys), group, first, multiplicity)
+    at = _index_in(keys, side.key)
+    task = np.where(at < 0, -1, number[at])[side.index]
+    multiplicity = np.bincount(task[task >= 0], minlength=len(keys))
+    return GroupedRun(run, len(keys), np.repeat(task, run.by_task.measured), first, multiplicity)
 
 
 MAX_CHANGED = 10_000
@@ -524,17 +460,19 @@ class PairedRuns:
     def rollouts(self, metric: Metric) -> tuple[Floats, Floats]:
         """Return the metric of each rollout in both runs. Raises OperatorError if it is undefined for a run."""
         if metric.name not in self._rollouts:
-            self._rollouts[metric.name] = (
-                of_rollouts(self.baseline.run, metric),
-                of_rollouts(self.candidate.run, metric),
-            )
+            both = of_rollouts(self.baseline.run, metric), of_rollouts(self.candidate.run, metric)
+            self._rollouts[metric.name] = both
         return self._rollouts[metric.name]
+
+    def values(self, metric: Metric) -> tuple[Floats, Floats]:
+        """Return the metric of each task in both runs; see `GroupedRun.values`."""
+        first, second = self.rollouts(metric)
+        return self.baseline.values(metric, first), self.candidate.values(metric, second)
 
     def compare(self, metric: Metric, level: PairLevel, dataset: str | None = None) -> PairedDifference | None:
         """Return the difference over the tasks that have the metric in both runs; None if there is no such task."""
         rollouts = self.rollouts(metric)
-        before = self.baseline.values(metric, rollouts[0])
-        after = self.candidate.values(metric, rollouts[1])
+        before, after = self.values(metric)
         chosen = ~(np.isnan(before) | np.isnan(after))
         if dataset is not None:
             chosen &= self.in_dataset(dataset)
@@ -569,57 +507,46 @@ def span_of(rollouts: Sequence[Floats]) -> float:
 
 
 def compare_runs(baseline: Run, candidate: Run, metrics: Sequence[Metric], level: PairLevel) -> RunPair:
-    """Compare `candidate` with `baseline` on the tasks that both contain.
+    """Compare `candidate` with `baseline` on the tasks that both contain. No `metrics`: the `default_metrics`.
 
-    `metrics` may be empty, which chooses solve rate and mean reward as far as they are defined. Raises OperatorError if
-    a given metric is undefined for a run.
+    Raises OperatorError if a given metric is undefined for a run.
     """
-    pairing = pair(baseline, candidate)
-    settings = changed_settings(baseline.profile.identity or {}, candidate.profile.identity or {})
-    sides = pairing.sides
-    found = RunPair(
+    pairing = comparison.pair(baseline, candidate)
+    sides, chosen = pairing.sides, list[Metric]()
+    differences, costs = list[PairedDifference](), list[PairedDifference]()
+    gained, lost = ChangedTasks(), ChangedTasks()
+    if sides is not None and not pairing.why_not:
+        paired = PairedRuns(*common(pairing, (baseline, candidate)))
+        chosen, costs = list(metrics) or default_metrics(paired), _costs(paired, level)
+        for dataset in (None, *(one.name for one in baseline.profile.by_dataset)):
+            for metric in chosen:
+                # An effect is a difference of one scale: that of the solve rate, unless the metrics are named.
+                own = level if metrics or metric.name == SOLVE_RATE else replace(level, effect=None)
+                one = paired.compare(metric, own, dataset)
+                if one is not None:
+                    differences.append(one)
+                elif dataset is None:
+                    raise OperatorError(
+                        f"no task has {metric.name} in both runs; for pass@k and cons@k, it needs k rollouts"
+                    )
+        if not metrics and comparison.different_scales(baseline, candidate):
+            differences = [one for one in differences if one.metric != REWARD or one.dataset is not None]
+        if chosen:
+            gained, lost = changed_tasks(paired, chosen[0], lower_is_better=chosen[0].is_cost)
+    return RunPair(
         baseline=compared_run(baseline),
         candidate=compared_run(candidate),
         paired_by=pairing.by,
         tasks=len(pairing.here),
         only_baseline=0 if sides is None else len(sides[0].key) - len(pairing.here),
         only_candidate=0 if sides is None else len(sides[1].key) - len(pairing.here),
-        differences=[],
-        costs=[],
-        changed_by="",
-        gained=ChangedTasks(),
-        lost=ChangedTasks(),
-        settings=settings,
+        differences=differences,
+        costs=costs,
+        changed_by=chosen[0].name if chosen else "",
+        gained=gained,
+        lost=lost,
+        settings=comparison.changed_settings(baseline.profile.identity or {}, candidate.profile.identity or {}),
         notes=notes_of(baseline, candidate, pairing),
-    )
-    if sides is None or pairing.why_not:
-        return found
-    paired = PairedRuns(*common(pairing, (baseline, candidate)))
-    chosen = list(metrics) or default_metrics(paired)
-    datasets = [one.name for one in baseline.profile.by_dataset]
-    # An effect is a difference of one scale: that of the solve rate, unless the metrics are named.
-    levels = {
-        metric: level if metrics or metric.name == SOLVE_RATE else replace(level, effect=None) for metric in chosen
-    }
-    differences = [paired.compare(metric, levels[metric], name) for name in (None, *datasets) for metric in chosen]
-    for metric, one in zip(chosen, differences, strict=False):
-        if one is None:
-            raise OperatorError(f"no task has {metric.name} in both runs; for pass@k and cons@k, it needs k rollouts")
-    if not metrics and different_scales(baseline, candidate):
-        differences = [one for one in differences if one and (one.metric != REWARD or one.dataset is not None)]
-    gained, lost = (
-        changed_tasks(paired, chosen[0], lower_is_better=chosen[0].is_cost)
-        if chosen
-        else (ChangedTasks(), ChangedTasks())
-    )
-    return found.model_copy(
-        update={
-            "differences": [one for one in differences if one is not None],
-            "costs": _costs(paired, level),
-            "changed_by": chosen[0].name if chosen else "",
-            "gained": gained,
-            "lost": lost,
-        }
     )
 
 
@@ -635,9 +562,7 @@ def default_metrics(paired: PairedRuns) -> list[Metric]:
 
 
 def with_holm(pairs: Sequence[RunPair]) -> tuple[list[RunPair], int]:
-    """Correct the p-values over all tasks for the number of metrics and candidates; those of datasets, separately, for
-    the number of datasets, too. Returns the pairs and the number of p-values over all tasks.
-    """
+    """Correct the p-values over all tasks and, separately, those of datasets. Also return the number of the first."""
     adjusted: dict[tuple[int, int], float] = {}
     tests = 0
     for whole in (True, False):
@@ -649,19 +574,15 @@ def with_holm(pairs: Sequence[RunPair]) -> tuple[list[RunPair], int]:
         ]
         tests = len(places) if whole else tests
         if len(places) > 1:
-            corrected = holm([p for _, _, p in places])
+            corrected = comparison.holm([p for _, _, p in places])
             adjusted |= {(number, index): p for (number, index, _), p in zip(places, corrected, strict=True)}
-    changed = [
-        found.model_copy(
-            update={
-                "differences": [
-                    one.model_copy(update={"p_holm": adjusted.get((number, index))})
-                    for index, one in enumerate(found.differences)
-                ]
-            }
-        )
-        for number, found in enumerate(pairs)
-    ]
+    changed = []
+    for number, found in enumerate(pairs):
+        differences = [
+            one.model_copy(update={"p_holm": adjusted.get((number, index))})
+            for index, one in enumerate(found.differences)
+        ]
+        changed.append(found.model_copy(update={"differences": differences}))
     return changed, tests
 
 
@@ -687,12 +608,13 @@ def _costs(paired: PairedRuns, level: PairLevel) -> list[PairedDifference]:
 
 def changed_tasks(paired: PairedRuns, metric: Metric, *, lower_is_better: bool) -> tuple[ChangedTasks, ChangedTasks]:
     """Return the tasks in which the candidate is better and those in which it is worse, largest change first."""
-    rollouts = paired.rollouts(metric)
-    before = paired.baseline.values(metric, rollouts[0])
-    after = paired.candidate.values(metric, rollouts[1])
+    before, after = paired.values(metric)
     change = np.nan_to_num(after - before)
     order = np.lexsort((paired.baseline.first, -np.abs(change)))
-    content, dataset = _of_tasks(paired.baseline)
+    columns, group = paired.baseline.run.columns, paired.baseline.group
+    known, tasks = group >= 0, paired.baseline.tasks
+    content, dataset = np.zeros(tasks, np.int64), np.full(tasks, -1, np.int64)
+    content[group[known]], dataset[group[known]] = columns.content[known], columns.dataset.codes[known]
 
     def listed(chosen: Ints) -> ChangedTasks:
         tasks = [
@@ -700,7 +622,7 @@ def changed_tasks(paired: PairedRuns, metric: Metric, *, lower_is_better: bool) 
                 task=int(paired.baseline.first[task]),
                 task_in_candidate=int(paired.candidate.first[task]),
                 key="" if content[task] == 0 else int(content[task]).to_bytes(8, signed=True).hex(),
-                dataset="" if dataset[task] < 0 else paired.baseline.run.columns.dataset.names[dataset[task]],
+                dataset="" if dataset[task] < 0 else columns.dataset.names[dataset[task]],
                 baseline=float(before[task]),
                 candidate=float(after[task]),
             )
@@ -711,15 +633,6 @@ def changed_tasks(paired: PairedRuns, metric: Metric, *, lower_is_better: bool) 
     better = -1 if lower_is_better else 1
     gains, losses = order[better * change[order] > 1e-12], order[better * change[order] < -1e-12]
     return listed(gains), listed(losses)
-
-
-def _of_tasks(grouped: GroupedRun) -> tuple[Ints, Ints]:
-    """Return the content key and the dataset's code of each task."""
-    known = grouped.group >= 0
-    content, dataset = np.zeros(grouped.tasks, np.int64), np.full(grouped.tasks, -1, np.int64)
-    content[grouped.group[known]] = grouped.run.columns.content[known]
-    dataset[grouped.group[known]] = grouped.run.columns.dataset.codes[known]
-    return content, dataset
 
 
 def notes_of(baseline: Run, candidate: Run, pairing: Pairing) -> list[str]:
@@ -743,7 +656,7 @@ def notes_of(baseline: Run, candidate: Run, pairing: Pairing) -> list[str]:
                 f"{run.profile.coverage.missing:,} rollouts of {run.profile.name} are missing; only measured rollouts "
                 "are compared."
             )
-    return notes + unlike_rules(baseline, candidate)
+    return notes + comparison.unlike_rules(baseline, candidate)
 
 
 LISTS = ("learned", "forgotten", "all")
@@ -752,18 +665,14 @@ _MAX_EXACT = 2000
 
 
 class TaskChange(Record):
-    """A task in two runs."""
-
     task: int
-    """Index in the first run."""
     task_in_second: int
     first: float
     """Solve rate, or mean reward if "solved" is undefined."""
     second: float
     rollouts: tuple[int, int]
     p: float | None
-    """Two-sided p-value of Fisher's exact test for this task alone; None if it has one rollout per run, or if "solved"
-    is undefined."""
+    """Of Fisher's exact test for this task alone; None with one rollout per run, or if "solved" is undefined."""
 
 
 @dataclass(frozen=True)
@@ -784,15 +693,18 @@ class TaskChanges:
 
     @classmethod
     def of(cls, first: Run, second: Run) -> TaskChanges:
-        """Pair the tasks by content if all rows have `_ng_task_key`, and compare them as ng_compare does."""
-        pairing = _pairing(first, second)
+        """Pair the tasks, by content where the rows have it, and compare them as ng_compare does."""
+        pairing = comparison.pair(first, second)
+        # Two files of a series may have the same index for different tasks.
+        sides = comparison.side_by(BY_CONTENT, first), comparison.side_by(BY_CONTENT, second)
+        if sides[0] is not None and sides[1] is not None:
+            pairing = comparison.matched(BY_CONTENT, sides[0], sides[1])
         if pairing.sides is None or pairing.why_not:
             return cls(pairing.why_not)
         paired = PairedRuns(*common(pairing, (first, second)))
         metric = Metric(SOLVE_RATE if first.solved is not None and second.solved is not None else REWARD)
-        if metric.name == REWARD and different_scales(first, second):
+        if metric.name == REWARD and comparison.different_scales(first, second):
             return cls("their datasets have different reward scales, and it is undefined what counts as solved")
-        rollouts = paired.rollouts(metric)
         return cls(
             why_not="",
             by=pairing.by,
@@ -800,7 +712,7 @@ class TaskChanges:
             difference=paired.compare(metric, PairLevel()),
             only=(len(pairing.sides[0].key) - len(pairing.here), len(pairing.sides[1].key) - len(pairing.here)),
             task=(paired.baseline.first, paired.candidate.first),
-            values=(paired.baseline.values(metric, rollouts[0]), paired.candidate.values(metric, rollouts[1])),
+            values=paired.values(metric),
             measured=(paired.baseline.counts, paired.candidate.counts),
         )
 
@@ -832,9 +744,7 @@ class TaskChanges:
 
 
 def fisher_exact(solved_a: int, of_a: int, solved_b: int, of_b: int) -> float:
-    """Return the two-sided p-value of Fisher's exact test: the probability, given the total number of solved rollouts,
-    of a table that is at most as probable as this one.
-    """
+    """Return the probability, given the number of solved rollouts, of tables at most as probable as this one."""
     solved, total = solved_a + solved_b, of_a + of_b
     ways = [
         math.comb(of_a, count) * math.comb(of_b, solved - count)
@@ -842,11 +752,3 @@ def fisher_exact(solved_a: int, of_a: int, solved_b: int, of_b: int) -> float:
     ]
     own = math.comb(of_a, solved_a) * math.comb(of_b, solved_b)
     return float(sum(way for way in ways if way <= own) / math.comb(total, solved))
-
-
-def _pairing(first: Run, second: Run) -> Pairing:
-    """Pair by content where the rows have it: two files of a series may have the same index for different tasks."""
-    sides = side_by(BY_CONTENT, first), side_by(BY_CONTENT, second)
-    if sides[0] is not None and sides[1] is not None:
-        return matched(BY_CONTENT, sides[0], sides[1])
-    return pair(first, second)

@@ -58,11 +58,10 @@ class RunPlan:
 
 
 def read_run_plan(output: Path, *, inputs: DataFile | None = None, materialized: Path | None = None) -> RunPlan:
-    """Read the plan from the sidecar files of `output`: from its manifest, or else from its materialized inputs or its
-    status.
+    """Read the plan from `inputs` (one row per task), `materialized` (one row per rollout), or else the files beside
+    `output`: its manifest, its materialized inputs or its status.
 
-    `inputs` is the dataset (one row per task); `materialized` has one row per rollout, as NeMo Gym writes it. If the
-    user passes either of them, it takes precedence over the sidecar files. Raises OperatorError if it cannot be read.
+    Raises OperatorError if `inputs` or `materialized` cannot be read.
     """
     paths, notes = RolloutPaths(output), list[str]()
     manifest = _mapping(paths.manifest, notes)
@@ -78,8 +77,8 @@ def read_run_plan(output: Path, *, inputs: DataFile | None = None, materialized:
         plan = {"tasks": tasks, "repeats": repeats, "rollouts": tasks * repeats if repeats else None}
         plan["source"] = Path(str(inputs)).name
     elif rows is not None and repeats is not None:
-        plan = {"rollouts": rows * repeats, "tasks": rows, "repeats": repeats, "source": paths.manifest.name}
-        plan["exact"] = True
+        plan = {"rollouts": rows * repeats, "tasks": rows, "repeats": repeats, "exact": True}
+        plan["source"] = paths.manifest.name
     elif paths.materialized.exists():
         plan = {"rollouts": count_lines(paths.materialized), "source": paths.materialized.name}
     elif (expected := _integer(_mapping(paths.status, notes), "expected")) is not None:
@@ -100,17 +99,15 @@ def count_lines(file: DataFile) -> int:
 
 
 def _code_notes(recorded: Any) -> list[str]:
-    """Return a note if the rollouts were collected with several versions of the code."""
     try:
         versions = _CODE_VERSIONS.validate_python(recorded)
     except ValidationError:
         return []
     if len(versions) < 2:
         return []
-    summary = "; ".join(f"{new.digest}: {', '.join(old.changes_to(new))}" for old, new in pairwise(versions))
-    return [
-        f"The rollouts are from {len(versions)} versions of the servers' code (see _ng_code in the rows): {summary}."
-    ]
+    changes = "; ".join(f"{new.digest}: {', '.join(old.changes_to(new))}" for old, new in pairwise(versions))
+    several = f"{len(versions)} versions of the servers' code (see _ng_code in the rows)"
+    return [f"The rollouts are from {several}: {changes}."]
 
 
 def _mapping(path: Path, notes: list[str]) -> Json:
@@ -132,8 +129,7 @@ def _integer(mapping: Json | None, key: str) -> int | None:
 def read_failed_attempts(output: Path, notes: list[str] | None = None) -> FailedAttempts:
     """Read the failed attempts of the rollout file `output`; none if there is no failures file.
 
-    Invalid lines and an unreadable file only add a note, because they must not prevent a report on the measured
-    rollouts.
+    Invalid lines and an unreadable file only add a note: they must not prevent a report on the measured rollouts.
     """
     path, notes = RolloutPaths(output).failures, [] if notes is None else notes
     task, repeat, time, kind, server, bad = array("q"), array("q"), array("d"), list[str](), list[str](), 0

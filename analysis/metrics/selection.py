@@ -14,6 +14,7 @@ from rollyard.analysis.metrics.solved import with_solved
 from rollyard.records.errors import OperatorError
 from rollyard.records.expression_parser import ExpressionError, FieldPath, Node, fields_of, parse
 from rollyard.records.expressions import Column, Mask, column_of, selected
+from rollyard.records.json_values import mapping
 from rollyard.records.jsonl import lenient, line_at
 from rollyard.records.note_records import NOTE_FIELDS, RolloutNotes, is_note_field, note_columns
 from rollyard.records.rollout_file import Rollouts
@@ -43,10 +44,9 @@ def read_fields(path: Path, offsets: Ints, paths: Iterable[FieldPath]) -> dict[F
 
 def _row(path: Path, offset: int) -> Json:
     try:
-        row = lenient(line_at(path, offset))
+        return mapping(lenient(line_at(path, offset)))
     except ValueError:  # the file has changed since it was indexed
         return {}
-    return row if isinstance(row, dict) else {}
 
 
 def bounded(value: Any) -> Any:
@@ -99,9 +99,7 @@ def note_fields(condition: Node) -> list[FieldPath]:
 
 
 def mask_of(columns: Columns, condition: Node, found: Mapping[FieldPath, Column]) -> Mask:
-    """Return which measured rollouts meet the condition. `found`: the values of its `stored_fields` and
-    `note_fields`.
-    """
+    """Return which measured rollouts meet the condition, given its `stored_fields` and `note_fields`."""
     computed = {
         field: computed_column(columns, field.column) for field in fields_of(condition) if field.column in COMPUTED
     }
@@ -152,9 +150,7 @@ class RowCondition:
             _check_known(self._source, absent)
 
     def _solved(self) -> dict[int, float]:
-        """Return what counts as solved by the rows' offsets. It is only known from all rows of the file, which may be
-        compressed.
-        """
+        """Return what counts as solved, which is only known from all rows of the file, by the rows' offsets."""
         parser = RolloutParser(indexed=False)
         for offset, row in Rollouts(self._source).with_offsets():
             parser.add(row, offset)

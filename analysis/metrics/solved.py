@@ -18,8 +18,7 @@ _REPORTED = "the environment reports success"
 def parts_of(columns: Columns) -> Iterator[tuple[str, Flags]]:
     """Yield each dataset's name with a mask of its rollouts. Rows without a name form one dataset, named ''.
 
-    If no row has a name, as in files of NeMo Gym, and the rewards of the agents differ in kind, each agent counts as a
-    dataset.
+    If no row has a name, as in files of NeMo Gym, agents with rewards of different kinds count as datasets.
     """
     column = columns.agent if agents_are_datasets(columns) else columns.dataset
     for code in np.unique(column.codes).tolist():
@@ -27,23 +26,16 @@ def parts_of(columns: Columns) -> Iterator[tuple[str, Flags]]:
 
 
 def agents_are_datasets(columns: Columns) -> bool:
-    """Return whether no row names its dataset, and agents differ in whether success is reported or, among those without
-    it, in whether all rewards are in 0..1.
-    """
+    """Return whether no row names its dataset and agents differ in the rule of what counts as solved."""
     codes = np.unique(columns.agent.codes)
     if len(codes) < 2 or (columns.dataset.codes >= 0).any():
         return False
-    kinds = set[str]()
-    for code in codes.tolist():
-        own = columns.agent.codes == code
-        kinds.add(solved_by(columns.reward[own], columns.success[own])[0])
-    return len(kinds) > 1
+    masks = [columns.agent.codes == code for code in codes.tolist()]
+    return len({solved_by(columns.reward[own], columns.success[own])[0] for own in masks}) > 1
 
 
 @dataclass(frozen=True)
 class Ruling:
-    """What counts as solved in one dataset of a run."""
-
     dataset: str
     """Empty: that of the rows without a name."""
     rule: str
@@ -71,10 +63,7 @@ def rulings_of(columns: Columns, threshold: float | None) -> list[Ruling]:
 
 
 def which_solved(columns: Columns, threshold: float | None) -> tuple[str, Flags | None]:
-    """Return a description of what counts as solved, and a mask of the solved rollouts (None if a dataset has no rule).
-
-    Each dataset has its own rule, because a run can mix environments that report success with environments that do not.
-    """
+    """Return what counts as solved, and a mask of the solved rollouts; None if a dataset has no rule."""
     return together(rulings_of(columns, threshold), len(columns))
 
 
@@ -100,11 +89,10 @@ def with_solved(columns: Columns, threshold: float | None = None) -> Columns:
 
 
 def solved_by(reward: Floats, success: Floats) -> tuple[str, Flags | None]:
-    """Return the rule of one dataset and a mask of its solved rollouts.
+    """Return the rule of one dataset and a mask of its solved rollouts; None if "solved" is undefined.
 
     If any row has the environment's `success`, that decides, and rows without it are not solved, as in NeMo Gym's
-    report. If no row has it and all rewards are in 0..1, a reward of 1 counts as solved. Otherwise, "solved" is
-    undefined and the mask is None.
+    report. Otherwise, a reward of 1 counts as solved if all rewards are in 0..1.
     """
     if not np.isnan(success).all():
         return _REPORTED, success == 1

@@ -1,8 +1,4 @@
-"""Numbers by training step, of two sources.
-
-MetricsFile reads a trainer's metrics.jsonl. SeriesProfile compares rollout files, one per step: their figures, and
-which tasks were learned and forgotten.
-"""
+"""Numbers by training step: of a trainer's metrics.jsonl (MetricsFile) and of rollout files (SeriesProfile)."""
 
 from __future__ import annotations
 
@@ -17,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollyard.analysis.metrics.columns import Floats, Ints, displayable
+from rollyard.analysis.metrics.columns import Floats, Ints, displayable, padded
 from rollyard.analysis.metrics.comparison import BY_CONTENT, BY_PROMPT, SAME_INPUT, Side, side_by
 from rollyard.analysis.metrics.estimators import Estimate, clustered_mean
-from rollyard.analysis.metrics.per_task import share_of_tasks
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.run_pair import REWARD, SOLVE_RATE, PairedDifference, TaskChange, TaskChanges
 from rollyard.records.json_values import is_number
@@ -42,8 +37,8 @@ class Curve:
 
 
 class MetricsFile:
-    """Reads complete lines as they appear. Where lines share a step and a name, the last one counts: a run that resumed
-    from a checkpoint repeats steps. A file that was rewritten is read again; lines that are no metrics are skipped.
+    """Reads complete lines as they appear. The last line with a step and a name counts: a run that resumed from a
+    checkpoint repeats steps. A file that was rewritten is read again; lines that are no metrics are skipped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,7 +83,6 @@ class MetricsFile:
         return list(self._values)
 
     def curve(self, name: str) -> Curve | None:
-        """Return the curve of a metric; None if it has no value."""
         values = sorted(self._values.get(name, {}).items())
         return Curve(name, *map(tuple, zip(*values, strict=True))) if values else None
 
@@ -119,9 +113,7 @@ COMPONENTS = "reward_components"
 RARE = math.log(0.01)
 """Log-probability below which a token counts as rare."""
 LOG_PROB, RARE_TOKENS, TOKEN_ENTROPY = "log_prob", "rare_tokens", "token_entropy"
-"""Of the recorded tokens of a rollout: mean log-probability, share with a probability below 1%, and mean of the lower
-bounds of the entropies.
-"""
+"""Of the recorded tokens of a rollout: mean log-probability, share below 1%, and mean lower bound of the entropy."""
 _MAX_NAMES = 64
 """Upper bound on the fields of a file, because rows are user input."""
 _MAX_DEPTH = 3
@@ -151,8 +143,6 @@ class NumberColumns:
 
 
 class RowNumbers:
-    """Collects the numbers of rows."""
-
     def __init__(self) -> None:
         self._offsets = array("q")
         self._values: dict[str, array[float]] = {}
@@ -162,11 +152,9 @@ class RowNumbers:
         count = len(self._offsets)
         self._offsets.append(offset)
         for name, value in _numbers(row):
-            column = self._values.get(name)
-            if column is None:
-                if len(self._values) >= _MAX_NAMES:
-                    continue
-                column = self._values[name] = array("d")
+            if name not in self._values and len(self._values) >= _MAX_NAMES:
+                continue
+            column = self._values.setdefault(name, array("d"))
             if len(column) <= count:  # a name that occurs twice counts once
                 column.extend([math.nan] * (count - len(column)))
                 column.append(value)
@@ -174,18 +162,15 @@ class RowNumbers:
     def columns(self) -> NumberColumns:
         """Return what was collected, in the order in which rows were added."""
         count = len(self._offsets)
-        values = {
-            name: np.concatenate([column, np.full(count - len(column), np.nan)])
-            for name, column in self._values.items()
-        }
+        values = {name: padded(np.asarray(column), count) for name, column in self._values.items()}
         return NumberColumns(np.array(self._offsets, np.int64), values)
 
 
 def joined(parts: Sequence[NumberColumns]) -> NumberColumns:
-    """Concatenate parts of a file."""
     names = list(dict.fromkeys(name for part in parts for name in part.values))[:_MAX_NAMES]
+    none = np.empty(0)
     values = {
-        name: np.concatenate([part.values.get(name, np.full(len(part.offset), np.nan)) for part in parts])
+        name: np.concatenate([padded(part.values.get(name, none), len(part.offset)) for part in parts])
         for name in names
     }
     return NumberColumns(np.concatenate([part.offset for part in parts]), values)
@@ -208,9 +193,8 @@ def _leaves(name: str, value: Any, depth: int) -> Iterator[tuple[str, float]]:
 
 def _token_numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     log_probs = [value for values in generated_log_probs(row) for value in values]
-    entropies: list[float] = []
-    for call in model_calls(row):
-        entropies += [bound for entry in call.entries if (bound := least_entropy(entry)) is not None]
+    entries = (entry for call in model_calls(row) for entry in call.entries)
+    entropies = [bound for entry in entries if (bound := least_entropy(entry)) is not None]
     if log_probs:
         yield LOG_PROB, sum(log_probs) / len(log_probs)
         yield RARE_TOKENS, sum(value < RARE for value in log_probs) / len(log_probs)
@@ -228,7 +212,6 @@ class StepSummary:
     """The figures of a step, and the results of its tasks."""
 
     rollouts: int
-    """Number of measured rollouts."""
     figures: dict[str, Estimate]
     """Means with intervals clustered by task. Those that a report has are the report's."""
     varying: frozenset[str]
@@ -252,14 +235,17 @@ def step_summary(run: Run, numbers: Mapping[str, Floats]) -> StepSummary:
     for name, values in {**columns, **numbers}.items():
         if (estimate := _estimate(run, name, values)) is not None:
             found[name] = estimate
-    if (share := _zero_variance(run)) is not None:
+    if profile.tasks is not None and (share := profile.tasks.zero_variance.share) is not None:
         found[ZERO_VARIANCE] = share
     sha = (profile.identity or {}).get("input_sha256")
+    sides = {BY_CONTENT: side_by(BY_CONTENT, run)}
+    if sides[BY_CONTENT] is None:  # the best key, so that the others would only need memory
+        sides = {by: side_by(by, run) for by in (BY_PROMPT, SAME_INPUT)}
     return StepSummary(
         rollouts=len(run.columns),
         figures=found,
         varying=frozenset(name for name, values in numbers.items() if name in found and _varies(run, values)),
-        sides=dict(_sides(run)),
+        sides={by: side for by, side in sides.items() if side is not None},
         input=sha if isinstance(sha, str) else "",
         why_no_reward=profile.rewards.why_no_mean if profile.rewards else "",
     )
@@ -293,26 +279,10 @@ def _estimate(run: Run, name: str, values: Floats) -> Estimate | None:
     return clustered_mean(values[kept], starts, is_share=is_share)
 
 
-def _zero_variance(run: Run) -> Estimate | None:
-    """Return the share of the report's `zero_variance`, with its interval."""
-    if (tasks := run.by_task) is None or not (tasks.measured > 1).any():
-        return None
-    flat = (tasks.min == tasks.max)[tasks.measured > 1]
-    return share_of_tasks(int(flat.sum()), len(flat))
-
-
 def _varies(run: Run, values: Floats) -> bool:
     kept = ~np.isnan(values)
     same_task = np.diff(run.columns.task[kept]) == 0
     return bool((np.diff(values[kept])[same_task] != 0).any())
-
-
-def _sides(run: Run) -> Iterator[tuple[str, Side]]:
-    for by in (BY_CONTENT, BY_PROMPT, SAME_INPUT):
-        if (side := side_by(by, run)) is not None:
-            yield by, side
-            if by == BY_CONTENT:
-                return  # the best key, so that the others need no memory
 
 
 SORTS = ("task", "first", "last", "change", "learned")
@@ -362,14 +332,12 @@ class TaskSeries:
         """Index of each task in the first step that has it."""
         if not self.task.size:
             return np.empty(0, np.int64)
-        first = (self.task >= 0).argmax(axis=1)
-        return np.asarray(self.task[np.arange(len(self)), first], np.int64)
+        first: Ints = self.task[np.arange(len(self)), (self.task >= 0).argmax(axis=1)]
+        return first
 
     def order(self, sort: str, values: Floats) -> Ints:
         """Return the rows by `sort`, one of SORTS, with `-` before it for descending order. Tasks without a value come
-        last.
-
-        `learned` is the first step from which a task is solved in at least half of its rollouts until the end.
+        last. `learned`: see `learned_at`.
         """
         name, direction = sort.removeprefix("-"), -1.0 if sort.startswith("-") else 1.0
         first, last = ends(values)
@@ -379,9 +347,7 @@ class TaskSeries:
 
 
 def ends(values: Floats) -> tuple[Floats, Floats]:
-    """Return the first and the last known value of each row; the change of a row with one value is unknown, so that
-    its last value is NaN.
-    """
+    """Return the first and the last known value of each row. The last one is NaN if they are the same value."""
     rows, known = np.arange(len(values)), ~np.isnan(values)
     if not values.size:
         return np.full(len(values), np.nan), np.full(len(values), np.nan)
@@ -410,15 +376,10 @@ def evenly(count: int, most: int) -> list[int]:
 
 
 def _common_key(steps: Sequence[StepSummary]) -> str:
-    sides: list[dict[str, Side]] = [one.sides for one in steps]
-    if not sides:
-        return ""
-    if all(BY_CONTENT in one for one in sides):
-        return BY_CONTENT
-    # Steps with content keys have no others.
-    if all(SAME_INPUT in one for one in sides) and steps[0].input and len({one.input for one in steps}) == 1:
-        return SAME_INPUT
-    return BY_PROMPT if all(BY_PROMPT in one for one in sides) else ""
+    shared = set.intersection(*(set(one.sides) for one in steps)) if steps else set[str]()
+    if not steps or not steps[0].input or len({one.input for one in steps}) > 1:
+        shared.discard(SAME_INPUT)
+    return next((by for by in (BY_CONTENT, SAME_INPUT, BY_PROMPT) if by in shared), "")
 
 
 def _why_no_key(steps: Sequence[StepSummary]) -> str:
@@ -435,8 +396,6 @@ MAX_TASKS = 30
 
 @dataclass(frozen=True)
 class SummarizedStep:
-    """A file of the series."""
-
     step: int
     name: str
     path: str
@@ -445,19 +404,14 @@ class SummarizedStep:
 
 
 class StepFigures(Record):
-    """A step and its figures, with their intervals."""
-
     step: int
     name: str
     path: str
     rollouts: int
-    """Number of measured rollouts."""
     figures: dict[str, Estimate]
 
 
 class TaskResults(Record):
-    """A task's results at the steps of `SeriesProfile.columns`."""
-
     task: int
     """Index of the task in the first step that has it."""
     values: list[float | None]
@@ -466,17 +420,12 @@ class TaskResults(Record):
 
 
 class StepChanges(Record):
-    """What changed between the first and the last step, task by task."""
-
     why_not: str
     """Why the steps cannot be compared; empty if they can."""
     by: str
-    """How tasks were paired: by `content`, `prompt` or `index`."""
     metric: str
-    """`solve_rate` or `reward`."""
     difference: PairedDifference | None
     learned: int
-    """Number of tasks with a higher value at the last step."""
     forgotten: int
     most_learned: list[TaskChange]
     most_forgotten: list[TaskChange]
@@ -495,9 +444,8 @@ class SeriesProfile(Record):
     paired_by: str
     why_not_paired: str
     tasks: int
-    """Number of tasks in any of these steps."""
     gains: list[TaskResults]
-    """The tasks with the largest gains, largest first."""
+    """Largest first."""
     losses: list[TaskResults]
     changes: StepChanges
     notes: list[str]
@@ -515,16 +463,17 @@ def series_profile(steps: Sequence[SummarizedStep], first: Run, last: Run, notes
 
     def results(sign: float) -> list[TaskResults]:
         order = np.lexsort((series.label, -sign * change))
-        chosen = [row for row in order.tolist() if sign * change[row] > 0][:MAX_TASKS]
         return [
             TaskResults(
                 task=int(series.label[row]),
                 values=[None if np.isnan(value) else float(value) for value in values[row]],
                 change=float(change[row]),
             )
-            for row in chosen
+            for row in [row for row in order.tolist() if sign * change[row] > 0][:MAX_TASKS]
         ]
 
+    changes = TaskChanges.of(first, last)
+    learned, forgotten = changes.listed("learned"), changes.listed("forgotten")
     return SeriesProfile(
         steps=[
             StepFigures(
@@ -544,21 +493,15 @@ def series_profile(steps: Sequence[SummarizedStep], first: Run, last: Run, notes
         tasks=len(series),
         gains=results(1.0),
         losses=results(-1.0),
-        changes=_changes(first, last),
+        changes=StepChanges(
+            why_not=changes.why_not,
+            by=changes.by,
+            metric=changes.metric,
+            difference=changes.difference,
+            learned=len(learned),
+            forgotten=len(forgotten),
+            most_learned=[changes.at(index) for index in learned[:MAX_TASKS].tolist()],
+            most_forgotten=[changes.at(index) for index in forgotten[:MAX_TASKS].tolist()],
+        ),
         notes=[*notes, *dict.fromkeys(one.why_no_reward for one in summaries.values() if one.why_no_reward)],
-    )
-
-
-def _changes(first: Run, last: Run) -> StepChanges:
-    found = TaskChanges.of(first, last)
-    learned, forgotten = found.listed("learned"), found.listed("forgotten")
-    return StepChanges(
-        why_not=found.why_not,
-        by=found.by,
-        metric=found.metric,
-        difference=found.difference,
-        learned=len(learned),
-        forgotten=len(forgotten),
-        most_learned=[found.at(index) for index in learned[:MAX_TASKS].tolist()],
-        most_forgotten=[found.at(index) for index in forgotten[:MAX_TASKS].tolist()],
     )

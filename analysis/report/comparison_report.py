@@ -11,6 +11,7 @@ from rollyard.analysis.metrics.comparison import POWER, Change, DatasetDifferenc
 from rollyard.analysis.metrics.profile_records import Profile
 from rollyard.analysis.metrics.run_pair import ChangedTasks, Metric, PairedDifference, RunComparisons, RunPair
 from rollyard.analysis.report.formatting import (
+    FORMS,
     NOTHING,
     ViewerLinks,
     interval,
@@ -51,7 +52,6 @@ def document(found: RunComparisons) -> tuple[str, list[Section]]:
 
 
 def value(metric: str, amount: float | None) -> str:
-    """Format a value of a metric."""
     if Metric(metric).is_share:
         return percent(amount)
     return number(amount) if Metric(metric).is_cost else reward(amount)
@@ -67,7 +67,6 @@ def change(metric: str, amount: float | None) -> str:
 
 
 def reach(one: PairedDifference) -> str:
-    """Format the interval of a difference."""
     if one.interval is None:
         return NOTHING
     low, high = (change(one.metric, bound).removesuffix(" points") for bound in (one.interval.low, one.interval.high))
@@ -75,7 +74,6 @@ def reach(one: PairedDifference) -> str:
 
 
 def chance(p: float | None) -> str:
-    """Format a p-value."""
     return NOTHING if p is None else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
@@ -110,13 +108,11 @@ def verdict(one: PairedDifference, alpha: float) -> str:
         return f"The candidate is {direction}; the difference is more than noise ({p_equals(p)})."
     if one.difference == 0:
         return "There is no difference."
-    floor = (
-        ""
-        if one.detectable_effect is None
-        else f" With these tasks, a difference below {change(one.metric, one.detectable_effect).lstrip('+')} is likely "
-        "to be missed."
-    )
-    return f"The difference may be noise ({p_equals(p)}).{floor}"
+    text = f"The difference may be noise ({p_equals(p)})."
+    if one.detectable_effect is not None:
+        least = change(one.metric, one.detectable_effect).lstrip("+")
+        text += f" With these tasks, a difference below {least} is likely to be missed."
+    return text
 
 
 def _pair(pair: RunPair, found: RunComparisons) -> Section:
@@ -160,20 +156,18 @@ def _differences(pair: RunPair, found: RunComparisons) -> Table:
     head += ["tasks for effect"] if found.effect is not None else []
     rows = [
         (
-            label(one),
-            value(one.metric, one.baseline),
-            value(one.metric, one.candidate),
-            change(one.metric, one.difference),
-            reach(one),
-            chance(one.p),
-            *((chance(one.p_holm),) if corrected else ()),
-            f"{one.tasks:,}",
-            change(one.metric, one.detectable_effect).lstrip("+"),
+            *(label(one), *_values(one), chance(one.p), *((chance(one.p_holm),) if corrected else ())),
+            *(f"{one.tasks:,}", change(one.metric, one.detectable_effect).lstrip("+")),
             *((NOTHING if one.tasks_needed is None else f"{one.tasks_needed:,}",) if found.effect is not None else ()),
         )
         for one in pair.differences
     ]
     return Table(tuple(head), rows)
+
+
+def _values(one: PairedDifference) -> tuple[str, ...]:
+    both = value(one.metric, one.baseline), value(one.metric, one.candidate)
+    return *both, change(one.metric, one.difference), reach(one)
 
 
 def _mcnemar(pair: RunPair) -> list[Table]:
@@ -191,14 +185,7 @@ def _mcnemar(pair: RunPair) -> list[Table]:
 
 
 def _costs(pair: RunPair) -> Table:
-    rows = [
-        (
-            one.metric.replace("_", " "),
-            *(value(one.metric, one.baseline), value(one.metric, one.candidate)),
-            *(change(one.metric, one.difference), reach(one), f"{one.tasks:,}"),
-        )
-        for one in pair.costs
-    ]
+    rows = [(one.metric.replace("_", " "), *_values(one), f"{one.tasks:,}") for one in pair.costs]
     head = ("per rollout", pair.baseline.name, pair.candidate.name, "difference", "interval", "tasks")
     return Table(head, rows, "Costs, as means over tasks")
 
@@ -223,16 +210,11 @@ def _charts(pair: RunPair, alpha: float) -> list[Chart]:
     shares = [one for one in pair.differences if Metric(one.metric).is_share]
     if not shares:
         return []
-    rows = [
-        DrawnInterval(
-            f"{label(one)}: {change(one.metric, one.difference)}",
-            one.difference,
-            None if one.interval is None else one.interval.low,
-            None if one.interval is None else one.interval.high,
-            f"{label(one)}: {change(one.metric, one.difference)} ({reach(one)})",
-        )
-        for one in shares
-    ]
+    rows = []
+    for one in shares:
+        name = f"{label(one)}: {change(one.metric, one.difference)}"
+        low, high = (one.interval.low, one.interval.high) if one.interval else (None, None)
+        rows.append(DrawnInterval(name, one.difference, low, high, f"{name} ({reach(one)})"))
     caption = f"{pair.candidate.name} minus {pair.baseline.name} with {100 * (1 - alpha):.6g}% intervals."
     axis = Axis("difference, percentage points", points=True)
     return [chart("paired_differences", "Differences", intervals(caption, rows, axis, zero=True), caption)]
@@ -257,9 +239,7 @@ _LISTED = 5
 
 
 def sections(runs: Sequence[Profile], differences: Sequence[Difference], viewer: ViewerLinks) -> list[Section]:
-    """Return the comparison of each later run with the first, then the headline numbers side by side. `viewer`: what to
-    link to.
-    """
+    """Return the comparison of each later run with the first, then the headline numbers side by side."""
     compared = [_difference(found, number, viewer) for number, found in enumerate(differences, 1)]
     return [*compared, _side_by_side(runs)]
 
@@ -306,14 +286,12 @@ def _difference(found: Difference, number: int, viewer: ViewerLinks) -> Section:
 
 def _rows(prefix: str, found: Difference | DatasetDifference) -> list[tuple[str, ...]]:
     """Return the rows for solve rate and mean reward, omitting those that cannot be compared."""
-    rows: list[tuple[str, ...]] = []
-    if (rate := found.solve_rate) is not None:
-        rows.append(
-            (f"{prefix}solve rate", f"{points(rate.mean)} points", interval(rate, "points"), f"{found.tasks:,}")
-        )
-    if (mean := found.reward) is not None:
-        rows.append((f"{prefix}mean reward", signed(mean.mean), interval(mean, "signed"), f"{found.tasks:,}"))
-    return rows
+    figures = ("solve rate", "points", " points", found.solve_rate), ("mean reward", "signed", "", found.reward)
+    return [
+        (f"{prefix}{name}", f"{FORMS[form](one.mean)}{unit}", interval(one, form), f"{found.tasks:,}")
+        for name, form, unit, one in figures
+        if one is not None
+    ]
 
 
 def _counted(found: Difference) -> str:
@@ -329,11 +307,8 @@ def _changes(caption: str, found: Difference, changes: Sequence[Change]) -> Tabl
     write = percent if found.solve_rate is not None else reward
     rows = [
         (
-            str(change.task)
-            if change.task == change.task_here
-            else f"{change.task} ({change.task_here} in the other run)",
-            write(change.before),
-            write(change.after),
+            f"{change.task}" + (f" ({change.task_here} in the other run)" if change.task != change.task_here else ""),
+            *(write(change.before), write(change.after)),
         )
         for change in changes[:_LISTED]
     ]

@@ -16,21 +16,13 @@ from rollyard.analysis.charts.svg import share as short_share
 from rollyard.analysis.findings.detector import Findings
 from rollyard.analysis.metrics.comparison import Difference
 from rollyard.analysis.metrics.profile_records import Profile
-from rollyard.analysis.metrics.run_pair import REWARD, SOLVE_RATE, TaskChange
-from rollyard.analysis.metrics.training_steps import (
-    LOG_PROB,
-    ZERO_VARIANCE,
-    SeriesProfile,
-    StepChanges,
-    TaskResults,
-    evenly,
-)
+from rollyard.analysis.metrics.run_pair import REWARD, SOLVE_RATE
+from rollyard.analysis.metrics.training_steps import LOG_PROB, ZERO_VARIANCE, SeriesProfile, TaskResults, evenly
 from rollyard.analysis.report import comparison_report as run_comparison
 from rollyard.analysis.report import sections as run_sections
 from rollyard.analysis.report.comparison_report import chance, change, reach, value, verdict
-from rollyard.analysis.report.finding_sections import compared_findings, findings_section
 from rollyard.analysis.report.formatting import NOTHING, ViewerLinks, mark_partial, measured
-from rollyard.analysis.report.sections import Section, Table, headlines
+from rollyard.analysis.report.sections import Section, Table, compared_findings, findings_section, headlines
 from rollyard.records.terminal import pluralize
 from rollyard.records.types import Record
 
@@ -57,16 +49,15 @@ def _curves(series: SeriesProfile) -> Section:
         "clustered by task.",
         *series.notes,
     ]
-    charts = [
-        _titled(step_chart(name, {one.step: one.figures[name] for one in steps if name in one.figures}, {}))
-        for name in series.figures
-    ]
+    charts = []
+    for name in series.figures:
+        drawn = step_chart(name, {one.step: one.figures[name] for one in steps if name in one.figures}, {})
+        # The report shows no other titles of charts.
+        charts.append(drawn.model_copy(update={"caption": f"{drawn.title}: {drawn.caption}"}))
     shown = [name for name in _IN_TABLE if name in series.figures][:_MAX_FIGURES]
     rows = [
         (
-            f"{one.step:,}",
-            one.name,
-            f"{one.rollouts:,}",
+            *(f"{one.step:,}", one.name, f"{one.rollouts:,}"),
             *(figure_text(name, one.figures[name]) if name in one.figures else NOTHING for name in shown),
         )
         for one in (steps[at] for at in evenly(len(steps), _MAX_ROWS))
@@ -74,11 +65,6 @@ def _curves(series: SeriesProfile) -> Section:
     caption = f"{_MAX_ROWS} of {len(steps):,} steps, all in profile.json" if len(steps) > _MAX_ROWS else ""
     table = Table(("step", "file", "rollouts", *map(figure_title, shown)), rows, caption)
     return Section("Steps", text, [table], charts)
-
-
-def _titled(drawn: Chart) -> Chart:
-    """Return the chart with its title in its caption, because the report shows no others."""
-    return drawn.model_copy(update={"caption": f"{drawn.title}: {drawn.caption}"})
 
 
 def _changed(series: SeriesProfile) -> Section:
@@ -93,29 +79,23 @@ def _changed(series: SeriesProfile) -> Section:
         f"{reach(one)}. " + verdict(one, _ALPHA).replace("The candidate", "The last step")
     ]
     head = ("task", f"step {steps[0].step:,}", f"step {steps[-1].step:,}", "change", "rollouts", "p of the task")
-    tables = [
-        Table(
-            head,
-            [_row(task, found) for task in tasks],
-            caption if len(tasks) == total else f"{caption}: {len(tasks)} of {total:,}",
-        )
-        for caption, tasks, total in (
-            ("Learned, largest change first", found.most_learned, found.learned),
-            ("Forgotten, largest change first", found.most_forgotten, found.forgotten),
-        )
-        if tasks
-    ]
+    tables = []
+    for name, tasks, total in (
+        ("Learned", found.most_learned, found.learned),
+        ("Forgotten", found.most_forgotten, found.forgotten),
+    ):
+        rows = [
+            (
+                *(str(task.task), value(found.metric, task.first), value(found.metric, task.second)),
+                *(change(found.metric, task.second - task.first), " and ".join(f"{one:,}" for one in task.rollouts)),
+                chance(task.p),
+            )
+            for task in tasks
+        ]
+        more = "" if len(tasks) == total else f": {len(tasks)} of {total:,}"
+        if rows:
+            tables.append(Table(head, rows, f"{name}, largest change first{more}"))
     return Section(title, text, tables)
-
-
-def _row(task: TaskChange, found: StepChanges) -> tuple[str, ...]:
-    return (
-        str(task.task),
-        *(value(found.metric, amount) for amount in (task.first, task.second)),
-        change(found.metric, task.second - task.first),
-        f"{task.rollouts[0]:,} and {task.rollouts[1]:,}",
-        chance(task.p),
-    )
 
 
 def _tasks(series: SeriesProfile) -> Section:
@@ -127,14 +107,8 @@ def _tasks(series: SeriesProfile) -> Section:
     ]
     if len(series.columns) < len(series.steps):
         text.append(f"{len(series.columns)} of {len(series.steps):,} steps are shown.")
-    charts = [
-        _map(series, tasks, name, title)
-        for name, title, tasks in (
-            ("gains", "Largest gains", series.gains),
-            ("losses", "Largest losses", series.losses),
-        )
-        if tasks
-    ]
+    each = ("gains", "Largest gains", series.gains), ("losses", "Largest losses", series.losses)
+    charts = [_map(series, tasks, name, title) for name, title, tasks in each if tasks]
     if not charts:
         text.append("No task has another value at the end than at the start.")
     return Section("Tasks by steps", text, charts=charts)
@@ -148,33 +122,25 @@ def _map(series: SeriesProfile, tasks: Sequence[TaskResults], name: str, title: 
     def tip(task: int, step: int, amount: float) -> str:
         return f"task {task}, step {step:,}: {short_share(amount) if is_share else short(amount)}"
 
-    rows: list[HeatRow] = [
-        (
-            str(one.task),
-            [
-                None if amount is None else ((amount - low) / (high - low or 1.0), tip(one.task, step, amount))
-                for step, amount in zip(series.columns, one.values, strict=True)
-            ],
-        )
-        for one in tasks
-    ]
+    rows: list[HeatRow] = []
+    for one in tasks:
+        cells = [
+            None if amount is None else ((amount - low) / (high - low or 1.0), tip(one.task, step, amount))
+            for step, amount in zip(series.columns, one.values, strict=True)
+        ]
+        rows.append((str(one.task), cells))
     span = "0% to 100%" if is_share else f"{short(low)} to {short(high)}"
     caption = f"{title}: {'solve rates' if is_share else 'mean rewards'} of {pluralize(len(tasks), 'task')}, {span}."
     columns = [f"{step:,}" for step in series.columns]
-    return chart(
-        f"tasks_{name}", title, heat_map(f"{caption} Rows are tasks, columns steps.", columns, rows, "task"), caption
-    )
+    drawn = heat_map(f"{caption} Rows are tasks, columns steps.", columns, rows, "task")
+    return chart(f"tasks_{name}", title, drawn, caption)
 
 
 SCHEMA_VERSION = 2
-"""Version of the format of `profile.json`, described by `schemas/profile-N.json`. It is incremented when a field is
-removed, renamed or gets another meaning; new fields may be added at any time.
-"""
+"""Of `schemas/profile-N.json`. It grows when a field is removed, renamed or gets another meaning."""
 
 
 class Report(Record):
-    """The contents of `profile.json`."""
-
     version: str
     """The version of Rollyard that wrote the file."""
     schema_version: int = SCHEMA_VERSION
@@ -205,9 +171,8 @@ METHOD = (
 
 
 def document(report: Report, viewer: ViewerLinks | str = "") -> tuple[str, list[Section]]:
-    """Return the title and the sections. With several runs, the comparison comes first, followed by the findings of
-    all of them and a folded section for each run. A series of steps comes before the comparison. `viewer`: what to link
-    to; an address if the viewer shows the same files in the same order.
+    """Return the title and the sections. With several runs, the series or comparison comes first, then the findings of
+    all, then a folded section for each run. `viewer`: what to link to; an address if it shows the same files in order.
     """
     links = ViewerLinks(viewer) if isinstance(viewer, str) else viewer
     runs = report.runs
@@ -239,14 +204,13 @@ _SPECIAL = re.compile(r"([\\`*\[\]<>|~])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def markdown(report: Report, viewer: ViewerLinks | str = "") -> str:
-    """Render the report's text and tables. Charts are represented by their captions."""
+    """Render the report. Charts are represented by their captions."""
     title, sections = document(report, viewer)
     file = f"File: {report.runs[0].path}" if len(report.runs) == 1 else ""
     return markdown_page(title, sections, f"Written by ng_reward_profile, rollyard {report.version}.", file)
 
 
 def markdown_page(title: str, sections: Sequence[Section], footer: str, subtitle: str = "") -> str:
-    """Render a title, sections and a footer."""
     lines = [f"# {escaped(title)}", ""]
     if subtitle:
         lines += [escaped(subtitle), ""]
@@ -297,9 +261,8 @@ def html(report: Report, viewer: ViewerLinks | str = "") -> str:
 
 def html_page(title: str, sections: Sequence[Section], footer: str, header: str = "") -> str:
     """Render a page. `header` is HTML below the title."""
-    style = (files("rollyard.analysis.report") / "page.css").read_text(encoding="utf-8") + STYLE.read_text(
-        encoding="utf-8"
-    )
+    page = files("rollyard.analysis.report") / "page.css"
+    style = page.read_text(encoding="utf-8") + STYLE.read_text(encoding="utf-8")
     body = "".join(_section(section, 2) for section in sections)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -333,10 +296,8 @@ def _section(section: Section, level: int) -> str:
     if section.links:
         links = (f'<a href="{escape(link.href)}">{escape(link.text)}</a>' for link in section.links)
         inner += f'<p class="links">{"; ".join(links)}</p>'
-    drawn = _row_of(
-        "figures",
-        [f"<figure>{chart.svg}<figcaption>{escape(chart.caption)}</figcaption></figure>" for chart in section.charts],
-    )
+    figures = [f"<figure>{one.svg}<figcaption>{escape(one.caption)}</figcaption></figure>" for one in section.charts]
+    drawn = _row_of("figures", figures)
     tables = _row_of("tables", [_table(table) for table in section.tables])
     if drawn and tables and max(map(_letters, section.tables)) <= _MAX_WIDTH:
         inner += f'<div class="beside"><div>{drawn}</div><div>{tables}</div></div>'

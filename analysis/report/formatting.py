@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlencode
 
 from rollyard.analysis.metrics.estimators import Estimate
@@ -69,13 +70,10 @@ def share(part: int | None, total: int) -> str:
 
 
 def interval(found: Estimate | None, form: str) -> str:
-    """Format an interval, such as `61.12% to 66.07%`. `form`: percent, share (a decimal less), points, reward, signed,
-    number or seconds.
-    """
+    """Format an interval, such as `61.12% to 66.07%`. `form`: one of FORMS."""
     if found is None or found.low is None or found.high is None:
         return NOTHING
-    write = _FORMS[form]
-    return f"{write(found.low)} to {write(found.high)}"
+    return f"{FORMS[form](found.low)} to {FORMS[form](found.high)}"
 
 
 def measured(covered: Coverage) -> str:
@@ -86,12 +84,10 @@ def measured(covered: Coverage) -> str:
 
 
 def mark_partial(text: str, covered: Coverage) -> str:
-    """Append an asterisk to a number if rollouts are missing."""
     return f"{text} *" if covered.missing and text != NOTHING else text
 
 
 def coverage_sentence(covered: Coverage) -> str:
-    """Return a sentence that states how many of the expected rollouts were measured."""
     if covered.expected is None:
         of = f" of {pluralize(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""
         if covered.expected_from:
@@ -114,13 +110,9 @@ def coverage_sentence(covered: Coverage) -> str:
     )
 
 
-def _share(value: float | None) -> str:
-    return percent(value, 1)
-
-
-_FORMS: dict[str, Callable[[float | None], str]] = {
+FORMS: dict[str, Callable[[float | None], str]] = {
     "percent": percent,
-    "share": _share,
+    "share": partial(percent, digits=1),
     "points": points,
     "reward": reward,
     "signed": signed,
@@ -160,9 +152,7 @@ class ViewerLinks:
         return "" if self.where else f"{self._run(run)}/findings"
 
     def finding(self, run: int, kind: str, filters: Mapping[str, str]) -> str:
-        """Return the address of all rollouts of a finding; empty if no page shows the same ones. `filters`: those of
-        the list that select them, if there are any.
-        """
+        """Return the address of all rollouts of a finding; empty if no page shows the same ones."""
         if not filters:
             return f"{self.findings(run)}/{kind}" if self.findings(run) else ""
         conditions = [text for text in (self.where, filters.get("where", "")) if text]

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rollyard.analysis.charts import run_charts
-from rollyard.analysis.charts.charts import Chart
+from rollyard.analysis.charts.charts import Chart, DrawnInterval, chart, intervals
+from rollyard.analysis.charts.svg import Axis
+from rollyard.analysis.findings.detector import Finding, Findings
+from rollyard.analysis.metrics import profile_records as records
 from rollyard.analysis.metrics.estimators import Estimate, MeanSpread
 from rollyard.analysis.metrics.profile import TOTAL
-from rollyard.analysis.metrics.profile_records import (
-    Coverage,
-    DatasetFigures,
-    PassAtK,
-    Profile,
-    Rewards,
-    Tasks,
-    ToolCalls,
-)
 from rollyard.analysis.report.formatting import (
+    FORMS,
     NOTHING,
+    ViewerLinks,
     count,
     coverage_sentence,
     interval,
@@ -52,8 +48,6 @@ class Link:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and the content below it."""
-
     title: str
     text: list[str] = field(default_factory=list)
     """One string per paragraph."""
@@ -66,8 +60,8 @@ class Section:
     """Whether a page shows only the heading until it is opened. It is printed in full."""
 
 
-def work(profile: Profile) -> Section:
-    tokens = profile.tokens
+def work(profile: records.Profile) -> Section:
+    tokens, measured_rollouts = profile.tokens, profile.coverage.measured
     kinds: list[tuple[str, MeanSpread | None]] = [
         ("turns", profile.turns),
         ("input tokens", tokens.input),
@@ -77,7 +71,7 @@ def work(profile: Profile) -> Section:
     rows = [
         (
             *(name, number(s.mean), interval(s.estimate, "number"), *map(number, (s.median, s.p95, s.max))),
-            *(count(s.total), _of(s.rollouts, profile.coverage)),
+            *(count(s.total), "all" if s.rollouts == measured_rollouts else f"{s.rollouts:,} of {measured_rollouts:,}"),
         )
         for name, s in kinds
         if s is not None
@@ -89,7 +83,7 @@ def work(profile: Profile) -> Section:
     return Section("Turns and tokens", text, [Table(head, rows)] if rows else [])
 
 
-def time(profile: Profile) -> Section:
+def time(profile: records.Profile) -> Section:
     rows = [
         (
             *(stage.stage, seconds(stage.seconds.mean), interval(stage.seconds.estimate, "seconds")),
@@ -115,17 +109,12 @@ def time(profile: Profile) -> Section:
     return Section("Time", text, [Table(head, rows)], [run_charts.stages(profile.stages)] if drawn else [])
 
 
-def _of(rollouts: int, covered: Coverage) -> str:
-    return "all" if rollouts == covered.measured else f"{rollouts:,} of {covered.measured:,}"
-
-
 _MAX_DATASETS = 100
+_LEVEL = "95% interval"
 
 
-def datasets(profile: Profile) -> Section:
-    """Return the section with each dataset's success rate and reward, and pass@k and cons@k at the largest k for which
-    all of its tasks have enough rollouts.
-    """
+def datasets(profile: records.Profile) -> Section:
+    """Return the figures of each dataset, with pass@k and cons@k at the largest k that all of its tasks have."""
     found = profile.by_dataset
     if not found:
         return Section("Datasets")
@@ -133,28 +122,17 @@ def datasets(profile: Profile) -> Section:
     if profile.rewards is not None and profile.rewards.why_no_mean:
         text.append(f"There is no mean reward over all datasets: {profile.rewards.why_no_mean}.")
     if profile.solved is None:
-        silent = ", ".join(shown(one) for one in found if one.rate is None)
+        silent = ", ".join(dataset_name(one) for one in found if one.rate is None)
         text.append(f"There is no success rate over all datasets: it is undefined what counts as solved in {silent}.")
-    head = (
-        "dataset",
-        "rollouts",
-        "tasks",
-        "success rate",
-        "95% interval",
-        "mean reward",
-        "95% interval",
-        "pass@k",
-        "cons@k",
-    )
+    head = ("dataset", "rollouts", "tasks", "success rate", _LEVEL, "mean reward", _LEVEL, "pass@k", "cons@k")
     rows = [
         (
-            shown(one),
+            dataset_name(one),
             f"{one.rollouts:,}",
             f"{one.tasks:,}" if one.tasks else NOTHING,
             NOTHING if one.rate is None else f"{percent(one.rate.mean)} ({one.solved:,} / {one.rollouts:,})",
             interval(one.rate, "percent"),
-            reward(one.reward.mean),
-            interval(one.reward, "reward"),
+            *mean_cells(one.reward, "reward"),
             *_at_common_k(one),
         )
         for one in found[:_MAX_DATASETS]
@@ -163,56 +141,44 @@ def datasets(profile: Profile) -> Section:
     return Section("Datasets", text, [Table(head, rows, caption)])
 
 
-def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
-    """Return a table of pass@k, pass^k and cons@k by dataset and k. cons@k is omitted if no dataset has it."""
-    voted = has_consensus([at for one in found for at in one.pass_at])
-    head: tuple[str, ...] = ("dataset, k", "pass@k", "95% interval", "pass^k", "95% interval")
-    head += ("cons@k", "95% interval", "tasks") if voted else ("tasks",)
+def _pass_rows(found: Sequence[tuple[str, records.PassAtK]], name: str, *, missing: bool = False) -> Table:
+    """Return a table of pass@k, pass^k and, if a row has it, cons@k. `missing`: also with missing ones as failed."""
+    voted = any(at.consensus is not None for _, at in found)
+    head: tuple[str, ...] = (name, "pass@k", _LEVEL, "pass^k", _LEVEL, *(("cons@k", _LEVEL) if voted else ()), "tasks")
+    head += ("pass@k, missing failed", "pass^k, missing failed") if missing else ()
     rows = [
         (
-            f"{shown(one)}, {at.k}",
-            *(percent(at.any.mean), interval(at.any, "percent")),
+            *(label, percent(at.any.mean), interval(at.any, "percent")),
             *(percent(at.every.mean), interval(at.every, "percent")),
-            *(consensus_cells(at) if voted else ()),
+            *(mean_cells(at.consensus, "percent") if voted else ()),
             over(at),
+            *((percent(at.any_missing_failed), percent(at.every_missing_failed)) if missing else ()),
         )
-        for one in found[:_MAX_DATASETS]
-        for at in one.pass_at
-        if at.k & (at.k - 1) == 0 or at is one.pass_at[-1]
+        for label, at in found
     ]
-    return [Table(head, rows, "By dataset")] if rows else []
+    return Table(head, rows)
 
 
-def has_consensus(found: Sequence[PassAtK]) -> bool:
-    """Return whether cons@k is defined for some k."""
-    return any(at.consensus is not None for at in found)
-
-
-def consensus_cells(at: PassAtK) -> tuple[str, str]:
-    """Return cons@k and its interval."""
-    return percent(None if at.consensus is None else at.consensus.mean), interval(at.consensus, "percent")
-
-
-def over_tasks(at: PassAtK) -> str:
+def over_tasks(at: records.PassAtK) -> str:
     """Return `over 12 tasks`, or `over 3 of 12 tasks` if the others have fewer than k rollouts."""
     return f"over {pluralize(at.tasks, 'task')}" if at.tasks == at.tasks_measured else f"over {over(at)} tasks"
 
 
-def over(at: PassAtK) -> str:
+def over(at: records.PassAtK) -> str:
     """Return `12`, or `3 of 12` if the others have fewer than k rollouts."""
     return f"{at.tasks:,}" if at.tasks == at.tasks_measured else f"{at.tasks:,} of {at.tasks_measured:,}"
 
 
-def shown(one: DatasetFigures) -> str:
+def dataset_name(one: records.DatasetFigures) -> str:
     return one.name or "(no dataset)"
 
 
-def at_common_k(found: Sequence[PassAtK]) -> PassAtK | None:
+def at_common_k(found: Sequence[records.PassAtK]) -> records.PassAtK | None:
     """Return the entry with the largest k for which every measured task has enough rollouts, if any."""
     return next((at for at in reversed(found) if at.tasks == at.tasks_measured), None)
 
 
-def _at_common_k(one: DatasetFigures) -> tuple[str, str]:
+def _at_common_k(one: records.DatasetFigures) -> tuple[str, str]:
     at = at_common_k(one.pass_at)
     if at is None or at.k < 2:
         return NOTHING, NOTHING
@@ -220,8 +186,7 @@ def _at_common_k(one: DatasetFigures) -> tuple[str, str]:
     return f"pass@{at.k} {percent(at.any.mean)}", consensus
 
 
-def headline(profile: Profile) -> Section:
-    """Return the section with the headline numbers and their coverage."""
+def headline(profile: records.Profile) -> Section:
     covered = profile.coverage
     rows = [(name, mark_partial(value, covered), reach, measured(covered)) for name, value, reach in headlines(profile)]
     text = []
@@ -241,34 +206,24 @@ def headline(profile: Profile) -> Section:
     return Section("Headline", text, [Table(("", "as measured", "95% interval", "coverage"), rows)])
 
 
-def headlines(profile: Profile) -> list[tuple[str, str, str]]:
+def headlines(profile: records.Profile) -> list[tuple[str, str, str]]:
     """Return the headline numbers as (name, value, interval) tuples. A metric has the same name in every run."""
     solved, tasks = profile.solved, profile.tasks
     rewards = None if profile.rewards is None or profile.rewards.why_no_mean else profile.rewards
+    rate = f"{percent(solved.rate.mean)} ({solved.rollouts:,} / {profile.coverage.measured:,})" if solved else NOTHING
     found = [
-        (
-            "success rate",
-            f"{percent(solved.rate.mean)} ({solved.rollouts:,} / {profile.coverage.measured:,})" if solved else NOTHING,
-            interval(solved.rate, "percent") if solved else NOTHING,
-        ),
-        (
-            "mean reward",
-            reward(rewards.mean.mean) if rewards else NOTHING,
-            interval(rewards.mean, "reward") if rewards else NOTHING,
-        ),
-        ("median reward", reward(rewards.median) if rewards else NOTHING, NOTHING),
+        ("success rate", rate, interval(solved.rate if solved else None, "percent")),
+        ("mean reward", *mean_cells(rewards.mean if rewards else None, "reward")),
+        ("median reward", reward(rewards.median if rewards else None), NOTHING),
     ]
     if tasks and len(tasks.pass_at) > 1:
         last = tasks.pass_at[-1]
         for at in (at_common_k(tasks.pass_at), last) if last.tasks < last.tasks_measured else (last,):
             if at is not None and at.k > 1:
-                of = f"({over_tasks(at)})"
-                found.append((f"pass@{at.k}", f"{percent(at.any.mean)} {of}", interval(at.any, "percent")))
-                found.append((f"pass^{at.k}", f"{percent(at.every.mean)} {of}", interval(at.every, "percent")))
-                if at.consensus is not None:
-                    found.append(
-                        (f"cons@{at.k}", f"{percent(at.consensus.mean)} {of}", interval(at.consensus, "percent"))
-                    )
+                for metric, one in (("pass@", at.any), ("pass^", at.every), ("cons@", at.consensus)):
+                    if one is not None:
+                        figure = f"{percent(one.mean)} ({over_tasks(at)})"
+                        found.append((f"{metric}{at.k}", figure, interval(one, "percent")))
     if tasks and tasks.zero_variance.of:
         flat = tasks.zero_variance
         value = f"{percent(flat.tasks / flat.of)} ({flat.tasks:,} / {flat.of:,})"
@@ -276,7 +231,7 @@ def headlines(profile: Profile) -> list[tuple[str, str, str]]:
     return found
 
 
-def bounds(profile: Profile) -> Section:
+def bounds(profile: records.Profile) -> Section:
     """Return the section with the bounds of the headline numbers. It is empty unless rollouts are missing."""
     covered, solved, rewards = profile.coverage, profile.solved, profile.rewards
     if not covered.missing or rewards is None:
@@ -284,9 +239,9 @@ def bounds(profile: Profile) -> Section:
     head = ("", "as measured", "missing as zero", "lowest", "highest")
     rows = []
     if not rewards.why_no_mean:
-        rows.append(("mean reward", *map(reward, (rewards.mean.mean, *_bounds(rewards.bounds.model_dump())))))
+        rows.append(("mean reward", *map(reward, (rewards.mean.mean, *rewards.bounds.model_dump().values()))))
     if solved is not None:
-        rows.insert(0, ("success rate", *map(percent, (solved.rate.mean, *_bounds(solved.bounds.model_dump())))))
+        rows.insert(0, ("success rate", *map(percent, (solved.rate.mean, *solved.bounds.model_dump().values()))))
     text = [
         f"{covered.missing:,} of {covered.expected:,} rollouts are missing. Lowest and highest assume that each of "
         "them is as bad as the worst or as good as the best measured one (for the success rate: none or all solved)."
@@ -294,15 +249,10 @@ def bounds(profile: Profile) -> Section:
     return Section("Bounds", text, [Table(head, rows)])
 
 
-def _bounds(found: dict[str, float | None]) -> tuple[float | None, ...]:
-    return found["missing_as_zero"], found["lowest"], found["highest"]
-
-
 _ROWS = 40
-_LEVEL = "95% interval"
 
 
-def sections(profile: Profile) -> list[Section]:
+def sections(profile: records.Profile) -> list[Section]:
     """Return all sections of a run, most important first: what it scored, what fails, and then the details."""
     all_sections = [datasets(profile), headline(profile), bounds(profile), _failures(profile), _ends(profile)]
     if profile.tasks is not None:
@@ -315,7 +265,7 @@ def sections(profile: Profile) -> list[Section]:
     return [section for section in all_sections if section.text or section.tables or section.charts]
 
 
-def _rewards(rewards: Rewards, covered: Coverage) -> Section:
+def _rewards(rewards: records.Rewards, covered: records.Coverage) -> Section:
     text = [
         f"Min {reward(rewards.min)}, max {reward(rewards.max)}, mean {reward(rewards.mean.mean)}, "
         f"median {reward(rewards.median)}, standard deviation {reward(rewards.std)} ({measured(covered)})."
@@ -334,20 +284,16 @@ def _rewards(rewards: Rewards, covered: Coverage) -> Section:
     return Section("Rewards", text, [table], [run_charts.rewards(rewards)])
 
 
-def _tool_calls(calls: ToolCalls, one_scale: bool) -> Section:
+def _tool_calls(calls: records.ToolCalls, one_scale: bool) -> Section:
     text = [f"Average {calls.mean:.2f} per rollout, min {calls.min}, max {calls.max}."]
     if one_scale:
-        correlation = (
-            "undefined (one of the two is constant)" if calls.correlation is None else f"{calls.correlation:.4f}"
-        )
+        undefined = "undefined (one of the two is constant)"
+        correlation = undefined if calls.correlation is None else f"{calls.correlation:.4f}"
         text[0] += f" Correlation (tool calls ↔ reward): {correlation}."
     rows = [
         (
-            str(by.tool_calls),
-            *_reward_cells(by.reward, one_scale),
-            f"{by.rollouts:,}",
-            *_share_cells(by.share),
-            *_share_cells(by.rate),
+            *(str(by.tool_calls), *_reward_cells(by.reward, one_scale), f"{by.rollouts:,}"),
+            *(*_share_cells(by.share), *_share_cells(by.rate)),
         )
         for by in calls.by_count
     ]
@@ -357,7 +303,7 @@ def _tool_calls(calls: ToolCalls, one_scale: bool) -> Section:
     return Section("Tool calls", text, [shortened(head, rows)], charts)
 
 
-def _tasks(profile: Profile) -> list[Section]:
+def _tasks(profile: records.Profile) -> list[Section]:
     tasks = profile.tasks
     if tasks is None:
         return []
@@ -387,26 +333,14 @@ def _tasks(profile: Profile) -> list[Section]:
     return all_sections
 
 
-def _pass_at(tasks: Tasks, profile: Profile) -> Section:
+def _pass_at(tasks: records.Tasks, profile: records.Profile) -> Section:
     shown = [one for one in tasks.pass_at if one.k <= 16 or one.k & (one.k - 1) == 0 or one is tasks.pass_at[-1]]
     failed = any(one.any_missing_failed is not None for one in shown)
-    voted = has_consensus(shown)
-    head: tuple[str, ...] = ("k", "pass@k", "95% interval", "pass^k", "95% interval")
-    head += ("cons@k", "95% interval", "tasks") if voted else ("tasks",)
-    rows: list[tuple[str, ...]] = []
-    for one in shown:
-        row: tuple[str, ...] = (str(one.k), percent(one.any.mean), interval(one.any, "percent"))
-        row += (percent(one.every.mean), interval(one.every, "percent"))
-        row += (*consensus_cells(one), over(one)) if voted else (over(one),)
-        if failed:
-            row += (percent(one.any_missing_failed), percent(one.every_missing_failed))
-        rows.append(row)
-    if failed:
-        head += ("pass@k, missing failed", "pass^k, missing failed")
     text = [
         f"pass@k: at least one of k rollouts solves the task; pass^k: all k do ({measured(profile.coverage)}). Both "
         "are unbiased, and each task has the same weight; tasks with fewer than k measured rollouts are excluded."
     ]
+    voted = any(one.consensus is not None for one in shown)
     if voted:
         text.append("cons@k: the most common answer of k rollouts is right; the first one wins a tie.")
     if shown[-1].tasks < tasks.tasks:
@@ -414,13 +348,20 @@ def _pass_at(tasks: Tasks, profile: Profile) -> Section:
             f"Rows of different k are over different tasks: {shown[-1].tasks:,} of {tasks.tasks:,} have {shown[-1].k} "
             "rollouts. Compare them with care, because the excluded tasks may be harder or easier than the others."
         )
-    tables = [Table(head, rows), *pass_table(profile.by_dataset)]
-    return Section(
-        "pass@k, pass^k and cons@k" if voted else "pass@k and pass^k", text, tables, [run_charts.pass_at(tasks)]
-    )
+    tables = [_pass_rows([(str(one.k), one) for one in shown], "k", missing=failed)]
+    by_dataset = [
+        (f"{dataset_name(one)}, {at.k}", at)
+        for one in profile.by_dataset[:_MAX_DATASETS]
+        for at in one.pass_at
+        if at.k & (at.k - 1) == 0 or at is one.pass_at[-1]
+    ]
+    if by_dataset:
+        tables.append(replace(_pass_rows(by_dataset, "dataset, k"), caption="By dataset"))
+    title = "pass@k, pass^k and cons@k" if voted else "pass@k and pass^k"
+    return Section(title, text, tables, [run_charts.pass_at(tasks)])
 
 
-def _ends(profile: Profile) -> Section:
+def _ends(profile: records.Profile) -> Section:
     ends, total = profile.ends, profile.coverage.measured
     one_scale = _is_one_scale(profile)
     kinds = (
@@ -430,46 +371,37 @@ def _ends(profile: Profile) -> Section:
     )
     tables = []
     for name, groups, caption, has_means in kinds:
-        if groups:
-            rows = [
-                (
-                    group.name,
-                    f"{group.rollouts:,}",
-                    *_share_cells(group.share),
-                    *_share_cells(group.rate),
-                    *_reward_cells(group.reward, has_means),
-                )
-                for group in groups
-            ]
-            means = ("mean reward", _LEVEL) if has_means else ()
-            head = (name, "rollouts", "share", _LEVEL, "solved", _LEVEL, *means)
-            tables.append(shortened(head, rows, caption))
+        rows = [
+            (
+                *(group.name, f"{group.rollouts:,}", *_share_cells(group.share), *_share_cells(group.rate)),
+                *_reward_cells(group.reward, has_means),
+            )
+            for group in groups
+        ]
+        means = ("mean reward", _LEVEL) if has_means else ()
+        if rows:
+            tables.append(shortened((name, "rollouts", "share", _LEVEL, "solved", _LEVEL, *means), rows, caption))
     recorded = sum(group.rollouts for group in ends)
     text = [f"{total - recorded:,} rollouts have no finish reason."] if ends and recorded < total else []
     return Section("Why episodes ended", text, tables, [run_charts.ends(ends, total, means=one_scale)] if ends else [])
 
 
-def _drift(profile: Profile) -> Section:
+def _drift(profile: records.Profile) -> Section:
     drift = profile.drift
     if drift is None:
         return Section("Token drift")
-    rate = (
-        "no turns after the first"
-        if drift.rate is None
-        else f"{percent(drift.rate)} ({drift.breaks:,} / {drift.turns:,})"
+    rate = "no turns after the first"
+    if drift.rate is not None:
+        rate = f"{percent(drift.rate)} ({drift.breaks:,} / {drift.turns:,})"
+    text = (
+        f"{drift.rollouts:,} rollouts have recorded tokens. Later turns whose prompt does not begin with exactly "
+        f"the tokens of the previous turn: {rate}, in {share(drift.broken_rollouts, drift.rollouts)} rollouts; at "
+        f"most {drift.most_segments} segments in one. Training across a mismatch uses tokens that were never sampled."
     )
-    return Section(
-        "Token drift",
-        [
-            f"{drift.rollouts:,} rollouts have recorded tokens. Later turns whose prompt does not begin with exactly "
-            f"the tokens of the previous turn: {rate}, in {share(drift.broken_rollouts, drift.rollouts)} rollouts; at "
-            f"most {drift.most_segments} segments in one. Training across a mismatch uses tokens that were never "
-            "sampled."
-        ],
-    )
+    return Section("Token drift", [text])
 
 
-def _failures(profile: Profile) -> Section:
+def _failures(profile: records.Profile) -> Section:
     found, covered = profile.failures, profile.coverage
     if not found.attempts and not covered.missing:
         return Section("Failures", ["No attempt failed, and no rollout is missing."] if covered.expected else [])
@@ -499,16 +431,100 @@ def shortened(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: s
     return Table(head, rows[:_ROWS], caption)
 
 
+def mean_cells(found: Estimate | None, form: str) -> tuple[str, str]:
+    """Return a mean and its interval, in the form of `interval`."""
+    return FORMS[form](None if found is None else found.mean), interval(found, form)
+
+
 def _share_cells(found: Estimate | None) -> tuple[str, str]:
-    """Return a share and its interval."""
-    return percent(None if found is None else found.mean, 1), interval(found, "share")
+    return mean_cells(found, "share")
 
 
 def _reward_cells(found: Estimate | None, shown: bool) -> tuple[str, ...]:
     """Return a mean reward and its interval; nothing if rewards have different scales."""
-    return (reward(None if found is None else found.mean), interval(found, "reward")) if shown else ()
+    return mean_cells(found, "reward") if shown else ()
 
 
-def _is_one_scale(profile: Profile) -> bool:
-    """Return whether rewards can be averaged over all rollouts."""
+def _is_one_scale(profile: records.Profile) -> bool:
     return profile.rewards is None or not profile.rewards.why_no_mean
+
+
+# What stands out in a run: the first section of its report.
+
+_MOST_FINDINGS = 8
+"""Maximum number of findings with a paragraph. The table contains all of them."""
+
+
+def findings_section(found: Findings, run: int, viewer: ViewerLinks) -> Section:
+    """Return the section, with links in its paragraphs if there is a viewer."""
+    if not found.findings:
+        text = f"Nothing stands out in {pluralize(found.rollouts, 'rollout')}."
+        return Section("Findings", [text, _CAUTION] if found.rollouts else [])
+    parts = [_paragraph(one, run, viewer) for one in found.findings[:_MOST_FINDINGS]]
+    return Section("Findings", [_CAUTION], [_finding_table(found.findings)], _finding_charts(found.findings), parts)
+
+
+def compared_findings(
+    runs: Sequence[records.Profile], found: Sequence[Findings | None], viewer: ViewerLinks
+) -> list[Section]:
+    """Return a section with the findings of several runs side by side; empty if there are none."""
+    each = [{one.kind: one for one in findings.findings} if findings else {} for findings in found]
+    most = {kind: max(one[kind].stake for one in each if kind in one) for one in each for kind in one}
+    kinds = sorted(most, key=lambda kind: (-most[kind], kind))[:_MOST_FINDINGS]
+    if not kinds:
+        return []
+    titles = {kind: one[kind].title for one in each for kind in one}
+    rows = [(titles[kind], *(cell for one in each for cell in _compared_cells(one.get(kind)))) for kind in kinds]
+    head = ("finding", *(cell for run in runs for cell in (run.name, "95% interval")))
+    links = [Link(f"findings of {run.name}", viewer.findings(at)) for at, run in enumerate(runs)]
+    caption = "Shares of the rollouts, or of the attempts"
+    if more := len(most) - len(kinds):
+        caption += f"; {more} more in the runs' own sections"
+    return [Section("Findings", [], [Table(head, rows, caption)], links=links if viewer and not viewer.where else [])]
+
+
+def _compared_cells(one: Finding | None) -> tuple[str, str]:
+    if one is None:
+        return NOTHING, NOTHING
+    return f"{percent(one.share.mean, 1)} ({one.count:,} / {one.of:,})", interval(one.share, "share")
+
+
+_CAUTION = (
+    "Findings are observations that deserve a look, most important first. profile.json contains "
+    "what each one counts, with its thresholds. Counts are of measured rollouts unless they are of attempts."
+)
+
+
+def _paragraph(one: Finding, run: int, viewer: ViewerLinks) -> Section:
+    where = [
+        Link(f"task {example.task}, repeat {example.repeat}", viewer.rollout(run, example.task, example.repeat))
+        for example in one.examples
+    ]
+    if viewer and (address := viewer.finding(run, one.kind, one.filters)):
+        where.append(Link(f"all {one.count:,}", address))
+    if not viewer:
+        named = "; ".join(link.text for link in where)
+        return Section(one.title, [one.sentence, f"Examples: {named}."] if named else [one.sentence])
+    return Section(one.title, [one.sentence], links=where)
+
+
+def _finding_table(found: Sequence[Finding]) -> Table:
+    rows = [
+        (
+            *(one.title, f"{one.count:,} / {one.of:,}", *mean_cells(one.share, "share")),
+            *(*mean_cells(one.mean_reward, "reward"), f"{one.tasks:,}", percent(one.stake, 1)),
+        )
+        for one in found
+    ]
+    head = ("finding", "count", "share", "95% interval", "mean reward", "95% interval", "tasks", "reward concerned")
+    return Table(head, rows)
+
+
+def _finding_charts(found: Sequence[Finding]) -> list[Chart]:
+    rows = [
+        DrawnInterval(f"{one.title}: {percent(of.mean, 1)}", of.mean, of.low, of.high, one.sentence)
+        for one in found[:_MOST_FINDINGS]
+        for of in (one.share,)
+    ]
+    caption = "Share of the rollouts that each finding concerns, with 95% intervals clustered by task."
+    return [chart("findings", "Findings", intervals(caption, rows, Axis("share", percent=True), zero=True), caption)]

@@ -15,17 +15,8 @@ from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.profile_records import DatasetFigures, Profile
 from rollyard.analysis.metrics.training_steps import SeriesProfile
 from rollyard.analysis.report.document import Report
-from rollyard.analysis.report.formatting import (
-    NOTHING,
-    interval,
-    mark_partial,
-    measured,
-    percent,
-    points,
-    reward,
-    signed,
-)
-from rollyard.analysis.report.sections import at_common_k, headlines, over_tasks, shown
+from rollyard.analysis.report.formatting import FORMS, NOTHING, interval, mark_partial, measured, points, signed
+from rollyard.analysis.report.sections import at_common_k, dataset_name, headlines, over_tasks
 from rollyard.records.data_files import DataFile
 from rollyard.records.errors import RunError
 from rollyard.records.rows import exact_objects
@@ -37,9 +28,7 @@ _FINDINGS = 3
 
 
 def summary(report: Report, written: Sequence[Path]) -> None:
-    """Print each run's headline numbers with their coverage, the differences between runs, and the paths of the
-    reports.
-    """
+    """Print each run's headline numbers with their coverage, the differences, and the paths of the reports."""
     if report.series is not None:
         _series(report.series)
     for number, profile in enumerate(report.runs):
@@ -53,11 +42,9 @@ def summary(report: Report, written: Sequence[Path]) -> None:
             for note in found.notes:
                 print(f"  note          {plain_line(note)}")
             continue
-        over_tasks = f"{found.tasks:,} tasks"
-        if found.only_baseline or found.only_here:
-            first, second = found.tasks + found.only_baseline, found.tasks + found.only_here
-            over_tasks = f"{found.tasks:,} common tasks (of {first:,} and {second:,})"
-        print(plain_line(f"{found.name} minus {found.baseline}, over {over_tasks}"))
+        first, second = found.tasks + found.only_baseline, found.tasks + found.only_here
+        common = f" common tasks (of {first:,} and {second:,})" if found.tasks < max(first, second) else " tasks"
+        print(plain_line(f"{found.name} minus {found.baseline}, over {found.tasks:,}{common}"))
         if found.solve_rate is not None:
             reach = interval(found.solve_rate, "points")
             print(f"  solve rate    {points(found.solve_rate.mean)} points  95% interval {reach}")
@@ -89,7 +76,7 @@ def _run(profile: Profile) -> None:
     covered = profile.coverage
     print(plain_line(f"{profile.name}: {measured(covered)} ({profile.path})"))
     for one in profile.by_dataset:
-        print(plain_line(f"  {shown(one)}: {_figures(one)}"))
+        print(plain_line(f"  {dataset_name(one)}: {_figures(one)}"))
     for name, value, reach in headlines(profile):
         if value != NOTHING:
             about = f"  95% interval {reach}" if reach != NOTHING else ""
@@ -104,35 +91,31 @@ def _run(profile: Profile) -> None:
         print(f"  * {covered.missing:,} missing: {', '.join(bounds) or 'nothing is measured'}")
     if profile.rewards and profile.rewards.why_no_mean:
         print(f"  {'mean reward':<22}  not averaged over all datasets: {plain_line(profile.rewards.why_no_mean)}")
-    if profile.failures.attempts:
+    if attempts := profile.failures.attempts:
         kinds = ", ".join(f"{kind.kind} {kind.attempts:,}" for kind in profile.failures.kinds[:5])
-        print(f"  {'failed attempts':<22}  {profile.failures.attempts:,} ({plain_line(kinds)})")
+        print(f"  {'failed attempts':<22}  {attempts:,} ({plain_line(kinds)})")
     for note in profile.notes:
         print(f"  {'note':<22}  {plain_line(note)}")
 
 
 def _figures(one: DatasetFigures) -> str:
-    found = [f"mean reward {reward(one.reward.mean)}{_reach(one.reward, 'reward')}, {one.rollouts:,} rollouts"]
-    if one.rate is not None:
-        found.insert(0, f"success rate {percent(one.rate.mean)}{_reach(one.rate, 'percent')}")
+    def figure(name: str, found: Estimate, form: str) -> str:
+        reach = interval(found, form)
+        return f"{name} {FORMS[form](found.mean)}" + ("" if reach == NOTHING else f" ({reach})")
+
+    found = [] if one.rate is None else [figure("success rate", one.rate, "percent")]
+    found.append(f"{figure('mean reward', one.reward, 'reward')}, {one.rollouts:,} rollouts")
     if (at := at_common_k(one.pass_at)) is not None and at.k > 1:
-        found.append(f"pass@{at.k} {percent(at.any.mean)}{_reach(at.any, 'percent')} {over_tasks(at)}")
+        found.append(f"{figure(f'pass@{at.k}', at.any, 'percent')} {over_tasks(at)}")
         if at.consensus is not None:
-            found.append(f"cons@{at.k} {percent(at.consensus.mean)}{_reach(at.consensus, 'percent')} {over_tasks(at)}")
+            found.append(f"{figure(f'cons@{at.k}', at.consensus, 'percent')} {over_tasks(at)}")
     return ", ".join(found)
 
 
-def _reach(found: Estimate, form: str) -> str:
-    text = interval(found, form)
-    return "" if text == NOTHING else f" ({text})"
-
-
 def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -> Iterator[bytes]:
-    """Yield a JSON line for each measured task, ordered by index. If `inputs` is given, the line includes the dataset's
-    row.
+    """Yield a JSON line for each measured task, ordered by index, with the row that it has in `inputs`.
 
-    Raises OperatorError if the dataset cannot be read, and RunError if it contains an invalid line or has no row for a
-    measured task.
+    Raises OperatorError if the dataset cannot be read, and RunError if it is invalid or lacks a measured task.
     """
     grouped = run.by_task
     if grouped is None:
@@ -168,15 +151,10 @@ def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -
 
 
 def _majority_correct(grouped: PerTask) -> list[bool | None] | None:
-    """Return whether the most common answer of all rollouts of each task is right (cons@k with all rollouts).
-
-    It is None for tasks with more rollouts than `consensus.MOST_K`. Returns None if cons@k is undefined.
-    """
-    if grouped.votes is None:
-        return None
+    """Return cons@k with all rollouts of each task, as yes or no; None above MOST_K rollouts or if undefined."""
     found: list[bool | None] = [None] * len(grouped)
-    for one in grouped.votes:
+    for one in grouped.votes or []:
         if one.rollouts <= MOST_K:
             for task, share in zip(one.tasks.tolist(), one.shares[:, one.rollouts - 1].tolist(), strict=True):
                 found[task] = share == 1.0
-    return found
+    return None if grouped.votes is None else found

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import itertools
+import random
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,50 +11,33 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rollyard.analysis.metrics.estimators import clustered_mean
 from rollyard.analysis.metrics.load import load
+from rollyard.analysis.metrics.per_task import Groups, votes
 from rollyard.analysis.metrics.profile import histogram
 from rollyard.records.types import Json
 from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures, write_manifest
 
 
-@pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    """The rows of `varied(20, 8)` as a pandas table."""
+def test_the_figures_of_a_run_and_its_groups_match_pandas(tmp_path: Path) -> None:
     rows = random_rows(20, 8)
-    table = pd.DataFrame([{k: row.get(k) for k in ("_ng_task_index", "reward", "success")} for row in rows])
+    table = pd.DataFrame([{name: one[name] for name in ("_ng_task_index", "reward", "success")} for one in rows])
     table["reward"] = table.reward.round(9)  # sums of tenths are read as such
-    outputs = [row["response"]["output"] for row in rows]
-    table["calls"] = [sum(item["type"] == "function_call" for item in output) for output in outputs]
-    return table
-
-
-def test_rewards_calls_and_success_rate_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
-    profile = load_run(tmp_path, random_rows(20, 8)).profile
-    rewards, calls, success = profile.rewards, profile.tool_calls, profile.solved
-    assert rewards is not None and calls is not None and success is not None
-    assert success.rollouts == int(table.success.sum())
-    assert success.rate.mean == table.success.mean()
-    assert (rewards.min, rewards.max, rewards.median) == (
-        table.reward.min(),
-        table.reward.max(),
-        table.reward.median(),
-    )
-    assert rewards.mean.mean == pytest.approx(table.reward.mean(), rel=1e-15)
-    assert rewards.std == pytest.approx(table.reward.std(), rel=1e-13)
+    table["calls"] = [sum(item["type"] == "function_call" for item in one["response"]["output"]) for one in rows]
+    run = load_run(tmp_path, rows)
+    rewards, calls, success = run.profile.rewards, run.profile.tool_calls, run.profile.solved
+    assert rewards is not None and calls is not None and success is not None and run.by_task is not None
+    assert (success.rollouts, success.rate.mean) == (table.success.sum(), table.success.mean())
+    expected = table.reward.agg(["min", "max", "median"]).tolist()
+    assert [rewards.min, rewards.max, rewards.median] == expected
+    assert (rewards.mean.mean, rewards.std) == pytest.approx((table.reward.mean(), table.reward.std()), rel=1e-13)
     assert (calls.mean, calls.min, calls.max) == (table.calls.mean(), table.calls.min(), table.calls.max())
     assert calls.correlation == pytest.approx(table.calls.corr(table.reward), rel=1e-12)
-
-
-def test_groups_by_tool_calls_reward_and_task_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
-    run = load_run(tmp_path, random_rows(20, 8))
-    calls, rewards = run.profile.tool_calls, run.profile.rewards
-    assert calls is not None and rewards is not None and run.by_task is not None
     by_calls = table.groupby("calls").agg(mean=("reward", "mean"), count=("reward", "count"), won=("success", "sum"))
-    assert [(by.tool_calls, by.rollouts, by.solved) for by in calls.by_count] == [
-        (count, group["count"], group["won"]) for count, group in by_calls.iterrows()
-    ]
+    found = [(by.tool_calls, by.rollouts, by.solved) for by in calls.by_count]
+    assert found == [(count, group["count"], group["won"]) for count, group in by_calls.iterrows()]
     assert [by.mean_reward for by in calls.by_count] == pytest.approx(list(by_calls["mean"]), rel=1e-14)
-    counts = table.reward.round(9).value_counts()  # sums that differ only by rounding are one value
+    counts = table.reward.value_counts()
     assert rewards.distinct == len(counts)
     assert [value.rollouts for value in rewards.most_frequent] == sorted(counts, reverse=True)[:20]
     assert all(counts[value.reward] == value.rollouts for value in rewards.most_frequent)
@@ -59,51 +46,118 @@ def test_groups_by_tool_calls_reward_and_task_match_pandas(tmp_path: Path, table
         np.testing.assert_allclose(getattr(run.by_task, name), getattr(by_task, name)(), rtol=1e-12)
 
 
-def test_success_reported_by_the_environment_decides_and_a_row_without_it_is_not_solved(tmp_path: Path) -> None:
+def test_success_reported_by_the_environment_decides_unless_a_threshold_is_given(tmp_path: Path) -> None:
     rows = [row(0, 0, 1.0, success=False), row(0, 1, -3.0, success=True), row(0, 2, 9.0)]
-    profile = load_run(tmp_path, rows).profile
-    assert profile.solved is not None
-    assert profile.solved.rollouts == 1 and "environment" in profile.solved.rule
-    [note] = profile.notes
-    assert note.startswith("1 of 3 rows ")
+    for threshold, count, rule in ((None, 1, "environment"), (1.0, 2, "1 (pass_threshold)")):
+        profile = load_run(tmp_path, rows, pass_threshold=threshold).profile
+        assert profile.solved is not None and profile.solved.rollouts == count and rule in profile.solved.rule
+        assert [note.startswith("1 of 3 rows ") for note in profile.notes] == [True] * (threshold is None)
 
 
-def test_a_pass_threshold_overrides_the_environments_success(tmp_path: Path) -> None:
-    rows = [row(0, 0, 0.5, success=False), row(0, 1, 0.25, success=True)]
-    found = load_run(tmp_path, rows, pass_threshold=0.5).profile.solved
-    assert found is not None
-    assert found.rollouts == 1 and "0.5 (pass_threshold)" in found.rule
+def picked(found: Any, path: str) -> Any:
+    """The values of a profile at a path such as `drift.turns,breaks`; of each element of a list."""
+    *path_to, names = path.split(".")
+    for key in path_to:
+        found = [one[key] for one in found] if isinstance(found, list) else found[key]
+    values = [[one[name] for one in found] if isinstance(found, list) else found[name] for name in names.split(",")]
+    return values if len(values) > 1 else values[0]
 
 
-@pytest.mark.parametrize(("rewards", "expected"), [([0, 0.5, 1.0], 1), ([0.0], 0), ([0, 1.5], None), ([-0.1, 1], None)])
-def test_without_success_only_a_reward_of_1_on_a_0_to_1_scale_is_solved(
-    tmp_path: Path, rewards: list[float], expected: int | None
-) -> None:
-    found = load_run(tmp_path, [row(0, i, reward) for i, reward in enumerate(rewards)]).profile.solved
-    assert (found.rollouts if found else None) == expected
+def rewards(*values: float, **more: Any) -> list[Json]:
+    return [row(0, repeat, value, **more) for repeat, value in enumerate(values)]
 
 
-def test_missing_rollouts_appear_in_coverage_and_bounds(tmp_path: Path) -> None:
+def answered(answers: Sequence[object], gold: object, **more: object) -> list[Json]:
+    return [solved(0, at, one == gold, extracted_answer=one, **more) for at, one in enumerate(answers)]
+
+
+STAGES = {"model_s": 1.0, "tool_s": 0.5, "total_s": 2.0, "model_calls": 3}
+TRAILS = [{"turns": 3, "breaks": 1, "segments": 2}, {"turns": 5, "breaks": 0, "segments": 1}, None]
+RULES = [solved(0, 0, True, dataset_name="a"), *(row(task, 0, 1 / task, dataset_name="b") for task in (1, 2))]
+SCALES = [("rooms", -4.0), ("sums", 1.0 / 3), ("rooms", 10.0), ("sums", 1.0)]
+CASES: dict[str, tuple[list[Json], dict[str, Any]]] = {
+    "without success, a reward of 1 is solved if all are in 0..1": (rewards(0, 0.5, 1.0), {"solved.rollouts": 1}),
+    "no reward of 1": (rewards(0.0), {"solved.rollouts": 0}),
+    "rewards above 1": (rewards(0, 1.5), {"solved": None}),
+    "rewards below 0": (rewards(-0.1, 1), {"solved": None}),
+    "tasks whose rollouts all got the same reward": (
+        [*grid([0, 0, 4, 2], 4), solved(4, 0, True)],
+        {
+            "tasks.zero_variance.tasks,of,all_solved,none_solved": [3, 4, 1, 2],
+            "tasks.never_solved,never_solved_first": [2, [0, 1]],
+        },
+    ),
+    "finish reasons with their solved count and mean reward": (
+        [row(0, i, float(i), success=i > 1, finish_reason="done" if i else "length") for i in range(4)],
+        {"ends.name,solved,mean_reward": [["done", "length"], [2, 0], [2.0, 0.0]]},
+    ),
+    "time outside all stages is the rest": (
+        rewards(0.0, 0.0, 0.0, timings=STAGES),
+        {
+            "stages.stage,share": [["total", "model", "(rest)", "tool"], [1.0, 0.5, 0.25, 0.25]],
+            "stages.seconds.total": [6.0, 3.0, 1.5, 1.5],
+            "turns.mean": 3.0,
+        },
+    ),
+    "tokens are divided by solved rollouts": (
+        grid([1, 0], 2),
+        {"tokens.input.total": 400.0, "tokens.output.total": 40.0, "tokens.per_solved": 440.0},
+    ),
+    "drift is the share of turns that break the token history": (
+        [row(0, at, 0.0, token_trail=trail) for at, trail in enumerate(TRAILS)],
+        {"drift.rollouts,turns,breaks,rate,broken_rollouts,most_segments": [2, 8, 1, 1 / 8, 1, 2]},
+    ),
+    "the rule for solved is chosen per dataset": (RULES, {"by_dataset.solved": [1, 1], "solved.rollouts": 2}),
+    "a dataset without a rule": (
+        [*RULES, row(3, 0, 7.0, dataset_name="b")],
+        {"by_dataset.solved": [1, None], "solved": None},
+    ),
+    "a failed row of a rollout that succeeded later": (
+        [row(0, 0, None), row(0, 0, 1.0)],
+        {"coverage.measured": 1, "failures.mended,lost": [1, 0]},
+    ),
+    "rows of NeMo Gym: two calls and a message are three turns": (
+        [row(0, 0, 1.0, calls=2), row(0, 1, 0.0, calls=0)],
+        {"turns.mean": 2.0, "solved.rollouts": 1, "coverage.expected": None, "ends,stages,drift": [[], [], None]},
+    ),
+    "rows of an older NeMo Gym without a task index": (
+        [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in grid([1, 2], 2)],
+        {"tasks": None, "solved.rate.mean": 0.75},
+    ),
+    "cons@k of extracted answers": (
+        answered(["7", "8", "7", None], "7"),
+        {"tasks.pass_at.consensus.mean": pytest.approx([0.5, 4 / 6, 0.75, 1.0])},
+    ),
+    "rollouts without an answer vote for a common wrong one": (
+        answered([None, None, "7"], "7"),
+        {"tasks.pass_at.consensus.mean": pytest.approx([1 / 3, 0.0, 0.0])},
+    ),
+    "answers that are 0": (
+        answered([0, 0, None], 0),
+        {"tasks.pass_at.consensus.mean": pytest.approx([2 / 3, 1.0, 1.0])},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_profile_has_the_figures_of_its_rows(tmp_path: Path, name: str) -> None:
+    rows, expected = CASES[name]
+    found = load_run(tmp_path, rows).profile.model_dump()
+    assert {path: picked(found, path) for path in expected} == expected
+
+
+def test_missing_rollouts_appear_in_coverage_bounds_and_pass_at_k(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [row(0, 0, 2.0, success=True), row(0, 1, -1.0, success=False)])
     write_manifest(path, tasks=3, repeats=2)
     profile = load(path).profile
-    coverage = profile.coverage
-    assert (coverage.measured, coverage.expected, coverage.missing) == (2, 6, 4)
-    assert (coverage.tasks_measured, coverage.tasks_expected, coverage.tasks_complete) == (1, 3, 1)
-    assert profile.solved is not None and profile.rewards is not None
-    assert profile.solved.rate.mean == 1 / 2
-    rate = profile.solved.bounds
-    assert (rate.missing_as_zero, rate.lowest, rate.highest) == (1 / 6, 1 / 6, 5 / 6)
-    reward = profile.rewards.bounds
-    assert (reward.missing_as_zero, reward.lowest, reward.highest) == (1 / 6, (1 - 4) / 6, (1 + 8) / 6)
-
-
-def test_pass_at_k_is_also_given_with_missing_rollouts_as_failed(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", grid([2], 2))
-    write_manifest(path, tasks=2, repeats=2)
-    tasks = load(path).profile.tasks
-    assert tasks is not None
-    assert [(entry.any.mean, entry.any_missing_failed) for entry in tasks.pass_at] == [(1.0, 0.5), (1.0, 0.5)]
+    found = profile.model_dump()
+    assert picked(found, "coverage.measured,expected,tasks_measured,tasks_expected,tasks_complete") == [2, 6, 1, 3, 1]
+    assert (profile.coverage.missing, picked(found, "solved.rate.mean")) == (4, 1 / 2)
+    bounds = "missing_as_zero,lowest,highest"
+    assert picked(found, f"solved.bounds.{bounds}") == [1 / 6, 1 / 6, 5 / 6]
+    assert picked(found, f"rewards.bounds.{bounds}") == [1 / 6, (1 - 4) / 6, (1 + 8) / 6]
+    assert picked(found, "tasks.pass_at.any.mean") == [0.5, 1.0]
+    assert picked(found, "tasks.pass_at.any_missing_failed") == pytest.approx([1 / 6, 1 / 3])
 
 
 @pytest.mark.parametrize(
@@ -125,19 +179,9 @@ def test_the_expected_count_is_read_from_other_files_too(
 
 
 def test_an_unreadable_manifest_is_noted_and_ignored(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", grid([1], 2))
-    (tmp_path / "x_manifest.json").write_text("{half")
-    profile = load(path).profile
-    assert profile.coverage.expected is None
-    assert any("x_manifest.json" in note for note in profile.notes)
-
-
-def test_tasks_whose_rollouts_all_got_the_same_reward_are_counted(tmp_path: Path) -> None:
-    profile = load_run(tmp_path, [*grid([0, 0, 4, 2], 4), solved(4, 0, True)]).profile
-    assert profile.tasks is not None
-    flat = profile.tasks.zero_variance
-    assert (flat.tasks, flat.of, flat.all_solved, flat.none_solved) == (3, 4, 1, 2)
-    assert (profile.tasks.never_solved, profile.tasks.never_solved_first) == (2, [0, 1])
+    (tmp_path / "rollouts_manifest.json").write_text("{half")
+    profile = load_run(tmp_path, grid([1], 2)).profile
+    assert profile.coverage.expected is None and "rollouts_manifest.json" in " ".join(profile.notes)
 
 
 @pytest.mark.parametrize("repeats", [4, 40])
@@ -155,38 +199,13 @@ def test_every_task_is_in_exactly_one_bar_of_the_solve_rates(tmp_path: Path, rep
 def test_failures_are_counted_by_kind_and_outcome(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     write_manifest(path, tasks=1, repeats=4)
-    write_failures(
-        path, [(0, 0, "timeout"), (0, 2, "timeout"), (0, 2, "overloaded"), (0, 2, "timeout"), (0, 3, "bad_task")]
-    )
+    kinds = [(0, "timeout"), (2, "timeout"), (2, "overloaded"), (2, "timeout"), (3, "bad_task")]
+    write_failures(path, [(0, repeat, kind) for repeat, kind in kinds])
     found = load(path).profile.failures
     assert (found.attempts, found.mended, found.lost) == (5, 1, 2)
-    assert [(kind.kind, kind.attempts, kind.lost) for kind in found.kinds] == [
-        ("timeout", 3, 1),
-        ("bad_task", 1, 1),
-        ("overloaded", 1, 0),
-    ]
+    counted = [(kind.kind, kind.attempts, kind.lost) for kind in found.kinds]
+    assert counted == [("timeout", 3, 1), ("bad_task", 1, 1), ("overloaded", 1, 0)]
     assert found.kinds[0].servers == ["policy_model"]
-
-
-def test_finish_reasons_carry_their_solved_count_and_mean_reward(tmp_path: Path) -> None:
-    rows = [row(0, i, float(i), success=i > 1, finish_reason="done" if i else "length") for i in range(4)]
-    ends = load_run(tmp_path, rows).profile.ends
-    assert [(end.name, end.rollouts, end.solved, end.mean_reward) for end in ends] == [
-        ("done", 3, 2, 2.0),
-        ("length", 1, 0, 0.0),
-    ]
-
-
-def test_time_outside_all_stages_is_the_rest(tmp_path: Path) -> None:
-    timings = {"model_s": 1.0, "tool_s": 0.5, "total_s": 2.0, "model_calls": 3}
-    profile = load_run(tmp_path, [row(0, i, 0.0, timings=timings) for i in range(3)]).profile
-    assert [(stage.stage, stage.seconds.total, stage.share) for stage in profile.stages] == [
-        ("total", 6.0, 1.0),
-        ("model", 3.0, 0.5),
-        ("(rest)", 1.5, 0.25),
-        ("tool", 1.5, 0.25),
-    ]
-    assert profile.turns is not None and profile.turns.mean == 3.0
 
 
 @pytest.mark.parametrize(
@@ -211,38 +230,18 @@ def test_shares_of_stages_add_up_to_100_percent(
     assert shares == {name: None if share is None else pytest.approx(share) for name, share in expected.items()}
 
 
-def test_tokens_are_totalled_and_divided_by_solved_rollouts(tmp_path: Path) -> None:
-    tokens = load_run(tmp_path, grid([1, 0], 2)).profile.tokens
-    assert tokens.input is not None and tokens.output is not None
-    assert (tokens.input.total, tokens.output.total, tokens.per_solved) == (400.0, 40.0, 440.0)
-
-
-def test_drift_is_the_share_of_turns_that_break_the_token_history(tmp_path: Path) -> None:
-    histories = [{"turns": 3, "breaks": 1, "segments": 2}, {"turns": 5, "breaks": 0, "segments": 1}, None]
-    drift = load_run(
-        tmp_path, [row(0, i, 0.0, token_trail=history) for i, history in enumerate(histories)]
-    ).profile.drift
-    assert drift is not None
-    assert (drift.rollouts, drift.turns, drift.breaks, drift.rate) == (2, 8, 1, 1 / 8)
-    assert (drift.broken_rollouts, drift.most_segments) == (1, 2)
-
-
 @pytest.mark.parametrize("count", [1, 2, 40, 41, 500])
 def test_every_reward_is_in_exactly_one_bar_of_the_histogram(count: int) -> None:
     values = np.linspace(-8.9, 10.9, count) if count > 1 else np.array([3.0])
     bars = histogram(values)
     assert sum(bar.rollouts for bar in bars) == count
     assert (bars[0].low, bars[-1].high) == pytest.approx((values[0], values[-1]), abs=1e-9)
-
-
-def test_rewards_that_differ_only_by_rounding_share_a_bar() -> None:
-    assert [bar.rollouts for bar in histogram(np.array([0.1 + 0.2, 0.3, -0.0, 0.0]))] == [2, 2]
+    assert [bar.rollouts for bar in histogram(np.array([0.1 + 0.2, 0.3, -0.0, 0.0]))] == [2, 2]  # but for rounding
 
 
 def test_rollouts_that_the_manifest_does_not_list_are_excluded(tmp_path: Path) -> None:
-    path = write(tmp_path / "rollouts.jsonl", [solved(0, 0, True), solved(1, 0, False), solved(7, 0, True)])
-    write_manifest(path, tasks=3, repeats=1)
-    found = load(path).profile
+    write_manifest(tmp_path / "rollouts.jsonl", tasks=3, repeats=1)
+    found = load_run(tmp_path, [solved(0, 0, True), solved(1, 0, False), solved(7, 0, True)]).profile
     assert (found.coverage.measured, found.coverage.missing) == (2, 1)
     assert any("1 rows are excluded" in note and "task 7, repeat 0" in note for note in found.notes)
 
@@ -252,5 +251,71 @@ def test_rollouts_that_another_model_answered_are_counted_in_a_note(tmp_path: Pa
     for other, told in (("other", True), ("asked", False)):
         for number, each in enumerate(rows):
             each["response"]["model"] = other if number == 3 else "asked"
-        notes = load_run(tmp_path, rows).profile.notes
-        assert any("asked 9, other 1" in note for note in notes) == told
+        assert any("asked 9, other 1" in note for note in load_run(tmp_path, rows).profile.notes) == told
+
+
+def test_each_dataset_of_a_mixture_has_the_figures_of_a_separate_run(tmp_path: Path) -> None:
+    parts = [{**one, "dataset_name": "ab"[one["_ng_task_index"] % 2]} for one in random_rows(12, 4)]
+    datasets = load_run(tmp_path, parts).profile.by_dataset
+    assert [one.name for one in datasets] == ["a", "b"]
+    for found in datasets:
+        separate = load_run(tmp_path, [one for one in parts if one["dataset_name"] == found.name], "alone").profile
+        assert separate.solved is not None and separate.rewards is not None and separate.tasks is not None
+        assert (found.rate, found.reward) == (separate.solved.rate, separate.rewards.mean)
+        assert (found.pass_at, found.tasks, separate.by_dataset) == (separate.tasks.pass_at, 6, [])
+
+
+@pytest.mark.parametrize("agents", [("rooms", "sums"), ("agent", "agent")])
+def test_datasets_of_agents_with_different_reward_scales_have_no_common_mean_reward(
+    tmp_path: Path, agents: tuple[str, str]
+) -> None:
+    rows = [
+        row(task, 0, reward, success=task % 3 == 0, dataset_name=name, agent_ref={"name": agents[name == "sums"]})
+        for task, (name, reward) in enumerate(SCALES)
+    ]
+    profile = load_run(tmp_path, rows).profile
+    assert profile.rewards is not None and profile.solved is not None  # success has the same meaning in both
+    assert bool(profile.rewards.why_no_mean) == ("rooms" in agents) == ("-4 to 10" in profile.rewards.why_no_mean)
+
+
+def test_the_share_of_a_group_is_the_clustered_mean_of_its_indicator(tmp_path: Path) -> None:
+    run = load_run(tmp_path, random_rows(20, 8)[:150])
+    assert run.by_task is not None
+    groups = Groups.of(run.columns, run.solved, run.by_task.starts)
+    for calls in range(1, 12):
+        mask = run.columns.tool_calls == calls
+        expected = clustered_mean(mask.astype(float), run.by_task.starts, is_share=True)
+        assert groups.share(np.flatnonzero(mask)).model_dump() == pytest.approx(expected.model_dump(), rel=1e-12)
+
+
+def cons_at(k: int, answers: Sequence[int], right: Sequence[bool]) -> float:
+    subsets = list(itertools.combinations(range(len(answers)), k))
+    winners = (Counter(answers[index] for index in subset).most_common(1)[0][0] for subset in subsets)
+    return sum(right[answers.index(winner)] for winner in winners) / len(subsets)
+
+
+def cons_shares(answers: Sequence[Sequence[int]], right: Sequence[Sequence[bool]]) -> list[list[float]]:
+    measured = np.array([len(one) for one in answers])
+    found = votes(np.concatenate(answers), np.concatenate(right).astype(bool), np.cumsum(measured) - measured, measured)
+    assert found is not None
+    by_task = {task: one.shares[index] for one in found for index, task in enumerate(one.tasks.tolist())}
+    return [by_task[task].tolist() for task in range(len(answers))]
+
+
+def test_cons_at_k_equals_the_enumeration_of_all_subsets_and_the_first_answer_wins_a_tie() -> None:
+    rng = random.Random(0)
+    answers = [[rng.randint(2, rng.choice([2, 3, 7])) for _ in range(rng.randint(1, 9))] for _ in range(60)]
+    right = [[rng.random() < 0.5 for _ in own] for own in answers]
+    for own, flags, found in zip(answers, right, cons_shares(answers, right), strict=True):
+        assert found == pytest.approx([cons_at(k, own, flags) for k in range(1, len(own) + 1)], abs=1e-11)
+    assert cons_shares([[2, 3], [3, 2]], [[True, False], [False, True]]) == [[0.5, 1.0], [0.5, 0.0]]
+    too_many = votes(np.full(1001, 2), np.ones(1001, bool), np.array([0]), np.array([1001]))
+    assert too_many is None  # a double cannot count their subsets
+
+
+def test_a_mixture_has_cons_at_k_only_for_its_datasets_with_answers(tmp_path: Path) -> None:
+    played = [solved(1, repeat, True, dataset_name="sokoban") for repeat in range(2)]
+    profile = load_run(tmp_path, [*answered(["7", "7"], "7", dataset_name="gsm8k"), *played]).profile
+    assert picked(profile.model_dump(), "tasks.pass_at.consensus") == [None, None]
+    found = {one.name: one.pass_at[-1].consensus for one in profile.by_dataset}
+    assert found["gsm8k"] is not None and found["gsm8k"].mean == 1.0 and found["sokoban"] is None

@@ -8,43 +8,31 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from rollyard.analysis.tracking import COLUMNS, MAX_LENGTH, RolloutMetrics, RolloutSample, conversation, flat, rows
+from rollyard.analysis.tracking import MAX_LENGTH, RolloutMetrics, RolloutSample, conversation, rows
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_paths import RolloutPaths
 from rollyard.records.types import Json
 from rollyard.services.rollouts.progress import CollectionProgress
 from tests.external.track.files import collection, row
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
-KEYS = ("response", "responses_create_params", "timings", "success", "finish_reason", "_ng_task_index", "mask_sample")
-
 
 def test_metrics_are_means_over_the_measured_rollouts() -> None:
     accumulator = RolloutMetrics()
-    for number in range(4):
-        assert accumulator.add(row(number))
-    metrics = accumulator.metrics({"timeout": 3})
-    assert metrics["rollouts"] == 4 and metrics["reward/mean"] == 5.0 and metrics["success/rate"] == 0.5
-    assert metrics["tool_calls/mean"] == 1.0 and metrics["output_tokens/mean"] == 7.0 and metrics["end/done"] == 1.0
-    assert metrics["failed_attempts/timeout"] == 3
+    assert all(accumulator.add(row(number)) for number in range(4))
+    means = {"rollouts": 4, "reward/mean": 5.0, "success/rate": 0.5, "tool_calls/mean": 1.0, "output_tokens/mean": 7.0}
+    assert means.items() <= accumulator.metrics({"timeout": 3}).items()
+    assert {"end/done": 1.0, "failed_attempts/timeout": 3}.items() <= accumulator.metrics({"timeout": 3}).items()
 
 
 def test_errors_are_clustered_by_task_and_a_rate_of_0_has_a_bound() -> None:
     accumulator = RolloutMetrics()
-    rewards = [[0.0, 0.0, 0.0], [1.0, 1.0], [1.0, 0.0, 1.0, 1.0]]
-    for task, task_rewards in enumerate(rewards):
-        for repeat, reward in enumerate(task_rewards):
+    tasks = [[0.0, 0.0, 0.0], [1.0, 1.0], [1.0, 0.0, 1.0, 1.0]]
+    for task, rewards in enumerate(tasks):
+        for repeat, reward in enumerate(rewards):
             accumulator.add({"_ng_task_index": task, "_ng_rollout_index": repeat, "reward": reward, "success": False})
     metrics = accumulator.metrics({})
-    mean = 5 / 9
-    squares = sum((sum(task_rewards) - len(task_rewards) * mean) ** 2 for task_rewards in rewards)
+    squares = sum((sum(rewards) - len(rewards) * 5 / 9) ** 2 for rewards in tasks)
     assert metrics["reward/stderr"] == pytest.approx((squares * 3 / 2) ** 0.5 / 9)
     assert (metrics["success/rate"], metrics["success/low"]) == (0.0, 0.0)
     assert (1 - metrics["success/high"]) ** 3 == pytest.approx(0.05)
@@ -57,39 +45,24 @@ def test_each_dataset_of_a_mixture_has_its_own_metrics() -> None:
         more = {"dataset_name": name, "agent_ref": {"name": name}, "success": number % 4 < 2}
         accumulator.add({"_ng_task_index": number, "reward": 10.0 * number if name == "rooms" else 1.0, **more})
     metrics = accumulator.metrics({})
-    assert metrics["dataset/rooms/reward/mean"] == 30.0 and metrics["dataset/sums/success/rate"] == 0.5
-    assert metrics["success/rate"] == 0.5
-    assert "reward/mean" not in metrics  # the reward scales differ
+    means = {"dataset/rooms/reward/mean": 30.0, "dataset/sums/success/rate": 0.5, "success/rate": 0.5}
+    assert means.items() <= metrics.items() and "reward/mean" not in metrics  # the reward scales differ
 
 
 @pytest.mark.parametrize("more", [{"reward": None}, {"reward": True}, {"reward": "1"}, {"mask_sample": True}])
 def test_a_masked_row_or_one_without_a_reward_is_excluded(more: Json) -> None:
     accumulator = RolloutMetrics()
-    assert not accumulator.add(row(1, **more))
-    assert accumulator.measured == 0
-
-
-@settings(max_examples=40)
-@given(st.dictionaries(st.sampled_from(KEYS), JSON))
-def test_rows_of_any_shape_are_accepted(more: dict[str, Any]) -> None:
-    accumulator, sample = RolloutMetrics(), RolloutSample(3)
-    candidate = {"reward": 1.0, **more}
-    if accumulator.add(candidate):
-        sample.offer(candidate)
-        assert all(isinstance(value, int | float) for value in accumulator.metrics({}).values())
-        assert len(sample.rows[0]) == len(COLUMNS)
+    assert not accumulator.add(row(1, **more)) and accumulator.measured == 0
 
 
 def test_a_sample_has_a_fixed_size_covers_the_file_and_is_reproducible() -> None:
-    def sample_rows() -> list[Any]:
-        sample = RolloutSample(20)
-        for number in range(400):
+    samples = RolloutSample(20), RolloutSample(20)
+    for number in range(400):
+        for sample in samples:
             sample.offer(row(number))
-        return [cells[:2] for cells in sample.rows]
-
-    tasks = [task for task, _ in sample_rows()]
+    tasks: list[Any] = [cells[0] for cells in samples[0].rows]
     assert len(tasks) == 20 and tasks == sorted(tasks) and min(tasks) < 40 < 60 < max(tasks)
-    assert sample_rows() == sample_rows()
+    assert samples[0].rows == samples[1].rows
 
 
 def test_a_conversation_is_in_order_and_truncated() -> None:
@@ -99,17 +72,10 @@ def test_a_conversation_is_in_order_and_truncated() -> None:
     assert len(long) < MAX_LENGTH + 100 and "more characters" in long
 
 
-def test_nested_parameters_become_dotted_names() -> None:
-    assert flat({"a": {"b": 1, "c": [2]}, "d": None}) == {"a.b": 1, "a.c": "[2]", "d": None}
-
-
-def test_a_truncated_last_line_and_invalid_lines_are_skipped(tmp_path: Path) -> None:
+def test_invalid_lines_are_skipped_and_a_missing_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"reward":1}\n[1]\nnonsense\n{"reward":2}\n{"rew')
     assert list(rows(path, follow=False)) == [{"reward": 1}, {"reward": 2}]
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="cannot be read"):
         next(rows(tmp_path / "no.jsonl", follow=False))
 
@@ -117,15 +83,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_growing_file_is_followed_until_its_collection_ends(tmp_path: Path) -> None:
     paths = RolloutPaths(collection(tmp_path, 2))
 
-    def write_status(state: Any) -> None:
-        paths.status.write_text(CollectionProgress(9).status(state).model_dump_json())
-
     def append_row_and_finish() -> None:
         with paths.output.open("ab") as file:
             file.write(orjson.dumps(row(7)) + b"\n")
-        write_status("complete")
+        paths.status.write_text(CollectionProgress(9).status("complete").model_dump_json())
 
-    write_status("running")
+    paths.status.write_text(CollectionProgress(9).status("running").model_dump_json())
     found = []
     for followed in rows(paths.output, follow=True):
         if followed is None:
@@ -133,10 +96,7 @@ def test_a_growing_file_is_followed_until_its_collection_ends(tmp_path: Path) ->
         else:
             found.append((followed["_ng_task_index"], followed["_ng_rollout_index"]))
     assert found == [(0, 0), (0, 1), (1, 3)]
-
-
-def test_the_stale_status_of_a_killed_collection_does_not_block(tmp_path: Path) -> None:
-    paths = RolloutPaths(collection(tmp_path, 2))
+    # The stale status of a killed collection does not block.
     old = CollectionProgress(9).status("running").model_copy(update={"updated": 0.0})
     paths.status.write_text(old.model_dump_json())
     assert None not in list(rows(paths.output, follow=True))
