@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from rollyard.records.run_types import Keys
 from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
-from rollyard.responses_api_models.chat_engine.token_backends import _with_texts
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.http.client import AddressBook, ServerClient
@@ -75,24 +74,15 @@ async def check_refusals(kind: type[Server], path: str, requests: list[tuple[str
 
 
 @pytest.mark.parametrize("kind", MODEL_SERVERS)
-async def test_a_malformed_responses_request_is_refused_with_its_fields_name(kind: type[Server]) -> None:
+async def test_a_malformed_request_is_refused_with_its_fields_name(kind: type[Server]) -> None:
     await check_refusals(kind, "/v1/responses", RESPONSES_REQUESTS)
+    await check_refusals(kind, "/v1/chat/completions", CHAT_REQUESTS)
 
 
 @pytest.mark.parametrize("tokens", [False, True])
 async def test_a_request_that_cannot_become_a_chat_request_is_refused_with_its_fields_name(tokens: bool) -> None:
     options = {"return_token_id_information": tokens, "logprobs_mode": "raw_logprobs"}
     await check_refusals(VllmModel, "/v1/responses", CONVERTED_REQUESTS, **options)
-
-
-@pytest.mark.parametrize("kind", MODEL_SERVERS)
-async def test_a_malformed_chat_request_is_refused_with_its_fields_name(kind: type[Server]) -> None:
-    await check_refusals(kind, "/v1/chat/completions", CHAT_REQUESTS)
-
-
-async def test_null_top_logprobs_become_an_empty_list() -> None:
-    entries = _with_texts({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": None})
-    assert [(entry["token"], entry["top_logprobs"]) for entry in entries] == [("a", [])]
 
 
 values = st.recursive(
@@ -110,15 +100,8 @@ values = st.recursive(
 )
 FIELDS = (
     *("input", "messages", "instructions", "tools", "tool_choice", "text", "reasoning", "metadata", "include"),
-    *(
-        "response_format",
-        "stream_options",
-        "chat_template_kwargs",
-        "top_logprobs",
-        "max_output_tokens",
-        "n",
-        "logprobs",
-    ),
+    *("response_format", "stream_options", "chat_template_kwargs", "top_logprobs", "max_output_tokens", "n"),
+    *("logprobs",),
     *("prompt_cache_key", "reasoning_effort", "verbosity", "seed", "temperature", "parallel_tool_calls", "stop"),
 )
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-import yaml
-from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, RateLimitError
+from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError
 
 from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
-from rollyard.responses_api_models.openai_model import app
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.services.server.app import Server
@@ -64,13 +61,6 @@ def test_nemo_gyms_setting_names_are_accepted() -> None:
     assert (settings.base_url, settings.model) == ("http://h/v1", "m")
 
 
-def test_the_default_config_fits_the_settings() -> None:
-    text = (Path(app.__file__).parent / "configs" / "openai_model.yaml").read_text()
-    defaults = yaml.safe_load(text)["policy_model"]["responses_api_models"]["openai_model"]
-    assert OpenaiModel.Settings(**{**defaults, "base_url": "http://h/v1"}).entrypoint == "app.py"
-    assert app.server is OpenaiModel
-
-
 OVERFLOW = "This model's maximum context length is 2048 tokens. However, your prompt contains 2049 input tokens"
 
 
@@ -100,8 +90,6 @@ def refusal(status: int, **headers: str) -> Step:
         (401, openai.AuthenticationError, 401),
         (403, openai.PermissionDeniedError, 403),
         (404, openai.NotFoundError, 404),
-        (409, openai.ConflictError, 409),
-        (422, openai.UnprocessableEntityError, 422),
         (429, openai.RateLimitError, 429),
         (500, openai.InternalServerError, 502),
         (503, openai.InternalServerError, 502),
@@ -140,27 +128,16 @@ async def test_a_client_needs_the_run_token() -> None:
     assert answer.status == "completed"
 
 
-async def test_the_exception_has_the_endpoints_request_id() -> None:
-    async with client_and_engine(refusal(400, **{"x-request-id": "req-9"})) as (client, _):
-        assert (await error_of(client)).request_id == "req-9"
-
-
-async def test_a_rate_limit_keeps_the_endpoints_retry_after() -> None:
-    async with client_and_engine(refusal(429, **{"retry-after": "7"}), max_attempts=1) as (client, _):
+async def test_the_exception_has_the_endpoints_request_id_and_retry_after() -> None:
+    step = refusal(429, **{"x-request-id": "req-9", "retry-after": "7"})
+    async with client_and_engine(step, max_attempts=1) as (client, _):
         error = await error_of(client)
-    assert isinstance(error, RateLimitError)
-    assert error.response.headers["retry-after"] == "7"
+    assert (error.request_id, error.response.headers["retry-after"]) == ("req-9", "7")
 
 
-@pytest.mark.parametrize(
-    ("step", "attempts"),
-    [(refusal(429), 2), (refusal(500), 2), (refusal(409), 2), (Step(b"<html>"), 2)],
-    ids=["429", "500", "409", "html"],
-)
+@pytest.mark.parametrize("step", [refusal(429), refusal(409), Step(b"<html>")], ids=["429", "409", "html"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_client_does_not_retry_what_the_server_has_already_retried(
-    step: Step, attempts: int, stream: bool
-) -> None:
+async def test_the_client_does_not_retry_what_the_server_has_already_retried(step: Step, stream: bool) -> None:
     async with client_and_engine(step, retries=2, max_attempts=2) as (client, engine):
         await error_of(client, stream=stream)
-    assert len(engine.requests) == attempts
+    assert len(engine.requests) == 2
