@@ -13,7 +13,7 @@ from rollyard.responses_api_models.chat_engine import weight_update
 from tests.support.adapter_engine import AdapterEngine, write_adapter
 from tests.support.checkpoints import write_checkpoint
 from tests.support.waiting import until
-from tests.support.weight_engine import STARTED, TrainerClient, engine_url, trainer_server
+from tests.support.weight_engine import STARTED, TrainerClient, trainer_server
 
 ONE, TWO = "/adapters/one", "/adapters/two"
 
@@ -45,6 +45,9 @@ async def test_every_engine_samples_with_the_newest_adapter_and_unloads_the_old_
             assert [engine.label for engine in engines] == [version] * 2
         status = (await policy.get("/weights"))[1]
         assert (status["version"], status["kind"], status["path"]) == ("v2", "adapter", TWO)
+        await policy.post("/weights/log_probs", {"sequences": [[1, 2]]})
+    (asked,) = [body for path, body in engines[0].calls if path == "/v1/completions"]
+    assert asked["model"] == "adapter:v2" and "prompt_logprobs" not in asked
 
 
 async def test_the_prefix_cache_is_reset_after_the_load_and_before_the_engine_resumes(
@@ -137,18 +140,6 @@ async def test_merged_weights_replace_an_adapter_and_an_adapter_cannot_replace_t
     assert (status, "publish merged weights" in answer["detail"]) == (409, True)
 
 
-async def test_another_kind_is_refused(policy: TrainerClient) -> None:
-    status, answer = await policy.update(ONE, version="v1", kind="delta")
-    assert (status, "'weights' or 'adapter'" in answer["detail"]) == (400, True)
-
-
-async def test_log_probabilities_are_those_of_the_adapter(engine: AdapterEngine, policy: TrainerClient) -> None:
-    await publish(policy, ONE, "v1")
-    await policy.post("/weights/log_probs", {"sequences": [[1, 2]]})
-    (asked,) = [body for path, body in engine.calls if path == "/v1/completions"]
-    assert asked["model"] == "adapter:v1" and "prompt_logprobs" not in asked
-
-
 async def test_a_complete_adapter_of_the_engines_model_passes_every_check(tmp_path: Path) -> None:
     engine = AdapterEngine(root=write_checkpoint(tmp_path / "base"))
     async with trainer_server(engine, weights_check="values") as policy:
@@ -191,13 +182,3 @@ async def test_an_invalid_adapter_is_refused_before_an_engine_is_asked(defect: s
         status, answer = await policy.update(str(folder), version="v1", kind="adapter")
         assert (status, words in answer["detail"]) == (400, True), answer
         assert "/pause?mode=wait" not in engine.paths and (await policy.get("/weights"))[1]["version"] == "0"
-
-
-async def test_an_engine_that_died_during_the_load_leaves_the_pool_and_rejoins_with_the_adapter() -> None:
-    engines = AdapterEngine(), AdapterEngine()
-    async with trainer_server(*engines) as policy:
-        engines[1].crashes_at.add("/v1/load_lora_adapter")
-        assert await publish(policy, ONE, "v1") == 1
-        assert (await policy.get("/weights"))[1]["lost"] == [engine_url(1)]
-        engines[1].restart()
-        await until(lambda: engines[1].adapters == {"adapter:v1": ONE})

@@ -105,20 +105,6 @@ async def test_calls_to_a_single_engine_with_changed_files_are_refused_until_the
         assert await policy.call_model() == (200, str(tmp_path / "step-3"))
 
 
-async def test_an_engine_restarted_by_its_operator_does_not_load_changed_files_either(tmp_path: Path) -> None:
-    run = CheckpointRun(tmp_path, engines=2)
-    _, other = run.engines
-    async with run.serve() as policy:
-        await policy.update(run.overwrite_checkpoint(1), version="a")
-        run.overwrite_checkpoint(2)
-        other.dead = True
-        assert (await policy.post("/pause"))[1]["lost"] == [engine_url(1)]
-        await policy.post("/resume")
-        other.restart()
-        await asyncio.sleep(0.2)
-        assert (active_urls(policy), other.weights) == ([engine_url(0)], run.base)
-
-
 @pytest.mark.parametrize("what", ["the same files", "other files"])
 async def test_a_restart_behind_the_same_address_is_noticed_without_a_call(tmp_path: Path, what: str) -> None:
     run = CheckpointRun(tmp_path)

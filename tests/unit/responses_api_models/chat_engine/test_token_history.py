@@ -17,7 +17,6 @@ from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.token_history import (
     Fingerprint,
-    find_prefix_mismatch,
     first_difference,
     token_texts,
 )
@@ -158,15 +157,6 @@ async def test_a_chat_client_gets_the_same_tokens_and_trace_as_a_responses_clien
                 request["messages"] += [message, *outputs]
 
 
-async def test_the_templates_end_of_turn_is_probed_once_and_a_later_turn_takes_three_requests() -> None:
-    async with open_episode(TokenEngine([CALL_TURN]), logprobs_mode="processed_logprobs") as client:
-        item = await client.ask()
-        item = await client.ask(tool_output(item))
-        requests_before = len(client.engine.requests)
-        await client.ask(tool_output(item))
-    assert client.engine.paths[requests_before:] == ["render", "generate", "derender"]
-
-
 IMAGE: Json = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
 
 
@@ -189,8 +179,7 @@ async def test_retokenized_messages_are_recorded_with_the_first_difference() -> 
         one, two = await second_turn(client)
     expected, prompt, trace = turn_tokens(one), two["prompt_token_ids"], two["token_trace"]
     position = trace["break"]["position"]
-    assert expected[:position] == prompt[:position]
-    assert expected[position] != prompt[position]
+    assert expected[:position] == prompt[:position] and expected[position] != prompt[position]
     assert trace["break"] == {
         "reason": "retokenized",
         "position": position,
@@ -210,14 +199,8 @@ async def test_messages_that_tokenize_as_generated_are_not_a_break() -> None:
     assert appended_tokens(two, one)
 
 
-TURN: Json = {
-    "type": "function_call",
-    "call_id": "a",
-    "name": "push",
-    "arguments": "{}",
-    "generation_token_ids": [7, 8],
-}
-TURN |= {"prompt_token_ids": [5, 6], "generation_log_probs": [0.0, 0.0]}
+TURN: Json = {"type": "function_call", "call_id": "a", "name": "push", "arguments": "{}"}
+TURN |= {"prompt_token_ids": [5, 6], "generation_token_ids": [7, 8], "generation_log_probs": [0.0, 0.0]}
 
 
 def later(change: Callable[[list[Json]], object]) -> Callable[[Json], object]:
@@ -240,12 +223,19 @@ EDITS: dict[str, Callable[[Json], object]] = {
 ASSISTANT_TEXT: Json = {"role": "assistant", "content": "I push."}
 
 
+async def check_messages(
+    reason: str, change: Callable[[Json], object] = bool, engine: TokenEngine | None = None, **options: Any
+) -> None:
+    """Check that the second turn is sent as messages, for this reason."""
+    async with open_episode(engine or TokenEngine([CALL_TURN, TEXT_TURN]), **options) as client:
+        _, two = await second_turn(client, change)
+    assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", reason)
+
+
 @pytest.mark.parametrize("edit", EDITS)
 async def test_an_edited_history_is_detected_and_sent_as_messages(edit: str) -> None:
-    for backend in ("generate", "completions"):
-        async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
-            _, two = await second_turn(client, EDITS[edit])
-        assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "history_changed")
+    for backend in BACKENDS:
+        await check_messages("history_changed", EDITS[edit], token_in=backend)
 
 
 HARMLESS: dict[str, Callable[[Json], object]] = {
@@ -275,63 +265,38 @@ async def test_a_break_starts_a_new_segment_that_the_next_turn_continues() -> No
     assert appended_tokens(four, three)
 
 
-def with_image(place: int) -> Callable[[Json], object]:
-    text = {"type": "input_text", "text": "look"}
-    return later(lambda items: items.insert(place, {"role": "user", "content": [text, IMAGE]}))
+def said(*texts: str, **image: Any) -> Json:
+    parts: list[Json] = [{"type": "input_text", "text": text} for text in texts]
+    return {"role": "user", "content": [*parts, *([IMAGE] if image else [])]}
 
 
-async def test_a_new_image_is_sent_as_messages() -> None:
-    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN])) as client:
-        _, two = await second_turn(client, with_image(3))
-    assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "not_text")
-
-
-async def test_an_image_of_an_earlier_turn_is_sent_as_messages_because_token_ids_do_not_contain_it() -> None:
-    image = [{"type": "input_text", "text": "look"}, IMAGE]
-    async with open_episode(
-        TokenEngine([CALL_TURN, TEXT_TURN]), params={"input": [{"role": "user", "content": image}]}
-    ) as client:
-        _, two = await second_turn(client)
-    assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "not_text")
-
-
-async def test_text_in_several_parts_is_text() -> None:
-    parts = [{"type": "input_text", "text": "go"}, {"type": "input_text", "text": " up"}]
-    async with open_episode(
-        TokenEngine([CALL_TURN, TEXT_TURN]), params={"input": [{"role": "user", "content": parts}]}
-    ) as client:
-        one, two = await second_turn(client)
-    assert appended_tokens(two, one)
-
-
-async def test_a_template_without_an_end_of_turn_token_is_sent_as_messages() -> None:
-    """Ordinary text does not qualify: it also occurs in calls and reasoning, where a cut would be wrong."""
-    for end in ("", "\n", "\n\n", ".\n", "</", "\n## "):
-        async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN], template=ChatTemplate(end))) as client:
-            _, two = await second_turn(client)
-        assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "no_end_of_turn"), end
-
-
-async def test_a_request_without_new_messages_is_sent_as_messages() -> None:
-    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN])) as client:
-        _, two = await second_turn(client, later(lambda items: items.pop()))
-    assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "nothing_new")
-
-
-NOT_BY_COMPLETIONS: list[tuple[Json, Json, str]] = [
-    ({"text_tool_parser": None}, {}, "no_text_tool_parser"),
-    ({}, {"tool_choice": "required"}, "tool_choice"),
-    ({}, {"tool_choice": {"type": "function", "name": "push"}}, "tool_choice"),
+AS_MESSAGES: list[tuple[str, Callable[[Json], object], Json]] = [
+    ("not_text", later(lambda items: items.insert(3, said("look", image=True))), {}),
+    ("not_text", bool, {"params": {"input": [said("look", image=True)]}}),  # token ids do not contain it
+    ("nothing_new", later(lambda items: items.pop()), {}),
+    ("no_text_tool_parser", bool, {"token_in": "completions", "text_tool_parser": None}),
+    ("tool_choice", bool, {"token_in": "completions", "params": {"tool_choice": "required"}}),
+    ("tool_choice", bool, {"token_in": "completions", "params": {"tool_choice": {"type": "function", "name": "push"}}}),
 ]
 
 
-async def test_requests_that_the_completions_endpoint_does_not_support_are_sent_as_messages() -> None:
-    for options, params, reason in NOT_BY_COMPLETIONS:
-        async with open_episode(
-            TokenEngine([CALL_TURN, TEXT_TURN]), token_in="completions", params=params, **options
-        ) as client:
-            _, two = await second_turn(client)
-        assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", reason)
+@pytest.mark.parametrize(("reason", "change", "options"), AS_MESSAGES)
+async def test_what_cannot_be_sent_as_ids_is_sent_as_messages(
+    reason: str, change: Callable[[Json], object], options: Json
+) -> None:
+    await check_messages(reason, change, **options)
+
+
+@pytest.mark.parametrize("end", ["", "\n", ".\n", "</", "\n## "])
+async def test_a_template_without_an_end_of_turn_token_is_sent_as_messages(end: str) -> None:
+    """Ordinary text does not qualify: it also occurs in calls and reasoning, where a cut would be wrong."""
+    await check_messages("no_end_of_turn", engine=TokenEngine([CALL_TURN, TEXT_TURN], template=ChatTemplate(end)))
+
+
+async def test_text_in_several_parts_is_text() -> None:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), params={"input": [said("go", " up")]}) as client:
+        one, two = await second_turn(client)
+    assert appended_tokens(two, one)
 
 
 async def test_without_tools_the_completions_endpoint_needs_no_parser() -> None:
@@ -341,16 +306,12 @@ async def test_without_tools_the_completions_endpoint_needs_no_parser() -> None:
     assert appended_tokens(two, one)
 
 
-def recorded_turn(**trace: Any) -> Json:
-    """A turn recorded by another stack."""
-    return {**TURN, "prompt_token_ids": encode("<|im_start|>user\ngo up<|im_end|>\n"), **trace}
-
-
-async def test_a_recorded_turn_of_another_stack_is_continued() -> None:
-    for turn in [recorded_turn(), recorded_turn(token_trace=None)]:
-        async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as client:
-            item = await client.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
-        assert appended_tokens(item, turn)[0] == END
+@pytest.mark.parametrize("trace", [{}, {"token_trace": None}])
+async def test_a_recorded_turn_of_another_stack_is_continued(trace: Json) -> None:
+    turn = {**TURN, "prompt_token_ids": encode("<|im_start|>user\ngo up<|im_end|>\n"), **trace}
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as client:
+        item = await client.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
+    assert appended_tokens(item, turn)[0] == END
 
 
 async def test_tokens_that_are_null_count_as_missing() -> None:
@@ -371,17 +332,16 @@ class Versioned(TokenEngine):
         return answer
 
 
-async def test_a_first_turn_takes_three_requests_and_uses_the_templates_prompt() -> None:
-    async with open_episode(TokenEngine([CALL_TURN]), params={"tools": []}) as client:
-        await client.ask()
+async def test_a_turn_takes_three_requests_once_the_template_is_known() -> None:
+    async with open_episode(TokenEngine([CALL_TURN])) as client:
+        first = await client.ask()
+        item = await client.ask(tool_output(first))
         requests_before = len(client.engine.requests)
+        await client.ask(tool_output(item))
         client.conversation.output.clear()
-        status, response = await client.send("/v1/responses", {"input": [user_message("go up")]})
-    assert status == 200
-    assert client.engine.paths[requests_before:] == ["render", "generate", "derender"]
-    item = response["output"][-1]
-    assert item["prompt_token_ids"] == encode("<|im_start|>user\ngo up<|im_end|>\n<|im_start|>assistant\n")
-    assert item["token_trace"]["way"] == "generate"
+        await client.send("/v1/responses", {"input": [user_message("go up")]})
+    assert client.engine.paths[requests_before:] == ["render", "generate", "derender"] * 2
+    assert first["token_trace"]["way"] == "generate"
 
 
 async def test_each_token_of_a_single_turn_has_its_weight_version() -> None:
@@ -416,20 +376,16 @@ async def test_requests_that_only_the_chat_endpoint_supports_are_sent_as_message
 
 
 async def test_a_request_that_does_not_sample_exactly_one_turn_is_refused() -> None:
-    fields = {"n": 2, "best_of": 2, "use_beam_search": True, "logprob_token_ids": [5]}
+    refused = {"n": 2, "best_of": 2, "use_beam_search": True, "logprob_token_ids": [5]}
+    accepted = {"n": 1, "best_of": 1, "use_beam_search": False, "logprob_token_ids": []}
     async with open_episode(TokenEngine([TEXT_TURN])) as client:
-        for name, value in fields.items():
+        for name, value in refused.items():
             request = {"messages": [user_message("hi")], name: value}
             status, problem = await client.send("/v1/chat/completions", request)
             assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
             assert problem["detail"].startswith(name)
-    assert not client.engine.requests
-
-
-async def test_fields_with_values_that_mean_one_turn_are_accepted() -> None:
-    async with open_episode(TokenEngine([TEXT_TURN])) as client:
-        fields = {"n": 1, "best_of": 1, "use_beam_search": False, "logprob_token_ids": []}
-        status, _ = await client.send("/v1/chat/completions", {"messages": [user_message("hi")], **fields})
+        assert not client.engine.requests
+        status, _ = await client.send("/v1/chat/completions", {"messages": [user_message("hi")], **accepted})
     assert status == 200
 
 
@@ -473,13 +429,6 @@ def test_a_message_keeps_its_fingerprint_through_the_responses_api(message: Json
     assert Fingerprint({}).add([again]) == Fingerprint({}).add([message])
 
 
-@given(messages, messages, messages)
-def test_messages_added_one_by_one_give_the_fingerprint_of_all_at_once(one: Json, two: Json, three: Json) -> None:
-    grown = Fingerprint({"tools": []})
-    grown.add([one])
-    assert grown.add([two, three]) == Fingerprint({"tools": []}).add([one, two, three])
-
-
 @given(ids, ids)
 def test_the_first_difference_is_the_first_position_with_other_ids(expected: list[int], found: list[int]) -> None:
     at = first_difference(expected, found)
@@ -490,46 +439,35 @@ def test_the_first_difference_is_the_first_position_with_other_ids(expected: lis
         assert expected[at : at + 1] != found[at : at + 1]
 
 
-def test_a_prompt_shorter_than_the_turn_before_differs_at_its_end() -> None:
-    broken = find_prefix_mismatch([1, 2, 3], [1, 2], "retokenized")
-    assert broken is not None
-    assert (broken["position"], broken["expected"], broken["found"]) == (2, [3], [])
-
-
 async def test_each_backend_records_the_text_of_every_generated_token() -> None:
-    for backend in ["off", "generate", "completions"]:
-        engine = TokenEngine([CALL_TURN, TEXT_TURN])
-        async with open_episode(engine, token_in=backend, return_token_texts=True) as client:
-            first = await client.ask()
-            second = await client.ask(tool_output(first))
-        for item, ids in ((first, CALL_TURN), (second, TEXT_TURN)):
+    for backend in ["off", *BACKENDS]:
+        one, two, _ = await two_turns([CALL_TURN, TEXT_TURN], backend, return_token_texts=True)
+        for item, ids in ((one, CALL_TURN), (two, TEXT_TURN)):
             assert item["token_trace"]["texts"] == [decode([number]) for number in ids]
-
-
-async def test_without_the_setting_no_texts_are_recorded() -> None:
-    async with open_episode(TokenEngine([TEXT_TURN])) as client:
-        assert "texts" not in (await client.ask())["token_trace"]
+        without, *_ = await two_turns([CALL_TURN, TEXT_TURN], backend)
+        assert "texts" not in without["token_trace"]
 
 
 def entries(*tokens: tuple[str, bytes]) -> Json:
     return {"logprobs": {"content": [{"token": text, "bytes": list(raw)} for text, raw in tokens]}}
 
 
-def test_a_character_in_several_tokens_is_the_text_of_the_last_one() -> None:
-    raw = "🎉".encode()
-    choice = entries(("a", b"a"), ("\ufffd", raw[:2]), ("\ufffd", raw[2:3]), ("\ufffd", raw[3:]), ("b", b"b"))
-    assert token_texts(choice, 5) == ["a", "", "", "🎉", "b"]
+PARTY = "🎉".encode()
+PARTS = (("a", b"a"), ("\ufffd", PARTY[:2]), ("\ufffd", PARTY[2:3]), ("\ufffd", PARTY[3:]), ("b", b"b"))
 
 
-def test_texts_remain_if_the_bytes_are_those_of_the_replacement_character() -> None:
-    choice = entries(("a", b"a"), ("\ufffd", "\ufffd".encode()))
-    assert token_texts(choice, 2) == ["a", "\ufffd"]
-
-
-def test_ids_in_place_of_texts_and_missing_texts_are_not_recorded() -> None:
-    assert token_texts(entries(("token_id:5", b""), ("a", b"a")), 2) == []
-    assert token_texts(entries(("a", b"a")), 2) == []
-    assert token_texts({"logprobs": None}, 0) == []
+@pytest.mark.parametrize(
+    ("choice", "count", "texts"),
+    [
+        (entries(*PARTS), 5, ["a", "", "", "🎉", "b"]),  # a character in several tokens is the text of the last one
+        (entries(("a", b"a"), ("\ufffd", "\ufffd".encode())), 2, ["a", "\ufffd"]),
+        (entries(("token_id:5", b""), ("a", b"a")), 2, []),  # vLLM wrote ids
+        (entries(("a", b"a")), 2, []),
+        ({"logprobs": None}, 0, []),
+    ],
+)
+def test_texts_are_recorded_if_the_engine_reports_all_of_them(choice: Json, count: int, texts: list[str]) -> None:
+    assert token_texts(choice, count) == texts
 
 
 def test_texts_without_recorded_tokens_are_refused() -> None:

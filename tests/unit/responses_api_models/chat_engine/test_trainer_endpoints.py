@@ -123,14 +123,6 @@ async def test_when_one_of_several_engines_fails_the_problem_lists_all_responses
     assert "1 of 2 engines" in content["detail"]
 
 
-async def test_an_unreachable_engine_is_reported_as_a_problem_of_the_server(
-    engine: WeightEngine, policy: TrainerClient
-) -> None:
-    engine.dead = True
-    status, content = await policy.post("/reset_prefix_cache")
-    assert (status, content["type"], content["server"]) == (502, "urn:rollyard:connection_lost", "policy_model")
-
-
 async def test_unlisted_endpoints_are_not_forwarded(engine: WeightEngine, policy: TrainerClient) -> None:
     for path in ("/abort_requests", "/scale_elastic_ep", "/weight_checker", "/v1/embeddings"):
         assert (await policy.post(path, {}))[0] == 404
@@ -310,11 +302,6 @@ async def test_an_engine_that_does_not_respond_leaves_the_pool_and_the_other_ans
         assert (await policy.get("/weights"))[1]["lost"] == [engine_url(1)]
 
 
-async def test_the_only_engine_must_respond(engine: WeightEngine, policy: TrainerClient) -> None:
-    engine.dead = True
-    assert (await policy.post(PATH, {"sequences": [[4, 5]]}))[0] in (502, 503)
-
-
 async def test_log_probabilities_are_not_read_while_weights_change() -> None:
     engine = WeightEngine()
     engine.delayed["/collective_rpc"] = asyncio.Event()
@@ -355,9 +342,3 @@ async def test_a_refusal_by_the_engine_is_a_bad_request() -> None:
     async with trainer_server(engine) as policy:
         status, answer = await policy.post(PATH, {"sequences": [[4, 99999]]})
         assert (status, "out of vocabulary" in answer["detail"]) == (400, True)
-
-
-async def test_the_status_says_whether_an_engine_runs_on_a_cpu() -> None:
-    for device, expected in [("cpu", True), ("cuda", False)]:
-        async with trainer_server(WeightEngine(root=STARTED, device=device)) as policy:
-            assert (await policy.get("/weights"))[1]["on_cpu"] is expected
