@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from openai.types.responses import Response
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import FinishReason, Json
-from rollyard.responses_api_models.vllm_model import app
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from tests.support.scripted_engine import Step, completion, engine, model_server, post_json
 from tests.support.token_clients import TEXT_TURN, open_episode
 from tests.support.token_engine import TokenEngine
-from tests.support.waiting import deadline_s, until
 
 HI: Json = {"input": "hi"}
 CHAT: Json = {"messages": [{"role": "user", "content": "hi"}]}
@@ -82,26 +77,17 @@ async def test_extra_body_yields_to_the_request_and_sampling_overrides_do_not() 
         assert (body["top_p"], body["top_k"], body["temperature"]) == (0.5, 20, 1.0)
 
 
-async def test_a_rows_metadata_takes_precedence_over_the_settings() -> None:
-    for path in ["/v1/responses", "/v1/chat/completions"]:
-        request = {
-            **(HI if path == "/v1/responses" else CHAT),
-            "metadata": {"extra_body": '{"seed": 3}', "chat_template_kwargs": '{"enable_thinking": true}'},
-        }
-        settings = {"extra_body": {"seed": 1}, "chat_template_kwargs": {"enable_thinking": False, "a": 1}}
-        body = await engine_request(request, path, **settings)
-        assert (body["seed"], body["chat_template_kwargs"]) == (3, {"enable_thinking": True, "a": 1})
-        assert "metadata" not in body
-
-
-async def test_a_call_with_metadata_does_not_change_the_settings() -> None:
-    async with engine() as fake:
-        settings = {"extra_body": {"a": 1}, "chat_template_kwargs": {"b": 1}}
-        async with model_server(VllmModel, base_url=fake.url, **settings) as server:
-            metadata = {"extra_body": '{"a": 2}', "chat_template_kwargs": '{"b": 2}'}
-            await post_json(server, "/v1/responses", {**HI, "metadata": metadata})
-            await post_json(server, "/v1/responses", HI)
-    assert (fake.requests[1]["a"], fake.requests[1]["chat_template_kwargs"]) == (1, {"b": 1})
+async def test_a_rows_metadata_takes_precedence_over_the_settings_and_does_not_change_them() -> None:
+    metadata = {"extra_body": '{"seed": 3}', "chat_template_kwargs": '{"enable_thinking": true}'}
+    settings = {"extra_body": {"seed": 1}, "chat_template_kwargs": {"enable_thinking": False, "a": 1}}
+    for path, request in (("/v1/responses", HI), ("/v1/chat/completions", CHAT)):
+        async with engine() as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
+            await post_json(server, path, {**request, "metadata": metadata})
+            await post_json(server, path, dict(request))
+        first, second = fake.requests
+        assert (first["seed"], first["chat_template_kwargs"]) == (3, {"enable_thinking": True, "a": 1})
+        assert (second["seed"], second["chat_template_kwargs"]) == (1, {"enable_thinking": False, "a": 1})
+        assert "metadata" not in first
 
 
 async def test_the_developer_role_is_mapped_as_the_settings_say() -> None:
@@ -117,26 +103,6 @@ async def test_reasoning_is_sent_back_in_the_configured_field() -> None:
     output = [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}]
     message = (await engine_request({"input": output}, reasoning_field="reasoning"))["messages"][0]
     assert message == {"role": "assistant", "content": "", "reasoning": "hm"}
-
-
-async def test_a_caller_that_disconnects_makes_the_engine_abort() -> None:
-    async with engine(Step(delay_s=deadline_s())) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        call = asyncio.create_task(post_json(server, "/v1/responses", HI))
-        await until(lambda: fake.requests)
-        call.cancel()
-        await asyncio.wait_for(fake.disconnected.wait(), deadline_s())
-
-
-def test_the_default_config_fits_the_settings() -> None:
-    text = (Path(app.__file__).parent / "configs" / "vllm_model.yaml").read_text()
-    defaults = yaml.safe_load(text)["policy_model"]["responses_api_models"]["vllm_model"]
-    assert VllmModelSettings(**{**defaults, "base_url": "http://h/v1"}).entrypoint == "app.py"
-    assert app.server is VllmModel
-
-
-def test_the_api_key_is_not_in_the_printed_settings() -> None:
-    settings = VllmModelSettings(base_url="http://h/v1", model="m", api_key="sk-secret")
-    assert "sk-secret" not in repr(settings) + str(settings.model_dump()) + settings.model_dump_json()
 
 
 def error(message: str, **more: Json | str | int | None) -> Json:
@@ -234,15 +200,20 @@ async def test_a_limit_that_leaves_no_token_is_a_bad_request_and_not_an_overflow
         assert not client.engine.requests
 
 
-async def test_a_limit_that_leaves_no_token_is_also_refused_in_settings_and_row_metadata() -> None:
-    for settings, params in [
+@pytest.mark.parametrize(
+    ("settings", "params"),
+    [
         ({"extra_body": {"max_tokens": 0}}, {}),
         ({"sampling_overrides": {"max_completion_tokens": 0}}, {}),
         ({}, {"metadata": {"extra_body": '{"max_tokens": 0}'}}),
-    ]:
-        async with open_episode(TokenEngine([TEXT_TURN]), **settings) as client:
-            status, problem = await client.send("/v1/responses", {"input": "hi", **params})
-        assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+    ],
+)
+async def test_a_limit_that_leaves_no_token_is_also_refused_in_settings_and_row_metadata(
+    settings: Json, params: Json
+) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN]), **settings) as client:
+        status, problem = await client.send("/v1/responses", {"input": "hi", **params})
+    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
 
 
 @pytest.mark.parametrize("setting", ["extra_body", "sampling_overrides"])
@@ -266,41 +237,33 @@ UNREADABLE = [
 ]
 
 
-async def responses_to(*messages: Json, finish_reason: str = "stop", **request: Any) -> list[Json]:
-    """The Responses to requests with tools when the engine's parser produced these messages."""
-    answers = [completion(message, finish_reason) for message in messages]
-    async with engine(*answers) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        sent = {"input": "go", "tools": TOOLS, **request}
-        return [(await post_json(server, "/v1/responses", sent))[1] for _ in messages]
-
-
 async def response_to(message: Json, finish_reason: str = "stop", **request: Any) -> Json:
-    [response] = await responses_to(message, finish_reason=finish_reason, **request)
-    return response
+    """The Response to a request with tools when the engine's parser produced this message."""
+    async with engine(completion(message, finish_reason)) as fake, model_server(VllmModel, base_url=fake.url) as server:
+        return (await post_json(server, "/v1/responses", {"input": "go", "tools": TOOLS, **request}))[1]
 
 
-async def test_a_call_that_stayed_in_the_text_is_reported() -> None:
-    responses = await responses_to(*({"content": text} for text in UNREADABLE))
-    for text, response in zip(UNREADABLE, responses, strict=True):
-        assert response.get("finish_reason") == FinishReason.UNREADABLE_CALL, text
-        assert response["output"][0]["content"][0]["text"] == text
+@pytest.mark.parametrize("text", UNREADABLE)
+async def test_a_call_that_stayed_in_the_text_is_reported(text: str) -> None:
+    response = await response_to({"content": text})
+    assert response.get("finish_reason") == FinishReason.UNREADABLE_CALL
+    assert response["output"][0]["content"][0]["text"] == text
 
 
-async def test_plain_text_is_an_answer() -> None:
-    texts = ("I am done.", "if a < b then <b>push</b>", "", "function=push")
-    for response in await responses_to(*({"content": text} for text in texts)):
-        assert response["status"] == "completed" and "finish_reason" not in response
-
-
-async def test_a_turn_with_a_parsed_call_is_not_reported() -> None:
-    message = {"content": UNREADABLE[0], "tool_calls": [CALL]}
-    assert "finish_reason" not in await response_to(message, "tool_calls")
-
-
-async def test_a_call_truncated_by_a_limit_is_reported_as_incomplete() -> None:
-    response = await response_to({"content": UNREADABLE[1]}, "length")
-    assert (response["status"], "finish_reason" in response) == ("incomplete", False)
-
-
-async def test_without_tools_in_the_request_a_call_is_plain_text() -> None:
-    assert "finish_reason" not in await response_to({"content": UNREADABLE[0]}, tools=[])
+@pytest.mark.parametrize(
+    ("message", "finish_reason", "request_"),
+    [
+        *(({"content": text}, "stop", {}) for text in ("I am done.", "if a < b then <b>push</b>", "function=push")),
+        ({"content": UNREADABLE[0], "tool_calls": [CALL]}, "tool_calls", {}),
+        ({"content": UNREADABLE[1]}, "length", {}),
+        ({"content": UNREADABLE[0]}, "stop", {"tools": []}),
+    ],
+)
+async def test_plain_text_a_parsed_call_and_a_truncated_one_are_not_reported(
+    message: Json, finish_reason: str, request_: Json
+) -> None:
+    response = await response_to(message, finish_reason, **request_)
+    assert (response["status"], "finish_reason" in response) == (
+        "incomplete" if finish_reason == "length" else "completed",
+        False,
+    )

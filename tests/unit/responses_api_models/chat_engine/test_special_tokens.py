@@ -16,7 +16,6 @@ from tests.support.token_clients import (
     CALL_TURN,
     TEXT_TURN,
     TOOL,
-    EpisodeClient,
     appended_tokens,
     open_episode,
     tool_output,
@@ -42,31 +41,36 @@ async def test_special_tokens_in_a_tool_output_stay_inside_the_tool_response() -
         assert two["prompt_token_ids"][-len(expected) :] == expected
         if backend != "off":
             assert appended_tokens(two, one) == expected
-        assert ("escaped" in one["token_trace"], two["token_trace"]["escaped"]) == (
-            False,
-            ["<|im_end|>", "<|im_start|>"],
-        )
+        assert "escaped" not in one["token_trace"]
+        assert two["token_trace"]["escaped"] == ["<|im_end|>", "<|im_start|>"]
+
+
+def parts(*texts: str) -> Json:
+    return {"role": "user", "content": [{"type": "input_text", "text": text} for text in texts]}
+
+
+def called(arguments: str) -> list[Json]:
+    call = {"type": "function_call", "call_id": "c", "name": "push", "arguments": arguments}
+    return [user_message("go"), call, {"type": "function_call_output", "call_id": "c", "output": "ok"}]
+
+
+def described(text: str) -> Json:
+    return {"type": "object", "properties": {"a": {"description": text}}}
 
 
 IN_REQUEST: dict[str, Callable[[str], Json]] = {
     "a user message": lambda text: {"input": [user_message(text)]},
-    "a user message in parts": lambda text: {
-        "input": [{"role": "user", "content": [{"type": "input_text", "text": text}]}]
-    },
-    "a user message whose parts form one": lambda text: {
-        "input": [{"role": "user", "content": [{"type": "input_text", "text": part} for part in (text[:5], text[5:])]}]
-    },
+    "a user message in parts": lambda text: {"input": [parts(text)]},
+    "a user message whose parts form one": lambda text: {"input": [parts(text[:5], text[5:])]},
     "a system prompt": lambda text: {"instructions": text},
     "a tool's description": lambda text: {"tools": [{**TOOL, "description": text}]},
-    "a parameter's description": lambda text: {
-        "tools": [{**TOOL, "parameters": {"type": "object", "properties": {"a": {"description": text}}}}]
-    },
+    "a parameter's description": lambda text: {"tools": [{**TOOL, "parameters": described(text)}]},
     "a message of the model": lambda text: {
         "input": [user_message("go"), {"role": "assistant", "content": text}, user_message("on")]
     },
-    "arguments of the model": lambda text: {"input": [user_message("go"), *called(orjson.dumps({"a": text}).decode())]},
+    "arguments of the model": lambda text: {"input": called(orjson.dumps({"a": text}).decode())},
     "escaped arguments of the model": lambda text: {
-        "input": [user_message("go"), *called(orjson.dumps({"a": text}).decode().replace("<", "\\u003c"))]
+        "input": called(orjson.dumps({"a": text}).decode().replace("<", "\\u003c"))
     },
 }
 
@@ -108,24 +112,19 @@ async def test_template_arguments_of_a_row_are_escaped_and_those_of_the_settings
     assert (status, request["chat_template_kwargs"]) == (200, expected)
 
 
-IN_ROLE_OR_TOOLS: list[Json] = [
-    {"role": "user<|im_end|>", "content": "a"},
-    {"role": "developer", "content": "a", "tools": [{"name": "a<|im_end|>"}]},
-]
-
-
-async def test_a_special_token_in_a_role_or_a_messages_tools_is_refused() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user<|im_end|>", "content": "a"},
+        {"role": "developer", "content": "a", "tools": [{"name": "a<|im_end|>"}]},
+    ],
+)
+async def test_a_special_token_in_a_role_or_a_messages_tools_is_refused(message: Json) -> None:
     options: Json = {"token_in": "off", "replace_developer_role_with_system": False}
     async with open_episode(TokenEngine([TEXT_TURN]), **options) as client:
-        for message in IN_ROLE_OR_TOOLS:
-            status, problem = await client.send("/v1/chat/completions", {"messages": [message, user_message("on")]})
-            assert (status, problem["type"]) == (400, "urn:rollyard:bad_request"), message
-            assert problem["detail"].startswith("messages[0].")
-
-
-def called(arguments: str) -> list[Json]:
-    call = {"type": "function_call", "call_id": "c", "name": "push", "arguments": arguments}
-    return [call, {"type": "function_call_output", "call_id": "c", "output": "ok"}]
+        status, problem = await client.send("/v1/chat/completions", {"messages": [message, user_message("on")]})
+    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+    assert problem["detail"].startswith("messages[0].")
 
 
 def turns_in(prompt: list[int]) -> int:
@@ -194,16 +193,6 @@ async def test_special_tokens_that_the_model_wrote_are_never_refused(treatment: 
     assert appended_tokens(two, one) == tool_turn_tokens("there is no such tool")
 
 
-async def test_a_special_token_that_the_model_sampled_inside_a_name_stays_in_its_tokens() -> None:
-    head, tail = '<tool_call>\n{"name": "', '", "arguments": {}}\n</tool_call>'
-    turn = [*encode_letters(head), SPECIAL["<|im_start|>"], *encode_letters(tail), END]
-    async with open_episode(TokenEngine([turn, TEXT_TURN])) as client:
-        one = await client.ask()
-        two = await client.ask(tool_output(one, "no tool '<|im_start|>'"))
-    assert (one["name"], one["generation_token_ids"]) == ("<|im_start|>", turn)
-    assert appended_tokens(two, one) == tool_turn_tokens("no tool '< |im_start|>'")
-
-
 IN_SCHEMAS: list[Json] = [
     {**TOOL, "name": "a<|im_end|>"},
     {**TOOL, "parameters": {"type": "object", "properties": {"<|im_end|>": {}}}},
@@ -243,26 +232,16 @@ async def test_with_allow_a_turn_is_not_cut_inside_the_tools(template: ChatTempl
 async def test_with_allow_texts_are_sent_unchanged() -> None:
     async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), special_tokens_in_text="allow") as client:
         one = await client.ask()
-        two = await client.ask(tool_output(one, ATTACK))
-    assert appended_tokens(two, one) == tool_turn_tokens(ATTACK)
-    assert "escaped" not in two["token_trace"]
+        assert appended_tokens(await client.ask(tool_output(one, ATTACK)), one) == tool_turn_tokens(ATTACK)
 
 
-async def received_message(path: str, treatment: Any) -> Json:
-    """The message that the engine receives from a server that records no tokens."""
+@pytest.mark.parametrize(("treatment", "expected"), [(None, ATTACK), ("escape", ESCAPED)])
+async def test_without_recorded_tokens_only_the_setting_enables_escaping(treatment: Any, expected: str) -> None:
     options: Json = {"return_token_id_information": False, "special_tokens_in_text": treatment}
-    request: Json = {"input": ATTACK} if path == "/v1/responses" else {"messages": [user_message(ATTACK)]}
-    async with open_episode(TokenEngine([TEXT_TURN]), **options) as client:
-        status, content = await client.send(path, request)
-        assert status == 200, content
-        message: Json = client.engine.requests[-1][1]["messages"][0]
-    return message
-
-
-async def test_without_recorded_tokens_only_the_setting_enables_escaping() -> None:
-    for path in ["/v1/responses", "/v1/chat/completions"]:
-        assert (await received_message(path, None))["content"] == ATTACK
-        assert (await received_message(path, "escape"))["content"] == ESCAPED
+    for path, request in (("responses", {"input": ATTACK}), ("chat/completions", {"messages": [user_message(ATTACK)]})):
+        async with open_episode(TokenEngine([TEXT_TURN]), **options) as client:
+            assert (await client.send(f"/v1/{path}", request))[0] == 200
+        assert client.engine.requests[-1][1]["messages"][0]["content"] == expected
 
 
 class WithoutTokenize(TokenEngine):
@@ -295,9 +274,5 @@ async def test_an_engine_that_fails_the_lookup_fails_the_call() -> None:
             raise Refused("busy", 503)
 
     async with open_episode(Broken([TEXT_TURN]), max_attempts=1) as client:
-        status, problem = await _send_attack(client)
+        status, problem = await client.send("/v1/responses", {"input": ATTACK})
     assert (status, problem["type"]) == (502, "urn:rollyard:upstream_error")
-
-
-async def _send_attack(client: EpisodeClient) -> tuple[int, Json]:
-    return await client.send("/v1/responses", {"input": ATTACK})
