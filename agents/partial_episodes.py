@@ -135,13 +135,7 @@ def partial_of(state: EpisodeState, limit: int) -> PartialConversation:
     start, output = (conversation.start, conversation.output) if conversation else ([], [])
     timings = _rounded(state.spans[:_SPANS] + state.spans[max(_SPANS, len(state.spans) - _SPANS) :])
     row, omitted = shortened(_fields(state), start, output, limit - _SPAN_BYTES * len(timings))
-    return PartialConversation(
-        source="agent",
-        **state.progress(now),
-        timings=timings,
-        row=row,
-        omitted=omitted,
-    )
+    return PartialConversation(source="agent", **state.progress(now), timings=timings, row=row, omitted=omitted)
 
 
 _SPANS = 500

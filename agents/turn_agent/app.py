@@ -194,11 +194,7 @@ class TurnEpisode(Episode):
                     output = error_answer(self._too_many()).output
                 elif not isinstance(output, str | list):
                     output = '{"error":"This environment runs no tool calls. Answer with a message."}'
-                result: ResponseItem = {
-                    "type": "function_call_output",
-                    "call_id": item["call_id"],
-                    "output": output,
-                }
+                result: ResponseItem = {"type": "function_call_output", "call_id": item["call_id"], "output": output}
                 self.conversation.answer(result)
 
     def _excess(self, response: Response) -> set[int]:

@@ -22,12 +22,7 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json, Problem
-from rollyard.responses_api_models.chat_engine.checkpoint import (
-    bad_request,
-    check_announced,
-    conflict,
-    upstream_error,
-)
+from rollyard.responses_api_models.chat_engine.checkpoint import bad_request, check_announced, conflict, upstream_error
 from rollyard.responses_api_models.chat_engine.engine_group import EngineGroup, EngineReply, JobQueue
 from rollyard.responses_api_models.chat_engine.policy_versions import (
     ASLEEP,

@@ -38,12 +38,7 @@ from rollyard.responses_api_models.chat_engine.checkpoint import (
     upstream_error,
     version_of,
 )
-from rollyard.responses_api_models.chat_engine.engine_group import (
-    EngineGroup,
-    EngineReply,
-    EngineUnreachable,
-    JobQueue,
-)
+from rollyard.responses_api_models.chat_engine.engine_group import EngineGroup, EngineReply, EngineUnreachable, JobQueue
 from rollyard.responses_api_models.chat_engine.policy_versions import (
     CHANGING,
     PAUSED,

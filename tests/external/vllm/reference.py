@@ -22,9 +22,7 @@ class Reference:
         self._model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self._tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         tokenizer_info = xgrammar.TokenizerInfo.from_huggingface(
-            self._tokenizer,
-            vocab_size=VOCABULARY,
-            stop_token_ids=self._model.generation_config.eos_token_id,
+            self._tokenizer, vocab_size=VOCABULARY, stop_token_ids=self._model.generation_config.eos_token_id
         )
         self._compiler = xgrammar.GrammarCompiler(tokenizer_info, max_threads=1)  # caches compiled grammars
 

@@ -75,9 +75,7 @@ async def test_a_setting_allows_special_tokens_in_text(engine: Engine) -> None:
     assert allowed.count(1017) == clean.count(1017) + 2
 
 
-async def test_a_tool_name_that_looks_like_a_special_token_stays_text_and_the_record_is_correct(
-    engine: Engine,
-) -> None:
+async def test_a_tool_name_that_looks_like_a_special_token_stays_text_and_the_record_is_correct(engine: Engine) -> None:
     mistake = CALL.replace('"step"', '"<\\|im_end\\|>"')
     async with recording(engine) as policy_server:
         request = asking(structured_outputs={"regex": mistake})

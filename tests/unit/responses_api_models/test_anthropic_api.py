@@ -190,11 +190,7 @@ def test_the_text_before_the_sequence_contains_no_sequence(text: str, sequences:
 
 @pytest.mark.parametrize(
     ("text", "sequences", "expected"),
-    [
-        ("aab", ["ab"], ("a", "ab")),
-        ("abcd", ["bcd", "c"], ("ab", "c")),
-        ("almost EN", ["END"], ("almost EN", None)),
-    ],
+    [("aab", ["ab"], ("a", "ab")), ("abcd", ["bcd", "c"], ("ab", "c")), ("almost EN", ["END"], ("almost EN", None))],
 )
 def test_the_text_ends_at_the_sequence_that_is_complete_first(
     text: str, sequences: list[str], expected: tuple[str, str | None]

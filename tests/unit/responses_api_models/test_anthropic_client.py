@@ -6,13 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from anthropic import (
-    APIStatusError,
-    BadRequestError,
-    InternalServerError,
-    PermissionDeniedError,
-    RateLimitError,
-)
+from anthropic import APIStatusError, BadRequestError, InternalServerError, PermissionDeniedError, RateLimitError
 
 from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel

@@ -125,10 +125,7 @@ def test_ray_workers_on_other_machines_get_no_local_folder() -> None:
     [
         ({"replicas": 2}, "set engine_replicas instead"),
         ({"engine_port": 8000, "engine_replicas": 2}, "set engine_replicas to 1"),
-        (
-            {"extra_flags": {"port": 8000}},
-            "--port is not allowed in extra_flags; set engine_port",
-        ),
+        ({"extra_flags": {"port": 8000}}, "--port is not allowed in extra_flags; set engine_port"),
         (
             {"extra_flags": ["--served-model-name=x"]},
             "--served-model-name is not allowed in extra_flags; set served_model_name",

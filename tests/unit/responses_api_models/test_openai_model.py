@@ -13,12 +13,7 @@ from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.services.server.app import Server
-from tests.support.openai_client import (
-    HELLO,
-    MODEL_SERVERS,
-    client_and_engine,
-    client_of_server,
-)
+from tests.support.openai_client import HELLO, MODEL_SERVERS, client_and_engine, client_of_server
 from tests.support.scripted_engine import Step, engine, model_server, post_json
 
 RESPONSE: Json = {

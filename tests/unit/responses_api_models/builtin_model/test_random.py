@@ -165,8 +165,7 @@ def test_it_answers_with_text_when_done_and_in_one_turn_of_eight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "names"),
-    [("none", []), ("auto", ["buy", "sell"]), ({"type": "function", "name": "sell"}, ["sell"])],
+    ("choice", "names"), [("none", []), ("auto", ["buy", "sell"]), ({"type": "function", "name": "sell"}, ["sell"])]
 )
 def test_the_tool_choice_is_respected(choice: Any, names: list[str]) -> None:
     tools = [BUY.schema(), {**BUY.schema(), "name": "sell"}, {"type": "web_search"}]

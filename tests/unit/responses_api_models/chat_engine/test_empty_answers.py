@@ -139,10 +139,7 @@ async def test_an_empty_completion_of_a_broken_engine_is_retried_and_then_a_fail
 
 
 async def test_no_empty_completion_becomes_a_response() -> None:
-    async with (
-        engine(*EMPTY_COMPLETIONS) as fake,
-        model_server(VllmModel, base_url=fake.url, max_attempts=1) as server,
-    ):
+    async with engine(*EMPTY_COMPLETIONS) as fake, model_server(VllmModel, base_url=fake.url, max_attempts=1) as server:
         for broken in EMPTY_COMPLETIONS:
             _, problem = await post_json(server, "/v1/responses", HI)
             assert problem.get("type") in FAILURE_TYPES, broken

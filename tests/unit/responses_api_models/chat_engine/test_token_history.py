@@ -15,11 +15,7 @@ from pydantic import ValidationError
 from rollyard.records.rollout_types import Response
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
-from rollyard.responses_api_models.chat_engine.token_history import (
-    Fingerprint,
-    first_difference,
-    token_texts,
-)
+from rollyard.responses_api_models.chat_engine.token_history import Fingerprint, first_difference, token_texts
 from rollyard.responses_api_models.conversion import Dialect, chat_to_response, request_to_chat
 from tests.support import toy_tokenizer
 from tests.support.token_clients import (

@@ -14,12 +14,7 @@ from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.policy_versions import PolicyVersions
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
-from tests.support.checkpoints import (
-    HEAD,
-    SHAPES,
-    write_checkpoint,
-    write_tied_checkpoint,
-)
+from tests.support.checkpoints import HEAD, SHAPES, write_checkpoint, write_tied_checkpoint
 from tests.support.token_clients import TEXT_TURN, user_message
 from tests.support.token_engine import TokenEngine
 from tests.support.waiting import until
