@@ -9,7 +9,6 @@ import sys
 from enum import Enum
 from typing import Annotated, Any, Literal
 
-import orjson
 import pytest
 from pydantic import BaseModel, Field
 
@@ -18,7 +17,6 @@ from rollyard.records.types import Json
 from rollyard.resources_servers.tools import tools_of
 from rollyard.responses_api_models.builtin_model.app import callable_tools, random_turn
 from rollyard.responses_api_models.builtin_model.policy import RandomDraws
-from rollyard.testing import calls
 from tests.support.builtin_environment import (
     EASY,
     PROMPT,
@@ -170,14 +168,3 @@ def test_it_answers_with_text_when_done_and_in_one_turn_of_eight() -> None:
 def test_the_tool_choice_is_respected(choice: Any, names: list[str]) -> None:
     tools = [BUY.schema(), {**BUY.schema(), "name": "sell"}, {"type": "web_search"}]
     assert [tool["name"] for tool in callable_tools({"tools": tools, "tool_choice": choice})] == names
-
-
-async def test_it_calls_an_unknown_tool_and_answers_when_the_environment_is_done() -> None:
-    policy = ModelServer()
-    first = await policy.respond("Buy.", tools=(BUY.schema(),), tool_choice="required", temperature=0)
-    assert first["output"][0]["name"] == "buy"
-    BUY.parse(orjson.dumps(orjson.loads(first["output"][0]["arguments"])))
-    call = calls("buy", {}, "c1")
-    done_output = {"type": "function_call_output", "call_id": "c1", "output": '{"done": true}'}
-    second = await policy.respond([{"role": "user", "content": "Buy."}, call, done_output], tools=(BUY.schema(),))
-    assert second["output"][0]["type"] == "message"

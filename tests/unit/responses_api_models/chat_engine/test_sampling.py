@@ -47,14 +47,6 @@ async def test_every_constraint_is_recorded_with_its_name_and_value(backend: str
         assert (found["constraints"][name] if name not in found else found[name]) == value
 
 
-async def test_a_structured_output_that_is_empty_is_a_constraint() -> None:
-    found = await sampling("generate", {"structured_outputs": {"json": {}}})
-    assert (found["constrained"], found["constraints"]) == (
-        ["structured_outputs"],
-        {"structured_outputs": {"json": {}}},
-    )
-
-
 OTHER_CONSTRAINTS: Json = {
     "guided_json": {},
     "guided_choice": ["a"],
@@ -91,36 +83,33 @@ async def test_values_that_change_nothing_are_not_constraints() -> None:
         assert "constrained" not in found and "constraints" not in found and "not_enforced" not in found
 
 
-FORCED: list[tuple[str, Json, list[str]]] = [
-    ("generate", STRICT, ["strict_tools"]),
-    ("off", {"tool_choice": "required"}, ["tool_choice"]),
-    ("generate", {"tool_choice": {"type": "function", "name": "push"}}, ["tool_choice"]),
-    ("off", {**STRICT, "tool_choice": "required"}, ["strict_tools", "tool_choice"]),
-    ("generate", {**STRICT, "tool_choice": "required"}, ["strict_tools", "tool_choice"]),
-    ("off", {**STRICT, "tool_choice": "none"}, []),
-    ("generate", {**STRICT, "tool_choice": "none"}, []),
+SCHEMA: Json = {"text": {"format": {"type": "json_schema", "name": "m", "schema": {"type": "object"}}}}
+FORCED: list[tuple[str, Json, Json, list[str]]] = [
+    ("generate", STRICT, {}, ["strict_tools"]),
+    ("off", {"tool_choice": "required"}, {}, ["tool_choice"]),
+    ("generate", {"tool_choice": {"type": "function", "name": "push"}}, {}, ["tool_choice"]),
+    ("off", {**STRICT, "tool_choice": "required"}, {}, ["strict_tools", "tool_choice"]),
+    ("generate", {**STRICT, "tool_choice": "required"}, {}, ["strict_tools", "tool_choice"]),
+    ("off", {**STRICT, "tool_choice": "none"}, {}, []),
+    ("generate", {**STRICT, "tool_choice": "none"}, {}, []),
+    ("generate", STRICT, {"strict_tools": False}, []),
+    ("generate", {}, {"strict_tools": True}, ["strict_tools"]),
+    ("generate", {"structured_outputs": {"json": {}}}, {}, ["structured_outputs"]),
+    ("off", SCHEMA, {}, ["response_format"]),
 ]
 
 
-async def test_strict_and_forced_tool_calls_are_recorded() -> None:
-    for backend, params, names in FORCED:
-        assert (await sampling(backend, params)).get("constrained", []) == names
+@pytest.mark.parametrize(("backend", "params", "settings", "names"), FORCED)
+async def test_grammars_and_strict_and_forced_tool_calls_are_recorded(
+    backend: str, params: Json, settings: Json, names: list[str]
+) -> None:
+    assert (await sampling(backend, params, **settings)).get("constrained", []) == names
 
 
 async def test_strict_tools_that_an_endpoint_does_not_enforce_are_recorded_as_not_enforced() -> None:
     found = await sampling("completions", STRICT)
     assert found["not_enforced"] == ["strict_tools"]
     assert "constrained" not in found
-
-
-async def test_the_strict_tools_setting_takes_precedence_over_the_request() -> None:
-    assert "constrained" not in await sampling("generate", STRICT, strict_tools=False)
-    assert (await sampling("generate", {}, strict_tools=True))["constrained"] == ["strict_tools"]
-
-
-async def test_a_json_schema_of_the_responses_api_is_recorded() -> None:
-    schema = {"type": "json_schema", "name": "m", "schema": {"type": "object"}}
-    assert (await sampling("off", {"text": {"format": schema}}))["constrained"] == ["response_format"]
 
 
 async def test_a_long_constraint_is_recorded_with_its_size_and_hash() -> None:
@@ -157,11 +146,8 @@ OTHER_TURNS: list[tuple[Json, str]] = [
 ]
 
 
-def test_there_is_no_objection_to_log_probabilities_of_the_policy() -> None:
+def test_the_reason_is_given_if_log_probabilities_are_not_the_policys() -> None:
     assert [why_not_policy_logprobs(item) for item in POLICY_TURNS] == [""] * len(POLICY_TURNS)
-
-
-def test_the_reason_is_given_when_log_probabilities_are_not_the_policys() -> None:
     for item, reason in OTHER_TURNS:
         assert reason in why_not_policy_logprobs(item), item
 
@@ -169,81 +155,8 @@ def test_the_reason_is_given_when_log_probabilities_are_not_the_policys() -> Non
 INVALID_VALUES: list[Any] = [-9999.0, -9999, None, "-1.0", True, 0.5, -1e309, float("nan")]
 
 
-class InvalidLogprobs(TokenEngine):
-    """Returns `value` as the log-probability of each turn's second token."""
-
-    value: Any = None
-
-    def _chat(self, body: Json) -> Json:
-        return self._with_value(super()._chat(body))
-
-    def _generate(self, body: Json) -> Json:
-        return self._with_value(super()._generate(body))
-
-    def _complete(self, body: Json) -> Json:
-        answer = super()._complete(body)
-        if isinstance(body["prompt"], list):
-            answer["choices"][0]["logprobs"]["token_logprobs"][1] = self.value
-        return answer
-
-    def _with_value(self, answer: Json) -> Json:
-        answer["choices"][0]["logprobs"]["content"][1]["logprob"] = self.value
-        return answer
-
-
-@pytest.mark.parametrize(
-    ("backend", "value"),
-    [
-        *(("off", -9999.0), ("generate", -9999), ("completions", None)),
-        *(("off", "-1.0"), ("generate", True), ("completions", 0.5), ("generate", None)),
-    ],
-)
-async def test_an_invalid_log_probability_is_a_named_failure(value: Any, backend: str) -> None:
-    engine = InvalidLogprobs([TEXT_TURN])
-    engine.value = value
-    async with open_episode(engine, token_in=backend, max_attempts=1) as client:
-        status, problem = await client.send("/v1/responses", {"input": "go"})
-    assert (status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
-    for named in (repr(value), f"token {TEXT_TURN[1]}", f"2 of {len(TEXT_TURN)}"):
-        assert named in problem["detail"]
-    assert "\n" not in problem["detail"]
-
-
-def test_invalid_log_probabilities_are_detected() -> None:
+def test_invalid_log_probabilities_and_token_ids_are_detected() -> None:
     for value in INVALID_VALUES:
         assert repr(value) in invalid_numbers([1, 2, 3], [-0.5, value, -0.5])
-
-
-def test_invalid_token_ids_are_detected() -> None:
     for ids in ([1, -1, 2], [1, 2.0, 3], [1, True, 3], [1, None, 3], "abc", None):
         assert "token ids" in invalid_numbers(ids, [-0.5] * 3), ids
-
-
-async def test_a_prompt_without_valid_token_ids_is_a_named_failure() -> None:
-    class Odd(TokenEngine):
-        ids: Any = None
-
-        def _chat(self, body: Json) -> Json:
-            return {**super()._chat(body), "prompt_token_ids": self.ids}
-
-    engine = Odd([TEXT_TURN])
-    for engine.ids in [[1, None], [True], "abc"]:
-        async with open_episode(engine, token_in="off", max_attempts=1) as client:
-            status, problem = await client.send("/v1/responses", {"input": "go"})
-        assert (status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
-
-
-async def test_malformed_weight_versions_are_a_named_failure() -> None:
-    class Odd(TokenEngine):
-        spans: Any = None
-
-        def _generate(self, body: Json) -> Json:
-            answer = super()._generate(body)
-            answer["choices"][0]["weight_versions"] = self.spans
-            return answer
-
-    engine = Odd([TEXT_TURN])
-    for engine.spans in [["0"], [None], [["0", 0, 1]]]:
-        async with open_episode(engine, max_attempts=1) as client:
-            status, problem = await client.send("/v1/responses", {"input": "go"})
-        assert (status, problem["type"]) == (502, "urn:rollyard:malformed_answer")

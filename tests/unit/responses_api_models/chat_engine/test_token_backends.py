@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -13,10 +15,10 @@ from hypothesis import strategies as st
 from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine import token_backends
 from rollyard.responses_api_models.chat_engine.token_backends import read_hermes, read_plain
-from rollyard.services.http.request import Receive, Scope, Send
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, tool_output, user_message
-from tests.support.token_engine import Refused, TokenEngine
+from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode, encode_letters
+from tests.unit.responses_api_models.chat_engine.changed_engine import Changed, choice, logprobs, refuse
 
 BACKENDS = ["off", "generate", "completions"]
 BOTH = [*CALL_TURN[:-1], *encode_letters("\n"), *CALL_TURN]
@@ -141,47 +143,67 @@ async def test_logprobs_with_token_texts_are_returned_only_on_request() -> None:
         assert (await later_completion([TEXT_TURN], backend))["choices"][0]["logprobs"] is None
 
 
-class Breaking(TokenEngine):
-    """Omits the last token's logprob if it `loses_logprobs`."""
+def with_value(value: Any) -> Callable[[Json], Json]:
+    """Replace the log-probability of the second token."""
 
-    loses_logprobs = False
+    def edit(entries: list[Any]) -> None:
+        if isinstance(entries[1], dict):
+            entries[1]["logprob"] = value
+        else:
+            entries[1] = value
 
-    def _generate(self, body: Json) -> Json:
-        return self._shortened(super()._generate(body), "content")
-
-    def _complete(self, body: Json) -> Json:
-        return self._shortened(super()._complete(body), "token_logprobs")
-
-    def _chat(self, body: Json) -> Json:
-        return self._shortened(super()._chat(body), "content")
-
-    def _shortened(self, answer: Json, key: str) -> Json:
-        if self.loses_logprobs:
-            answer["choices"][0]["logprobs"][key].pop()
-        return answer
+    return logprobs(edit)
 
 
-FAULTS: list[tuple[Json, list[int], str]] = [
-    ({"returns_token_ids": False}, TEXT_TURN, "malformed_answer"),
-    ({"loses_logprobs": True}, TEXT_TURN, "malformed_answer"),
-    ({"finish_reason": "abort"}, TEXT_TURN, "upstream_error"),
-    ({"finish_reason": "abort"}, [], "upstream_error"),
-    ({"max_model_len": 30}, TEXT_TURN, "context_overflow"),
-]
+GENERATED = ("/v1/chat/completions", "/inference/v1/generate", "/v1/completions")
+FAULTS: dict[str, tuple[Callable[[Json], Json], str]] = {
+    "no ids": (choice(token_ids=None), "malformed_answer"),
+    "too few log-probabilities": (logprobs(list.pop), "malformed_answer"),
+    "aborted": (choice(finish_reason="abort"), "upstream_error"),
+    "aborted without tokens": (choice(finish_reason="abort", token_ids=[]), "upstream_error"),
+    **{f"the value {value!r}": (with_value(value), "malformed_answer") for value in (-9999, None, "-1.0", True, 0.5)},
+}
 
 
-@pytest.mark.parametrize(("fault", "tokens", "kind"), FAULTS)
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_a_turn_without_a_correct_record_is_a_failure(
-    backend: str, fault: Json, tokens: list[int], kind: str
-) -> None:
-    engine = Breaking([TEXT_TURN, tokens])
+async def test_a_turn_without_a_correct_record_is_a_failure(backend: str, fault: str) -> None:
+    change, kind = FAULTS[fault]
+    engine = Changed([TEXT_TURN], GENERATED, lambda answer: answer)
     async with open_episode(engine, token_in=backend, max_attempts=1, logprobs_mode="processed_logprobs") as client:
         await client.ask()
-        vars(engine).update(fault)
+        engine.change = change
         client.conversation.answer(user_message("on"))
         _, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
     assert problem["type"] == f"urn:rollyard:{kind}"
+    if fault.startswith("the value"):
+        for named in (fault.removeprefix("the value "), f"token {TEXT_TURN[1]}", f"2 of {len(TEXT_TURN)}"):
+            assert named in problem["detail"]
+
+
+@pytest.mark.parametrize("ids", [[1, None], [True], "abc"])
+async def test_a_prompt_without_valid_token_ids_is_a_failure(ids: Any) -> None:
+    engine = Changed([TEXT_TURN], "/chat/completions", lambda answer: {**answer, "prompt_token_ids": ids})
+    async with open_episode(engine, token_in="off", max_attempts=1) as client:
+        _, problem = await client.send("/v1/responses", {"input": "go"})
+    assert problem["type"] == "urn:rollyard:malformed_answer"
+
+
+@pytest.mark.parametrize("spans", [["0"], [None], [["0", 0, 1]]])
+async def test_malformed_weight_versions_are_a_failure(spans: Any) -> None:
+    async with open_episode(Changed([TEXT_TURN], "/generate", choice(weight_versions=spans)), max_attempts=1) as client:
+        _, problem = await client.send("/v1/responses", {"input": "go"})
+    assert problem["type"] == "urn:rollyard:malformed_answer"
+
+
+async def test_a_conversation_that_no_longer_fits_is_a_context_overflow() -> None:
+    for backend in BACKENDS:
+        async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend) as client:
+            item = await client.ask()
+            client.engine.max_model_len = len(item["prompt_token_ids"]) + 5
+            client.conversation.answer(user_message("on"))
+            _, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
+        assert (problem["type"], problem["code"]) == ("urn:rollyard:context_overflow", "context_length_exceeded")
 
 
 async def sent_limit(backend: str, params: Json) -> list[Any]:
@@ -240,33 +262,23 @@ async def test_each_engines_own_logprobs_mode_is_recorded() -> None:
     assert found == {"processed_logprobs", "raw_logprobs"}
 
 
-class Logits(TokenEngine):
-    """Returns logits instead of log-probabilities."""
+def as_logits(answer: Json) -> Json:
+    answer["choices"][0]["logprobs"]["top_logprobs"] = [{"a": next(LOGITS)}]
+    return answer
 
-    def _probe(self, body: Json) -> Json:
-        answer = super()._probe(body)
-        answer["choices"][0]["logprobs"]["top_logprobs"] = [{"a": 7.5 / body["temperature"]}]
-        return answer
+
+LOGITS = itertools.cycle([7.5, 3.75])
 
 
 async def test_an_engine_that_returns_logits_is_refused() -> None:
-    async with open_episode(Logits([TEXT_TURN])) as client:
+    async with open_episode(Changed([TEXT_TURN], "/completions", as_logits)) as client:
         status, problem = await client.send("/v1/responses", {"input": "go"})
     assert status == 400
     assert "--logprobs-mode processed_logits; expected raw_logprobs or processed_logprobs" in problem["detail"]
 
 
-class WithoutCompletions(TokenEngine):
-    """Answers /v1/completions with an error."""
-
-    status = 404
-
-    def _complete(self, body: Json) -> Json:
-        raise Refused("no", self.status)
-
-
 async def test_the_mode_of_an_engine_that_cannot_be_probed_is_unknown_and_its_turns_are_valid() -> None:
-    async with open_episode(WithoutCompletions([TEXT_TURN])) as client:
+    async with open_episode(Changed([TEXT_TURN], "/v1/completions", refuse())) as client:
         assert mode(await client.ask()) == "unknown"
         requests_before = len(client.engine.requests)
         assert mode(await client.ask(user_message("on"))) == "unknown"
@@ -297,30 +309,17 @@ async def test_an_engine_that_refused_the_first_probe_is_probed_again_later(monk
         assert (await client.ask(user_message("on")))["token_trace"]["way"] == "completions"
         client.engine.has_token_endpoints = True
         assert (await client.ask(user_message("and on")))["token_trace"]["way"] == "generate"
-    async with open_episode(WithoutCompletions([TEXT_TURN]), token_in="off") as client:
+    async with open_episode(Changed([TEXT_TURN], "/v1/completions", refuse()), token_in="off") as client:
         assert mode(await client.ask()) == "unknown"
         client.transport.mount("http://engine:0", TokenEngine([TEXT_TURN]))
         assert mode(await client.ask(user_message("on"))) == "processed_logprobs"
 
 
-class Down(TokenEngine):
-    """Answers 503 to /render while `down` is set."""
-
-    down = True
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.down and scope["path"].endswith("/render"):
-            await send({"type": "http.response.start", "status": 503, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
-            return
-        await super().__call__(scope, receive, send)
-
-
 async def test_an_engine_whose_probe_fails_is_not_treated_as_one_without_the_endpoints() -> None:
-    async with open_episode(Down([TEXT_TURN]), max_attempts=1) as client:
+    engine = Changed([TEXT_TURN], "/render", refuse(503))
+    async with open_episode(engine, max_attempts=1) as client:
         failed, problem = await client.send("/v1/responses", {"input": "go"})
-        assert isinstance(client.engine, Down)
-        client.engine.down = False
+        engine.change = lambda answer: answer
         item = await client.ask()
     assert (failed, problem["type"]) == (502, "urn:rollyard:upstream_error")
     assert item["token_trace"]["way"] == "generate"

@@ -32,6 +32,7 @@ from tests.support.token_clients import (
 )
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, ChatTemplate, decode, encode, encode_letters
+from tests.unit.responses_api_models.chat_engine.changed_engine import Changed, choice
 
 BACKENDS = ["generate", "completions"]
 _IDS = [*range(10, 10 + len(toy_tokenizer.PIECES)), *encode_letters("xyz .\n√{}\"'<|>")]
@@ -317,15 +318,11 @@ async def test_tokens_that_are_null_count_as_missing() -> None:
     assert item["token_trace"]["segment"] == 0
 
 
-class Versioned(TokenEngine):
-    """Reports which weights sampled which tokens, as vLLM does."""
-
-    def _generate(self, body: Json) -> Json:
-        answer = super()._generate(body)
-        half = len(answer["choices"][0]["token_ids"]) // 2
-        ends = {"version": "default", "start": 0, "end": half}, {"version": "step-1", "start": half, "end": 2 * half}
-        answer["choices"][0]["weight_versions"] = list(ends)
-        return answer
+def versions(answer: Json) -> Json:
+    """Report which weights sampled which tokens, as vLLM does."""
+    half = len(answer["choices"][0]["token_ids"]) // 2
+    ends = {"version": "default", "start": 0, "end": half}, {"version": "step-1", "start": half, "end": 2 * half}
+    return choice(weight_versions=list(ends))(answer)
 
 
 async def test_a_turn_takes_three_requests_once_the_template_is_known() -> None:
@@ -341,7 +338,7 @@ async def test_a_turn_takes_three_requests_once_the_template_is_known() -> None:
 
 
 async def test_each_token_of_a_single_turn_has_its_weight_version() -> None:
-    async with open_episode(Versioned([TEXT_TURN])) as client:
+    async with open_episode(Changed([TEXT_TURN], "/generate", versions)) as client:
         sampling = (await client.ask())["token_trace"]["sampling"]
     assert [span["version"] for span in sampling["weight_versions"]] == ["0", "step-1"]
     assert (sampling["policy_version"], sampling["policy_version_end"]) == ("0", "step-1")
@@ -453,7 +450,7 @@ PARTS = (("a", b"a"), ("\ufffd", PARTY[:2]), ("\ufffd", PARTY[2:3]), ("\ufffd", 
 
 
 @pytest.mark.parametrize(
-    ("choice", "count", "texts"),
+    ("reported", "count", "texts"),
     [
         (entries(*PARTS), 5, ["a", "", "", "🎉", "b"]),  # a character in several tokens is the text of the last one
         (entries(("a", b"a"), ("\ufffd", "\ufffd".encode())), 2, ["a", "\ufffd"]),
@@ -462,8 +459,8 @@ PARTS = (("a", b"a"), ("\ufffd", PARTY[:2]), ("\ufffd", PARTY[2:3]), ("\ufffd", 
         ({"logprobs": None}, 0, []),
     ],
 )
-def test_texts_are_recorded_if_the_engine_reports_all_of_them(choice: Json, count: int, texts: list[str]) -> None:
-    assert token_texts(choice, count) == texts
+def test_texts_are_recorded_if_the_engine_reports_all_of_them(reported: Json, count: int, texts: list[str]) -> None:
+    assert token_texts(reported, count) == texts
 
 
 def test_texts_without_recorded_tokens_are_refused() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rollyard.records.types import Json
 from rollyard.responses_api_models.upstream.replicas import Affinity
 from rollyard.responses_api_models.upstream.upstream import RequestContext
 from rollyard.responses_api_models.vllm_model.app import VllmModel
@@ -58,12 +59,12 @@ NOT_RETURNED = {
 
 
 async def call_through(
-    path: str, headers: dict[str, str], step: Step | None = None, **settings: Any
+    path: str, headers: dict[str, str], answer_headers: Json | None = None, **settings: Any
 ) -> tuple[Engine, HttpResponse]:
-    """The engine, and the response, of a call with these headers."""
+    """The engine, and the response, of a call with these headers, which the engine answers with those."""
     body = b'{"input": "hi"}' if path.endswith("responses") else b'{"messages": [{"role": "user", "content": "hi"}]}'
     async with (
-        engine(step or Step()) as fake,
+        engine(Step(COMPLETION, headers=answer_headers or {})) as fake,
         model_server(VllmModel, base_url=fake.url, api_key="the-engines-key", **settings) as server,
     ):
         local = LocalTransport(server.client.transport)
@@ -77,15 +78,10 @@ PATHS = ["/v1/responses", "/v1/chat/completions"]
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_headers_for_routers_and_traces_reach_the_engine_unchanged(path: str) -> None:
-    fake, _ = await call_through(path, FORWARDED)
-    assert {name: fake.headers[0].get(name) for name in FORWARDED} == FORWARDED
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_headers_for_the_model_server_do_not_reach_the_engine(path: str) -> None:
-    fake, _ = await call_through(path, WITHHELD)
+async def test_headers_for_routers_and_traces_reach_the_engine_and_those_for_the_model_server_do_not(path: str) -> None:
+    fake, _ = await call_through(path, {**FORWARDED, **WITHHELD})
     received = fake.headers[0]
+    assert {name: received.get(name) for name in FORWARDED} == FORWARDED
     assert not [name for name, value in WITHHELD.items() if value in received.get(name, "")]
     assert received["authorization"] == "Bearer the-engines-key"
 
@@ -96,24 +92,17 @@ def test_the_header_takes_precedence_over_the_body_for_the_episode() -> None:
     assert RequestContext.of(RawRequest("/v1/responses", {}, b"{}"), "body").affinity == Affinity("body", binding=False)
 
 
+COOKIE = "route=7; Path=/; HttpOnly; Expires=Sat, 21 Nov 2026 19:25:09 GMT"
+
+
 @pytest.mark.parametrize("path", PATHS)
-async def test_informative_headers_of_the_engine_are_returned(path: str) -> None:
-    _, answer = await call_through(path, {}, Step(COMPLETION, headers=RETURNED))
+async def test_informative_headers_and_cookies_of_the_engine_are_returned_and_those_of_the_connection_are_not(
+    path: str,
+) -> None:
+    _, answer = await call_through(path, {}, {**NOT_RETURNED, **RETURNED, "set-cookie": COOKIE})
     assert {name: answer.headers.get(name) for name in RETURNED} == RETURNED
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_connection_headers_of_the_engine_are_not_returned(path: str) -> None:
-    _, answer = await call_through(path, {}, Step(COMPLETION, headers=NOT_RETURNED))
     assert not [name for name, value in NOT_RETURNED.items() if answer.headers.get(name) == value]
-    assert answer.headers["x-rollyard-run"] == "run-1"
-
-
-@pytest.mark.parametrize("path", PATHS)
-async def test_a_load_balancers_cookie_is_returned_complete(path: str) -> None:
-    cookie = "route=7; Path=/; HttpOnly; Expires=Sat, 21 Nov 2026 19:25:09 GMT"
-    _, answer = await call_through(path, {}, Step(COMPLETION, headers={"set-cookie": cookie}))
-    assert answer.cookies == (cookie,)
+    assert (answer.headers["x-rollyard-run"], answer.cookies) == ("run-1", (COOKIE,))
 
 
 @pytest.mark.parametrize("value", ["na\u00efve", "\U0001f600", "\udcfc", "a\x01b"], ids=ascii)
