@@ -31,35 +31,19 @@ def deep(levels: int) -> Any:
     return value
 
 
-ODD_NAMES: dict[str, Any] = {
-    "an empty name": call(""),
-    "a name that is null": call(None),
-    "a name that is a number": call(7),
-    "a name that is an object": call({"a": 1}),
-    "a name of 5,000 characters": call("x" * 5000),
-    "a name with spaces and a line break": call("look at\nit"),
-    "a name of dots": call(".."),
-    "a name of another alphabet": call("смотри"),
-}
-ODD_ARGUMENTS: dict[str, Any] = {
-    "arguments that are null": call(arguments=None),
-    "arguments that are an object": call(arguments={"a": 1}),
-    "arguments that are a list": call(arguments=[1]),
-    "arguments that are a number as text": call(arguments="7"),
-    "arguments that are not JSON": call(arguments='{"a": '),
-    "arguments with NaN": call(arguments='{"a": NaN}'),
-    "arguments with half a surrogate pair as text": call(arguments='{"a": "\\ud800"}'),
-    "arguments nested deeply as text": call(arguments="[" * 20_000),
-    "arguments nested deeply": call(arguments=deep(300)),
-}
-ODD_CALLS: dict[str, Any] = {
-    "an id that is null": call(id=None),
-    "an id that is a number": call(id=3),
-    "an unknown type": {"id": "c1", "type": "custom", "custom": {"name": "look", "input": "free text"}},
-    "no function": {"id": "c1", "type": "function"},
-    "a function that is null": {"id": "c1", "type": "function", "function": None},
-    "a call that is text": "look",
-}
+ODD_NAMES: list[Any] = [call(name) for name in ("", None, 7, {"a": 1}, "x" * 5000, "look at\nit", "..", "смотри")]
+ODD_ARGUMENTS: list[Any] = [
+    *(call(arguments=value) for value in (None, {"a": 1}, [1], "7", '{"a": ', '{"a": NaN}', '{"a": "\\ud800"}')),
+    *(call(arguments=value) for value in ("[" * 20_000, deep(300))),
+]
+ODD_CALLS: list[Any] = [
+    call(id=None),
+    call(id=3),
+    {"id": "c1", "type": "custom", "custom": {"name": "look", "input": "free text"}},
+    {"id": "c1", "type": "function"},
+    {"id": "c1", "type": "function", "function": None},
+    "look",
+]
 
 
 def check_calls(body: Json) -> None:
@@ -91,9 +75,9 @@ async def play_rollout(*steps: Step) -> tuple[Json, list[Json]]:
 
 
 @pytest.mark.parametrize("odd", [ODD_NAMES, ODD_ARGUMENTS, ODD_CALLS], ids=["names", "arguments", "calls"])
-async def test_a_mistake_in_a_call_is_answered_and_the_rollout_continues(odd: dict[str, Any]) -> None:
+async def test_a_mistake_in_a_call_is_answered_and_the_rollout_continues(odd: list[Any]) -> None:
     """Each mistake is in a turn of its own, before a correct call."""
-    turns = [completion({"content": None, "tool_calls": [one, call(id="c2")]}, "tool_calls") for one in odd.values()]
+    turns = [completion({"content": None, "tool_calls": [one, call(id="c2")]}, "tool_calls") for one in odd]
     steps = [Step(json.dumps(turn).encode()) for turn in turns]
     rollout, requests = await play_rollout(*steps, Step(COMPLETION))
     assert (rollout["finish_reason"], len(requests)) == ("answered", len(odd) + 1)
@@ -121,24 +105,20 @@ async def test_half_a_surrogate_pair_in_an_answer_does_not_fail_the_rollout(mess
     orjson.dumps(rollout)
 
 
-NO_LISTS: dict[str, Json] = {
-    "a call instead of a list": {"tool_calls": call(arguments=None)},
-    "text instead of a list": {"tool_calls": "look()"},
-    "a null in the list": {"tool_calls": [None]},
-    "no id": {"tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]},
-    "no arguments": {"tool_calls": [{"id": "c1", "function": {"name": "look"}}]},
-    "a flat call": {"tool_calls": [{"id": "c1", "type": "function", "name": "look", "arguments": {}}]},
-    "an older call with an object": {"function_call": {"name": "look", "arguments": {}}},
-    "an older call with null": {"function_call": {"name": "look", "arguments": None}},
-    "no calls": {"content": "a", "tool_calls": []},
-    "null for calls": {"content": "a", "tool_calls": None},
-}
+NO_LISTS: list[Json] = [
+    *({"tool_calls": calls} for calls in (call(arguments=None), "look()", [None], [], None)),
+    {"tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]},
+    {"tool_calls": [{"id": "c1", "function": {"name": "look"}}]},
+    {"tool_calls": [{"id": "c1", "type": "function", "name": "look", "arguments": {}}]},
+    {"function_call": {"name": "look", "arguments": {}}},
+    {"function_call": {"name": "look", "arguments": None}},
+]
 
 
-@pytest.mark.parametrize("message", [*NO_LISTS.values(), *({"tool_calls": [one]} for one in ODD_NAMES.values())])
+@pytest.mark.parametrize("message", [*NO_LISTS, *({"tool_calls": [one]} for one in ODD_NAMES)])
 @pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
 async def test_every_call_has_the_form_that_chat_clients_read(message: Json, kind: type[Server]) -> None:
-    answer = completion({"content": None, **message}, "stop")
+    answer = completion({"content": "a", **message}, "stop")
     async with engine(answer) as fake, model_server(kind, base_url=fake.url) as server:
         _, body = await post_json(server, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
     read = ChatCompletion.model_validate(body).choices[0].message
