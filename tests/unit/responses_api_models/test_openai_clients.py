@@ -79,43 +79,6 @@ async def test_structured_output_is_requested_from_the_engine_and_parsed_in_both
     assert formats[0]["type"] == formats[1]["type"] == "json_schema"
 
 
-@pytest.mark.parametrize("kind", MODEL_SERVERS)
-async def test_unknown_fields_headers_cookies_and_the_query_reach_the_engine(kind: type[Server]) -> None:
-    answer = (
-        CALLS
-        if kind is VllmModel
-        else {
-            "id": "resp_1",
-            "object": "response",
-            "status": "completed",
-            "output": [{"type": "web_search_call", "id": "w", "status": "completed"}],
-        }
-    )
-    async with client_and_engine(answer, kind=kind) as (client, engine):
-        await client.with_options(default_headers={"x-session-id": "e1", "cookie": "sticky=7"}).responses.create(
-            model="any",
-            input="hi",
-            extra_body={"top_k": 5, "odd": {"deep": [None]}},
-            extra_query={"api-version": "2026-01-01", "api_key": "mine"},
-        )
-    assert {key: engine.requests[0][key] for key in ("top_k", "odd")} == {"top_k": 5, "odd": {"deep": [None]}}
-    assert {key: engine.headers[0][key] for key in ("x-session-id", "cookie")} == {
-        "x-session-id": "e1",
-        "cookie": "sticky=7",
-    }
-    assert engine.paths[0].partition("?")[2] == "api-version=2026-01-01"
-
-
-async def test_unknown_fields_and_headers_of_the_engines_answer_reach_the_client() -> None:
-    step = Step({**CALLS, "odd": {"deep": 1}}, headers={"x-request-id": "req-9", "set-cookie": "sticky=8; Path=/"})
-    async with client_and_engine(step) as (client, _):
-        raw = await client.chat.completions.with_raw_response.create(model="any", messages=HELLO)
-        response = await client.responses.create(model="any", input="hi")
-    assert raw.headers["set-cookie"] == "sticky=8; Path=/"
-    assert (raw.request_id, response._request_id) == ("req-9", "req-9")
-    assert cast(Any, response).odd == cast(Any, raw.parse()).odd == {"deep": 1}
-
-
 @pytest.mark.parametrize("name", ["engine-model", "Qwen/Qwen3-4B"])
 async def test_the_model_is_listed_and_found_by_its_name(name: str) -> None:
     async with client_and_engine(model=name) as (client, _):

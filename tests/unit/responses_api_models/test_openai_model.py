@@ -26,18 +26,12 @@ RESPONSE: Json = {
 }
 
 
-async def test_a_responses_request_is_forwarded_with_the_configured_model() -> None:
+async def test_a_request_is_forwarded_with_the_configured_model_and_the_bytes_of_the_answer_are_returned() -> None:
     request = {"input": [{"type": "item_reference", "id": "x"}], "model": "other", "odd": {"a": None}}
-    async with engine(RESPONSE) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        await post_json(server, "/v1/responses", request)
-    assert fake.paths == ["/v1/responses"]
-    assert fake.requests == [{**request, "model": "engine-model"}]
-
-
-async def test_the_bytes_of_the_answer_are_returned_unchanged() -> None:
     body = b'{"id":  "resp_1", "output": [{"type": "web_search_call"}], "status": "completed", "odd": 1.50}'
     async with engine(Step(body)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, _ = await post_json(server, "/v1/responses", {"input": "hi"})
+        answer, _ = await post_json(server, "/v1/responses", request)
+    assert (fake.paths, fake.requests) == (["/v1/responses"], [{**request, "model": "engine-model"}])
     assert answer.body == body
 
 

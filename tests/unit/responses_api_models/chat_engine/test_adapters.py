@@ -23,11 +23,6 @@ def engine() -> AdapterEngine:
     return AdapterEngine()
 
 
-@pytest.fixture(autouse=True)
-def check_engines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_update, "CHECK_INTERVAL_S", 0.02)
-
-
 async def publish(policy: TrainerClient, folder: str, version: str) -> int:
     status, answer = await policy.update(folder, version=version, kind="adapter")
     assert status == 200, answer
@@ -48,15 +43,6 @@ async def test_every_engine_samples_with_the_newest_adapter_and_unloads_the_old_
         await policy.post("/weights/log_probs", {"sequences": [[1, 2]]})
     (asked,) = [body for path, body in engines[0].calls if path == "/v1/completions"]
     assert asked["model"] == "adapter:v2" and "prompt_logprobs" not in asked
-
-
-async def test_the_prefix_cache_is_reset_after_the_load_and_before_the_engine_resumes(
-    engine: AdapterEngine, policy: TrainerClient
-) -> None:
-    await publish(policy, ONE, "v1")
-    names = [path.partition("?")[0] for path in engine.paths]
-    order = [names.index(path) for path in ("/pause", "/v1/load_lora_adapter", "/reset_prefix_cache", "/resume")]
-    assert order == sorted(order)
 
 
 async def test_requests_in_flight_end_with_the_old_adapter_before_the_new_one_is_loaded(

@@ -11,7 +11,7 @@ from openai.types.responses import Response
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import FinishReason, Json
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
-from tests.support.scripted_engine import Step, completion, engine, model_server, post_json
+from tests.support.scripted_engine import COMPLETION, Step, completion, engine, model_server, post_json
 from tests.support.token_clients import TEXT_TURN, open_episode
 from tests.support.token_engine import TokenEngine
 
@@ -35,7 +35,7 @@ async def engine_request(request: Json, path: str = "/v1/responses", **settings:
 
 
 async def test_a_response_is_valid_and_repeats_its_request() -> None:
-    async with engine() as fake, model_server(VllmModel, base_url=fake.url) as server:
+    async with engine({**COMPLETION, "odd": {"deep": 1}}) as fake, model_server(VllmModel, base_url=fake.url) as server:
         tools = [{"type": "function", "name": "step", "parameters": {"type": "object"}, "strict": True}]
         _, body = await post_json(
             server, "/v1/responses", {**HI, "tools": tools, "temperature": 0.8, "metadata": {"a": "b"}}
@@ -43,7 +43,7 @@ async def test_a_response_is_valid_and_repeats_its_request() -> None:
     response = Response.model_validate(body)
     assert response.output_text == "hello"
     assert (response.temperature, response.metadata) == (0.8, {"a": "b"})
-    assert body["tools"] == tools
+    assert (body["tools"], body["odd"]) == (tools, {"deep": 1})
 
 
 async def test_the_model_name_of_the_settings_replaces_that_of_the_request() -> None:

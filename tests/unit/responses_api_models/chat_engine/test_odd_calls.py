@@ -179,12 +179,3 @@ def test_unknown_fields_of_calls_and_annotations_survive_both_conversions() -> N
     again = response_to_chat(chat_to_response(completion(message), {"input": "x"}))["choices"][0]["message"]
     assert again["tool_calls"][0]["extra_content"] == signed["extra_content"]
     assert again["annotations"] == [cited]
-
-
-def test_log_probabilities_of_all_parts_are_kept() -> None:
-    def part(text: str) -> Json:
-        return {"type": "output_text", "text": text, "logprobs": [{"token": text, "logprob": -1.0}]}
-
-    item = {"type": "message", "role": "assistant", "content": [part("a"), part("b")]}
-    choice = response_to_chat({"output": [item], "status": "completed"})["choices"][0]
-    assert [entry["token"] for entry in choice["logprobs"]["content"]] == ["a", "b"]

@@ -391,20 +391,7 @@ def test_every_call_that_can_be_read_is_read(text: str, calls: list[tuple[str, J
     assert [(name, json.loads(arguments)) for name, arguments in found] == calls
 
 
-def test_a_malformed_object_after_a_good_one_in_the_same_tag_stays_in_the_content() -> None:
-    message = read_hermes('Go. <tool_call>{"name": "a"}\n{"name": broken}</tool_call>')
-    assert message["content"] == 'Go. <tool_call>\n{"name": broken}</tool_call>'
-
-
-@pytest.mark.parametrize(
-    ("text", "content", "reasoning"),
-    [
-        ("<think>\nhm\n</think>\n\nI go.", "\n\nI go.", "\nhm\n"),
-        ("\nhm\n</think>\n\nI go.", "\n\nI go.", "\nhm\n"),  # the prompt opened it
-        ("<think>hm", "", "hm"),
-        (f"<think>{CALL}</think>no", "no", CALL),
-    ],
-)
-def test_reasoning_is_neither_content_nor_a_call(text: str, content: str, reasoning: str) -> None:
-    message = {"role": "assistant", "content": content, "reasoning_content": reasoning}
+def test_reasoning_is_neither_content_nor_a_call() -> None:
+    text = f"<think>{CALL}</think>no"
+    message = {"role": "assistant", "content": "no", "reasoning_content": CALL}
     assert read_plain(text) == read_hermes(text) == message

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine import weight_update
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from tests.support.checkpoint_run import active_urls
 from tests.support.waiting import until
@@ -16,11 +15,6 @@ from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, en
 
 NEW = "/weights/new"
 PHASES = ["/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/resume"]
-
-
-@pytest.fixture(autouse=True)
-def check_engines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_update, "CHECK_INTERVAL_S", 0.02)
 
 
 async def post_all(policy: TrainerClient, *paths: str) -> list[int]:
@@ -86,17 +80,6 @@ async def test_a_dead_engine_does_not_block_model_calls_after_any_control_call(p
         assert await post_all(policy, end) == [200]
         assert [await policy.call_model() for _ in range(3)] == [(200, STARTED)] * 3
         assert active_urls(policy) == [engine_url(0)]
-
-
-async def test_an_engine_whose_response_to_a_pause_was_lost_rejoins_unpaused() -> None:
-    good, unreachable = WeightEngine(), WeightEngine()
-    async with trainer_server(good, unreachable) as policy:
-        unreachable.dead = True
-        assert await post_all(policy, "/pause") == [200]
-        unreachable.dead, unreachable.paused = False, True
-        assert await post_all(policy, "/resume") == [200]
-        await until(lambda: len(active_urls(policy)) == 2)
-        assert not unreachable.paused
 
 
 async def test_a_lost_engine_with_half_an_update_stays_out_until_it_restarts() -> None:
@@ -175,18 +158,6 @@ async def test_concurrent_calls_wait_for_a_restarted_engine_and_share_one_load()
         engine.delayed["/collective_rpc"].set()
         assert await asyncio.gather(*calling) == [(200, NEW)] * 50
         assert engine.paths.count("/collective_rpc") == 1
-
-
-async def test_the_wait_for_a_restarted_engine_times_out() -> None:
-    engine = WeightEngine(failing_folder="/weights/broken")
-    async with trainer_server(engine, request_timeout_s=1.0) as policy:
-        await policy.update(NEW)
-        await policy.update("/weights/broken")
-        engine.restart()
-        engine.delayed["/weight_info"] = asyncio.Event()
-        statuses = [status for status, _ in await asyncio.gather(*(policy.call_model() for _ in range(5)))]
-        assert set(statuses) <= {503, 504}
-        engine.delayed.pop("/weight_info").set()
 
 
 @pytest.mark.parametrize("path", ["/pause", "/start_weight_update", "/finish_weight_update"])
@@ -353,17 +324,6 @@ async def test_an_invalid_lease_is_refused_before_the_pause(engine: WeightEngine
     for lease in ("0", "-1", "nan", "inf", "", "soon", "1e9", "true"):
         status, content = await policy.post(f"/pause?lease_s={lease}")
         assert (status, engine.paused, "lease_s" in content["detail"]) == (400, False, True), lease
-
-
-async def test_a_failing_resume_is_not_retried_in_a_tight_loop(
-    engine: WeightEngine, policy: TrainerClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine.fails.add("/resume")
-    await policy.post("/pause?lease_s=0.001")
-    await until(lambda: "retrying in" in caplog.text)
-    await asyncio.sleep(0.1)
-    assert engine.paths.count("/resume") == 1
-    assert (await status_of(policy))["lease"]["lease_s"] == 5.0
 
 
 async def test_a_lease_that_expires_during_an_update_ends_after_the_update() -> None:

@@ -129,19 +129,6 @@ async def test_unlisted_endpoints_are_not_forwarded(engine: WeightEngine, policy
         assert path not in engine.paths
 
 
-async def test_a_response_generated_before_a_pause_is_returned_without_waiting() -> None:
-    engine = WeightEngine()
-    engine.delayed["/v1/chat/completions"] = asyncio.Event()
-    engine.answers["/v1/chat/completions"] = (200, b'{"choices": [{"message": {"content": "old"}}]}')
-    async with trainer_server(engine) as policy:
-        calling = asyncio.create_task(policy.call_model())
-        await until(lambda: "/v1/chat/completions" in engine.paths)
-        await policy.post("/pause?mode=wait")
-        await policy.post("/start_weight_update")
-        engine.delayed["/v1/chat/completions"].set()
-        assert await calling == (200, "old")
-
-
 async def test_a_pause_that_lasts_too_long_causes_a_failure_that_says_how_to_end_it() -> None:
     async with trainer_server(WeightEngine(), request_timeout_s=0.05) as policy:
         await policy.post("/pause?mode=keep")
@@ -149,16 +136,6 @@ async def test_a_pause_that_lasts_too_long_causes_a_failure_that_says_how_to_end
         _, problem = await policy.post("/v1/chat/completions", {"messages": []})
     assert (status, "POST /resume" in detail) == (504, True)
     assert problem["type"] == "urn:rollyard:upstream_error"  # for training, a timeout would count with reward 0
-
-
-async def test_sleeping_engines_stay_asleep_during_an_update(engine: WeightEngine, policy: TrainerClient) -> None:
-    await policy.post("/sleep?level=2")
-    await policy.post("/wake_up?tags=weights")
-    await policy.post("/sleep?level=1")
-    assert (await policy.update("/weights/new"))[0] == 200
-    assert "/resume" not in engine.paths
-    await policy.post("/wake_up")
-    assert await policy.call_model() == (200, "/weights/new")
 
 
 async def send_weights(policy: Any, **finish: Any) -> list[int]:
@@ -183,11 +160,6 @@ async def test_weights_sent_by_a_trainer_become_a_new_version_of_the_policy(fini
     assert [engine.label for engine in engines] == [version] * 2
 
 
-async def test_a_version_is_required_if_the_current_one_is_not_a_number() -> None:
-    async with trainer_server(WeightEngine(), policy_version="sft") as policy:
-        assert await send_weights(policy) == [200, 200, 200, 400, 409]
-
-
 async def test_engines_without_weights_do_not_resume() -> None:
     for path in ["/resume", "/wake_up", "/update_weight_version"]:
         engine = WeightEngine()
@@ -199,17 +171,6 @@ async def test_engines_without_weights_do_not_resume() -> None:
             assert (await policy.post("/finish_weight_update", {}))[0] == 200
             assert (await policy.post("/resume"))[0] == 200
             assert await policy.call_model() == (200, "/weights/sent")
-
-
-async def test_an_engine_that_misses_part_of_the_weights_blocks_model_calls() -> None:
-    one, two = WeightEngine(), WeightEngine()
-    two.fails.add("/finish_weight_update")
-    async with trainer_server(one, two) as policy:
-        assert await send_weights(policy) == [200, 200, 200, 502, 409]
-        two.fails.clear()
-        assert (await policy.post("/finish_weight_update", {}))[0] == 200
-        assert (await policy.post("/resume"))[0] == 200
-        assert (await policy.call_model())[0] == 200
 
 
 async def test_weights_cannot_be_loaded_without_the_version_tracking(
@@ -300,20 +261,6 @@ async def test_an_engine_that_does_not_respond_leaves_the_pool_and_the_other_ans
         status, answer = await policy.post(PATH, {"sequences": [[4, 5]]})
         assert (status, [one["url"] for one in answer["engines"]]) == (200, [engine_url(0)])
         assert (await policy.get("/weights"))[1]["lost"] == [engine_url(1)]
-
-
-async def test_log_probabilities_are_not_read_while_weights_change() -> None:
-    engine = WeightEngine()
-    engine.delayed["/collective_rpc"] = asyncio.Event()
-    async with trainer_server(engine) as policy:
-        updating = asyncio.create_task(policy.update("/weights/new", version="v1"))
-        await until(lambda: "/collective_rpc" in engine.paths)
-        reading = asyncio.create_task(policy.post(PATH, {"sequences": [[4, 5]]}))
-        await asyncio.sleep(0.02)
-        assert not reading.done() and "/v1/completions" not in engine.paths
-        engine.delayed["/collective_rpc"].set()
-        assert (await updating)[0] == 200
-        assert (await reading)[1]["version"] == "v1"
 
 
 async def test_weights_that_change_during_the_request_are_a_failure() -> None:

@@ -137,16 +137,6 @@ async def test_a_request_in_flight_on_an_engine_that_lost_its_weights_fails_with
         assert not engine.dead
 
 
-async def test_engines_that_fail_to_pause_are_left_unchanged() -> None:
-    good, bad = WeightEngine(), WeightEngine()
-    bad.fails.add("/pause")
-    async with trainer_server(good, bad) as policy:
-        status, content = await policy.update(NEW)
-        assert await policy.call_model() == (200, STARTED)
-    assert (status, update_calls(good)) == (502, ["/pause?mode=keep", "/resume"])
-    assert "version '0'" in content["detail"] and "rolled back" not in content["detail"]
-
-
 async def test_an_engine_without_control_endpoints_causes_an_error_that_says_how_to_enable_them() -> None:
     engine = WeightEngine()
     engine._control = lambda path, query, body: (404, {"detail": "Not Found"})  # type: ignore[method-assign]
@@ -224,11 +214,6 @@ def test_tokens_sampled_with_unexpected_weights_cause_a_failure_and_block_model_
     with pytest.raises(Failure, match=r"weights '0' .*version was '1'"):
         versions.sampled(versions.mark, [{"version": "default", "start": 0, "end": 3}], engine_url(0))
     assert versions.difference([engine_url(0)])
-
-
-def test_version_labels_of_other_software_are_recorded_as_reported() -> None:
-    versions = PolicyVersions("0", is_exclusive=False)
-    assert versions.sampled(0, [{"version": "x", "start": 0, "end": 3}], engine_url(0))["policy_version"] == "x"
 
 
 async def test_a_new_engine_that_fails_to_load_the_weights_is_not_added() -> None:

@@ -62,7 +62,7 @@ async def call_through(
     path: str, headers: dict[str, str], answer_headers: Json | None = None, **settings: Any
 ) -> tuple[Engine, HttpResponse]:
     """The engine, and the response, of a call with these headers, which the engine answers with those."""
-    body = b'{"input": "hi"}' if path.endswith("responses") else b'{"messages": [{"role": "user", "content": "hi"}]}'
+    body = b'{"input": "hi"}' if "responses" in path else b'{"messages": [{"role": "user", "content": "hi"}]}'
     async with (
         engine(Step(COMPLETION, headers=answer_headers or {})) as fake,
         model_server(VllmModel, base_url=fake.url, api_key="the-engines-key", **settings) as server,
@@ -79,11 +79,12 @@ PATHS = ["/v1/responses", "/v1/chat/completions"]
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_headers_for_routers_and_traces_reach_the_engine_and_those_for_the_model_server_do_not(path: str) -> None:
-    fake, _ = await call_through(path, {**FORWARDED, **WITHHELD})
+    fake, _ = await call_through(f"{path}?api-version=2026-01-01&api_key=mine", {**FORWARDED, **WITHHELD})
     received = fake.headers[0]
     assert {name: received.get(name) for name in FORWARDED} == FORWARDED
     assert not [name for name, value in WITHHELD.items() if value in received.get(name, "")]
     assert received["authorization"] == "Bearer the-engines-key"
+    assert fake.paths[0].partition("?")[2] == "api-version=2026-01-01"
 
 
 def test_the_header_takes_precedence_over_the_body_for_the_episode() -> None:

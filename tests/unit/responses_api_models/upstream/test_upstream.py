@@ -17,7 +17,6 @@ from rollyard.responses_api_models.upstream.response_parsing import json_object,
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.http.transport import HttpTransport, Transport
-from tests.support.endpoint_matrix import play
 from tests.support.fixtures import http_transport, unused_url
 from tests.support.scripted_engine import COMPLETION, Step, engine
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, tool_output, user_message
@@ -310,10 +309,3 @@ async def test_a_required_backend_that_the_engine_lacks_is_refused_by_name(path:
         status, problem = await client.send("/v1/responses", {"input": "go"})
     assert (status, problem["type"]) == (400, "urn:rollyard:upstream_refused")
     assert "start vLLM with --enable-scale-out" in problem["detail"]
-
-
-@pytest.mark.parametrize(("kind", "midway"), [("malformed", False), ("empty_answer", True), ("refuses", True)])
-async def test_one_bad_endpoint_of_ten_fails_no_rollout_and_gets_few_calls(kind: str, midway: bool) -> None:
-    outcome = await play(kind, midway=midway, rollouts=40, parallel=6)
-    assert (outcome.measured, outcome.wrong) == (40, 0)
-    assert outcome.share < 0.05
