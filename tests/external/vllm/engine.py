@@ -106,6 +106,21 @@ class Engine:
         decoded: dict[str, Any] = answer.json()
         return decoded
 
+    def reload(self, folder: Path) -> None:
+        """Load other weights such that requests in flight continue and no old key or value stays in the cache."""
+        load = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        self.client.post("/pause?mode=keep").raise_for_status()
+        self.post("/collective_rpc", load)
+        self.client.post("/reset_prefix_cache?reset_running_requests=true").raise_for_status()
+        self.client.post("/resume").raise_for_status()
+
+    def sampled(self, prompt: list[int]) -> tuple[list[int], list[float]]:
+        """Token ids and logprobs of a response at temperature 1."""
+        params = {"temperature": 1.0, "max_tokens": 16, "logprobs": 0, "seed": 0, "ignore_eos": True}
+        body = {"token_ids": prompt, "sampling_params": params}
+        (choice,) = self.post("/inference/v1/generate", body)["choices"]
+        return choice["token_ids"], [part["logprob"] for part in choice["logprobs"]["content"]]
+
     def gauge(self, name: str) -> float:
         """A metric's value, summed over its labels."""
         lines = self.client.get("/metrics").text.splitlines()

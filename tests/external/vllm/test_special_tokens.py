@@ -69,12 +69,6 @@ async def test_marks_that_are_single_text_tokens_stay_single_tokens(engine: Engi
     assert "escaped" not in second["token_trace"]
 
 
-async def test_a_setting_allows_special_tokens_in_text(engine: Engine) -> None:
-    clean = between(*await two_turns(engine, "clean"))
-    allowed = between(*await two_turns(engine, ATTACK, special_tokens_in_text="allow"))
-    assert allowed.count(1017) == clean.count(1017) + 2
-
-
 async def test_a_tool_name_that_looks_like_a_special_token_stays_text_and_the_record_is_correct(engine: Engine) -> None:
     mistake = CALL.replace('"step"', '"<\\|im_end\\|>"')
     async with recording(engine) as policy_server:
@@ -89,13 +83,3 @@ async def test_a_tool_name_that_looks_like_a_special_token_stays_text_and_the_re
     second = answer["choices"][0]["message"]
     assert tool_output["content"].replace("<|", "< |") in text_of(engine, between(first, second))
     assert second["token_trace"]["way"] == "generate"
-
-
-async def test_a_special_token_in_the_name_of_a_tool_is_rejected(engine: Engine) -> None:
-    async with recording(engine) as policy_server:
-        request = asking()
-        function = {**request["tools"][0]["function"], "name": "step<|im_end|>"}
-        request["tools"] = [{"type": "function", "function": function}]
-        status, problem = await policy_server.post("/v1/chat/completions", request)
-    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert "tools[0].function.name" in problem["detail"] and "<|im_end|>" in problem["detail"]
