@@ -13,23 +13,20 @@ import orjson
 import pytest
 from safetensors.torch import load_file, save_file
 
-from rollyard.records.types import Json
 from tests.external.vllm.calls import CALL, asking
 from tests.external.vllm.engine import Engine, in_flight
 from tests.external.vllm.reference import Reference
 from tests.external.vllm.test_rollouts import run_config, turns_of
 from tests.support.stacks import collect, colocated, read_rows
-from tests.support.waiting import deadline_s, eventually
+from tests.support.waiting import deadline_s
 from tests.support.weight_engine import TrainerClient, trainer_server
 
 CLOSE = 1e-4
 """Tolerance for float32 sums in another order; the largest observed difference is 1e-5."""
 GENERATE = "/inference/v1/generate"
-HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 LONG = 3000
 """Tokens of a response that lasts for some seconds."""
 PROMPT = [5, 6, 7, 8, 9, 10] * 60
-"""Fills several blocks of the engine's cache."""
 
 
 @pytest.fixture(autouse=True)
@@ -71,37 +68,6 @@ async def test_after_every_update_the_logprobs_are_those_of_the_new_model(
             assert versions == [{"version": str(number), "start": 0, "end": 16}]
 
 
-async def test_a_turn_in_flight_survives_and_the_version_of_each_token_is_recorded(
-    engine: Engine, other_model: Path, reference: Reference, other_reference: Reference
-) -> None:
-    async with policy(engine, return_token_id_information=True, logprobs_mode="processed_logprobs") as policy_server:
-        request = asking(temperature=1.0, seed=None)
-        first = (await policy_server.post("/v1/chat/completions", request))[1]["choices"][0]["message"]
-        (call,) = first["tool_calls"]
-        answer = {"role": "tool", "tool_call_id": call["id"], "content": "You moved."}
-        # Without the regex, which would change the logprobs.
-        longer: Json = {**request, "messages": [*request["messages"], first, answer], "structured_outputs": None}
-        longer.update(max_tokens=LONG, ignore_eos=True)
-        calling = await in_flight(engine, policy_server.post("/v1/chat/completions", longer))
-        assert (await policy_server.update(str(other_model), version="step-12"))[0] == 200
-        status, answer = await calling
-    assert status == 200, answer
-    message = answer["choices"][0]["message"]
-    trace, sampling = message["token_trace"], message["token_trace"]["sampling"]
-    assert trace["way"] == "generate"
-    assert (sampling["policy_version"], sampling["policy_version_end"]) == ("0", "step-12")
-    old, new = sampling["weight_versions"]
-    assert (old["version"], old["start"], new["version"], new["end"]) == ("0", 0, "step-12", LONG)
-    ids, logprobs = message["generation_token_ids"], message["generation_log_probs"]
-    switch = old["end"]
-    assert 0 < switch < LONG
-    of_old = reference.logprobs(message["prompt_token_ids"], ids)
-    of_new = other_reference.logprobs(message["prompt_token_ids"], ids)
-    assert logprobs[:switch] == pytest.approx(of_old[:switch], abs=CLOSE)
-    # The new model has also recomputed the keys and values of the earlier tokens.
-    assert logprobs[switch:] == pytest.approx(of_new[switch:], abs=CLOSE)
-
-
 async def test_rollouts_continue_during_updates_and_the_version_of_each_token_is_recorded(
     engine: Engine,
     tiny_model: Path,
@@ -136,22 +102,6 @@ async def test_rollouts_continue_during_updates_and_the_version_of_each_token_is
             expected = model.logprobs(turn["prompt_token_ids"], ids, CALL, 0.8)
             assert turn["generation_log_probs"][within] == pytest.approx(expected[within], abs=CLOSE)
     assert len(seen) > 1
-
-
-async def test_an_update_clears_the_prefix_cache(engine: Engine, other_model: Path) -> None:
-    async with policy(engine) as policy_server:
-        await cache_hits(engine, policy_server)
-        assert await cache_hits(engine, policy_server) > 0
-        await policy_server.update(str(other_model))
-        assert await cache_hits(engine, policy_server) == 0
-
-
-async def cache_hits(engine: Engine, policy_server: TrainerClient) -> float:
-    """Prefix cache hits of one call. The engine counts them with the queries, after it has sent the response."""
-    hits, queries = engine.gauge(HITS), engine.gauge(QUERIES)
-    await sampled(policy_server)
-    await asyncio.to_thread(eventually, "the call is counted", lambda: engine.gauge(QUERIES) > queries)
-    return engine.gauge(HITS) - hits
 
 
 async def test_a_failed_load_aborts_requests_in_flight_but_not_the_engine(engine: Engine) -> None:
@@ -234,15 +184,3 @@ async def test_token_endpoints_are_forwarded_unchanged(engine: Engine) -> None:
         assert (status, answer["choices"][0]["prompt_token_ids"]) == (200, [5, 6, 7])
         answer, _ = await policy_server.send("POST", "/v1/completions", {**prompt, "stream": True})
         assert answer.body.endswith(b"data: [DONE]\n\n")
-
-
-async def test_control_calls_of_the_engine_are_forwarded(engine: Engine) -> None:
-    async with policy(engine) as policy_server:
-        assert await policy_server.post("/pause?mode=keep") == (200, {"status": "paused"})
-        assert await policy_server.get("/is_paused") == (200, {"is_paused": True})
-        assert await policy_server.post("/resume") == (200, {"status": "resumed"})
-        assert await policy_server.get("/get_world_size?include_dp=false") == (200, {"world_size": 1})
-        assert (await policy_server.post("/update_weight_version", {"new_version": "sft"}))[0] == 200
-        assert await policy_server.get("/weight_info") == (200, {"weight_version": "sft"})
-        status, answer = await policy_server.post("/sleep?level=9")
-        assert (status, "level" in str(answer)) == (400, True)

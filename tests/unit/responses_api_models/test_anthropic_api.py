@@ -31,37 +31,6 @@ def user(*blocks: Json) -> Json:
     return {**HELLO, "messages": [{"role": "user", "content": list(blocks)}]}
 
 
-def test_a_conversation_with_tools_keeps_its_order() -> None:
-    messages: list[Json] = [
-        {"role": "user", "content": "Up?"},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "s"},
-                {"type": "text", "text": "I go."},
-                {"type": "tool_use", "id": "t1", "name": "step", "input": {"x": 1}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "a wall"}]},
-                {"type": "text", "text": "And now?"},
-            ],
-        },
-    ]
-    converted = messages_to_responses({**HELLO, "system": "Be brief.", "messages": messages})
-    assert (converted["instructions"], converted["max_output_tokens"]) == ("Be brief.", 64)
-    assert converted["input"] == [
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Up?"}]},
-        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I go."}]},
-        {"type": "function_call", "call_id": "t1", "name": "step", "arguments": '{"x":1}'},
-        {"type": "function_call_output", "call_id": "t1", "output": "a wall"},
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And now?"}]},
-    ]
-
-
 CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": {"type": "function", "name": "step"}}
 
 

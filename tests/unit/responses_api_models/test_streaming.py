@@ -171,21 +171,6 @@ def test_the_final_hook_receives_the_complete_response() -> None:
     assert parse_events(stream.end())[-1]["response"]["seen"] == 1
 
 
-@pytest.mark.parametrize(
-    ("chunk", "kind"),
-    [
-        ({"error": {"message": "EngineCore died", "code": 500}}, FailureKind.UPSTREAM_ERROR),
-        ({"choices": [{"index": 0, "delta": {}, "finish_reason": "abort"}]}, FailureKind.UPSTREAM_ERROR),
-        ({"choices": [{"index": 0, "delta": {"content": 7}}]}, FailureKind.MALFORMED_ANSWER),
-        ({"choices": "none"}, FailureKind.MALFORMED_ANSWER),
-    ],
-)
-def test_an_invalid_chunk_is_a_failure(chunk: Json, kind: FailureKind) -> None:
-    with pytest.raises(Failure) as caught:
-        ResponseEvents({"input": "hi"}, PLAIN).chunk(chunk)
-    assert caught.value.kind is kind
-
-
 def test_a_stream_with_an_unreadable_end_is_a_failure_that_can_still_be_sent() -> None:
     stream = ResponseEvents({"input": "hi"}, PLAIN)
     for chunk in chunks({"content": "a"})[:-1]:
@@ -245,11 +230,6 @@ def test_events_are_the_same_wherever_the_body_is_cut(positions: list[int]) -> N
     bounds = sorted({0, len(body), *positions})
     parts = [body[start:end] for start, end in pairwise(bounds)]
     assert asyncio.run(events(*parts)) == EVENTS
-
-
-async def test_a_body_that_ends_inside_an_event_is_a_lost_connection() -> None:
-    with pytest.raises(Failure, match=r'middle of an event: data: \{"a"'):
-        await events(EVENTS[0], b'data: {"a"')
 
 
 async def test_the_last_event_of_a_stream_needs_no_blank_line() -> None:

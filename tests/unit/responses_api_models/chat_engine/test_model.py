@@ -90,13 +90,12 @@ async def test_a_rows_metadata_takes_precedence_over_the_settings_and_does_not_c
         assert "metadata" not in first
 
 
-async def test_the_developer_role_is_mapped_as_the_settings_say() -> None:
-    for mapped, role in [(True, "system"), (False, "developer")]:
-        for path in ["/v1/responses", "/v1/chat/completions"]:
-            conversation = [{"role": "developer", "content": "x"}]
-            request = {"input": conversation} if path == "/v1/responses" else {"messages": conversation}
-            body = await engine_request(request, path, replace_developer_role_with_system=mapped)
-            assert body["messages"][0]["role"] == role
+@pytest.mark.parametrize(("mapped", "role"), [(True, "system"), (False, "developer")])
+async def test_the_developer_role_is_mapped_as_the_settings_say(mapped: bool, role: str) -> None:
+    conversation = [{"role": "developer", "content": "x"}]
+    for path, request in ((PATHS[0], {"input": conversation}), (PATHS[1], {"messages": conversation})):
+        body = await engine_request(request, path, replace_developer_role_with_system=mapped)
+        assert body["messages"][0]["role"] == role
 
 
 async def test_reasoning_is_sent_back_in_the_configured_field() -> None:
@@ -161,10 +160,9 @@ PATHS = ["/v1/responses", "/v1/chat/completions"]
 
 async def problems_of(path: str, bodies: dict[str, Json]) -> dict[str, Json]:
     """The problem that each of these refusals becomes."""
-    request: Json = {"input": "hi"} if path == PATHS[0] else {"messages": [{"role": "user", "content": "hi"}]}
     steps = [Step(body, 400) for body in bodies.values()]
     async with engine(*steps) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        problems = {case: (await post_json(server, path, request))[1] for case in bodies}
+        problems = {case: (await post_json(server, path, {**HI, **CHAT}))[1] for case in bodies}
         assert len(fake.requests) == len(bodies)
         return problems
 
@@ -187,32 +185,30 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize(("path", "name"), [(path, name) for path in PATHS for name in LIMITS[path]])
-async def test_a_limit_that_leaves_no_token_is_a_bad_request_and_not_an_overflow(path: str, name: str) -> None:
-    request: Json = {"input": "hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "hi"}]}
-    values: list[Any] = [0, -1, -0.5, False]
-    for records in (True, False):
-        async with open_episode(TokenEngine([TEXT_TURN]), return_token_id_information=records) as client:
-            for value, stream in itertools.product(values, (False, True)):
-                status, problem = await client.send(path, {**request, "stream": stream, name: value})
-                assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-                assert problem["detail"].startswith(f"{name}: found {value}")
-        assert not client.engine.requests
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("records", [True, False])
+async def test_a_limit_that_leaves_no_token_is_a_bad_request_and_not_an_overflow(path: str, records: bool) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN]), return_token_id_information=records) as client:
+        for name, value, stream in itertools.product(LIMITS[path], [0, -0.5, False], (False, True)):
+            status, problem = await client.send(path, {**HI, **CHAT, "stream": stream, name: value})
+            assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+            assert problem["detail"].startswith(f"{name}: found {value}")
+    assert not client.engine.requests
 
 
-@pytest.mark.parametrize(
-    ("settings", "params"),
-    [
-        ({"extra_body": {"max_tokens": 0}}, {}),
-        ({"sampling_overrides": {"max_completion_tokens": 0}}, {}),
-        ({}, {"metadata": {"extra_body": '{"max_tokens": 0}'}}),
-    ],
-)
+LIMITING: list[tuple[Json, Json]] = [
+    ({"extra_body": {"max_tokens": 0}}, {}),
+    ({"sampling_overrides": {"max_completion_tokens": 0}}, {}),
+    ({}, {"metadata": {"extra_body": '{"max_tokens": 0}'}}),
+]
+
+
+@pytest.mark.parametrize(("settings", "params"), LIMITING)
 async def test_a_limit_that_leaves_no_token_is_also_refused_in_settings_and_row_metadata(
     settings: Json, params: Json
 ) -> None:
     async with open_episode(TokenEngine([TEXT_TURN]), **settings) as client:
-        status, problem = await client.send("/v1/responses", {"input": "hi", **params})
+        status, problem = await client.send("/v1/responses", {**HI, **params})
     assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
 
 

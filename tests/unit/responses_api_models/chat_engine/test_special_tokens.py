@@ -162,14 +162,6 @@ async def test_texts_without_special_tokens_reach_the_engine_unchanged(text: str
     assert "escaped" not in item["token_trace"]
 
 
-async def test_a_lookalike_is_looked_up_once() -> None:
-    async with open_episode(TokenEngine([TEXT_TURN])) as client:
-        for _ in range(3):
-            await client.ask(user_message(f"{LOOKALIKES} {ATTACK}"))
-        lookups = [body for path, body in client.engine.requests if path == "/tokenize" and "prompt" in body]
-    assert len(lookups) == 1
-
-
 async def test_with_refuse_a_request_with_special_tokens_is_refused_with_place_and_token() -> None:
     for backend in ["generate", "off"]:
         async with open_episode(TokenEngine([CALL_TURN]), token_in=backend, special_tokens_in_text="refuse") as client:

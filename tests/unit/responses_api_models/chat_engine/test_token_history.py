@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from rollyard.records.rollout_types import Response
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
-from rollyard.responses_api_models.chat_engine.token_history import Fingerprint, first_difference, token_texts
+from rollyard.responses_api_models.chat_engine.token_history import Fingerprint, token_texts
 from rollyard.responses_api_models.conversion import Dialect, chat_to_response, request_to_chat
 from tests.support import toy_tokenizer
 from tests.support.token_clients import (
@@ -111,12 +111,6 @@ async def test_outputs_of_several_calls_are_grouped_as_in_the_template() -> None
             two = await client.ask(tool_output(first, "left"), tool_output(second, "right"))
         grouped = tool_turn_tokens("left\n</tool_response>\n<tool_response>\nright")
         assert appended_tokens(two, one) == grouped
-
-
-async def test_template_arguments_apply_to_new_messages() -> None:
-    for backend in BACKENDS:
-        one, two, _ = await two_turns([CALL_TURN, TEXT_TURN], backend, chat_template_kwargs={"enable_thinking": False})
-        assert appended_tokens(two, one) == [*tool_turn_tokens("## the wall"), *encode("<think>\n\n</think>\n\n")]
 
 
 async def test_token_records_do_not_reach_the_engines_messages() -> None:
@@ -290,12 +284,6 @@ async def test_a_template_without_an_end_of_turn_token_is_sent_as_messages(end: 
     await check_messages("no_end_of_turn", engine=TokenEngine([CALL_TURN, TEXT_TURN], template=ChatTemplate(end)))
 
 
-async def test_text_in_several_parts_is_text() -> None:
-    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), params={"input": [said("go", " up")]}) as client:
-        one, two = await second_turn(client)
-    assert appended_tokens(two, one)
-
-
 async def test_without_tools_the_completions_endpoint_needs_no_parser() -> None:
     settings: Json = {"token_in": "completions", "text_tool_parser": None}
     async with open_episode(TokenEngine([TEXT_TURN]), params={"tools": []}, **settings) as client:
@@ -382,7 +370,6 @@ async def test_a_request_that_does_not_sample_exactly_one_turn_is_refused() -> N
     assert status == 200
 
 
-ids = st.lists(st.integers(0, 3), max_size=6)
 texts = (
     st.none()
     | st.text("ab \n<think/>{", max_size=20)
@@ -420,16 +407,6 @@ def test_a_message_keeps_its_fingerprint_through_the_responses_api(message: Json
     output = chat_to_response(answer, {}, dialect)["output"]
     (again,) = request_to_chat({"input": output}, dialect)["messages"]
     assert Fingerprint({}).add([again]) == Fingerprint({}).add([message])
-
-
-@given(ids, ids)
-def test_the_first_difference_is_the_first_position_with_other_ids(expected: list[int], found: list[int]) -> None:
-    at = first_difference(expected, found)
-    if at is None:
-        assert found[: len(expected)] == expected
-    else:
-        assert expected[:at] == found[:at]
-        assert expected[at : at + 1] != found[at : at + 1]
 
 
 async def test_each_backend_records_the_text_of_every_generated_token() -> None:

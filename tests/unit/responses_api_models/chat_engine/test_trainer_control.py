@@ -309,35 +309,10 @@ async def test_a_failed_resume_after_an_update_is_retried() -> None:
         assert await policy.call_model() == (200, "/weights/new")
 
 
-async def test_a_lease_also_expires_while_no_engine_is_up(
-    engine: WeightEngine, policy: TrainerClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    await policy.post(f"/pause?{SHORT}")
-    policy.server.trainer.gone(engine_url(0))
-    await until(lambda: "no control call" in caplog.text)
-    engine.restart()
-    await policy.server.trainer.register_engine(engine_url(0))
-    assert await policy.call_model() == (200, STARTED)
-
-
 async def test_an_invalid_lease_is_refused_before_the_pause(engine: WeightEngine, policy: TrainerClient) -> None:
     for lease in ("0", "-1", "nan", "inf", "", "soon", "1e9", "true"):
         status, content = await policy.post(f"/pause?lease_s={lease}")
         assert (status, engine.paused, "lease_s" in content["detail"]) == (400, False, True), lease
-
-
-async def test_a_lease_that_expires_during_an_update_ends_after_the_update() -> None:
-    engine = WeightEngine()
-    engine.delayed["/collective_rpc"] = asyncio.Event()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=0.6")
-        updating = asyncio.create_task(policy.update("/weights/new"))
-        await asyncio.sleep(0.8)
-        assert engine.paused
-        engine.delayed["/collective_rpc"].set()
-        assert (await updating)[0] == 200
-        assert await policy.call_model() == (200, "/weights/new")
-        assert not engine.paused
 
 
 async def test_of_two_trainers_the_later_pause_sets_the_lease_and_neither_aborts_the_others_update(

@@ -72,16 +72,6 @@ async def test_the_new_version_is_the_given_one_or_the_next_number_or_the_folder
         assert answer.headers["x-rollyard-policy-version"] == after
 
 
-async def test_concurrent_updates_run_one_after_the_other(engine: WeightEngine, policy: TrainerClient) -> None:
-    answers = await asyncio.gather(*(policy.update(f"/weights/{number}") for number in range(3)))
-    assert sorted((content["previous"], content["version"]) for _, content in answers) == [
-        ("0", "1"),
-        ("1", "2"),
-        ("2", "3"),
-    ]
-    assert update_calls(engine) == UPDATE * 3
-
-
 async def test_a_failed_update_rolls_back_all_engines_and_keeps_requests_in_flight() -> None:
     good, bad = WeightEngine(), WeightEngine()
     bad.delayed["/reset_prefix_cache"] = asyncio.Event()
@@ -194,19 +184,6 @@ async def test_a_turn_that_spans_an_update_shows_both_versions() -> None:
     assert answer.headers["x-rollyard-policy-version-begun"] == "0"
 
 
-def test_the_engines_weight_versions_are_recorded_and_take_precedence() -> None:
-    versions = PolicyVersions("0", is_exclusive=True)
-    mark = versions.mark
-    versions.advance("a", NEW)
-    spans = [{"version": "default", "start": 0, "end": 9}, {"version": "a", "start": 9, "end": 12}]
-    assert versions.sampled(mark, spans, None) == {
-        "policy_version": "0",
-        "policy_version_end": "a",
-        "weight_versions": [{"version": "0", "start": 0, "end": 9}, {"version": "a", "start": 9, "end": 12}],
-    }
-    assert versions.sampled(mark, spans[1:], None)["policy_version"] == "a"
-
-
 def test_tokens_sampled_with_unexpected_weights_cause_a_failure_and_block_model_calls() -> None:
     versions = PolicyVersions("0", is_exclusive=True)
     versions.advance("1", NEW)
@@ -224,15 +201,6 @@ async def test_a_new_engine_that_fails_to_load_the_weights_is_not_added() -> Non
         with pytest.raises(Failure, match="Worker failed"):
             await policy.server.trainer.register_engine(engine_url(1))
         assert policy.server.upstream.replicas.urls == [engine_url(0)]
-        assert await policy.call_model() == (200, NEW)
-
-
-async def test_a_restarted_server_continues_with_the_version_of_its_engines() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.update(NEW, version="step-12")
-    async with trainer_server(engine) as policy:
-        assert await policy.version() == "step-12"
         assert await policy.call_model() == (200, NEW)
 
 

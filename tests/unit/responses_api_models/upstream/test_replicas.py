@@ -102,13 +102,6 @@ def test_each_failed_probe_doubles_the_cool_down_up_to_a_limit() -> None:
     assert durations[-1] == COOL_DOWNS.longest_pause_s
 
 
-async def test_an_episode_is_lost_with_its_engine_and_may_start_again_elsewhere() -> None:
-    pool = Replicas([ONE, TWO])
-    pool.remove((await first_call(pool, A)).url)
-    assert "has exited" in await session_lost(pool, A)
-    assert await chosen_url(pool, A) in pool.urls
-
-
 async def test_an_episode_without_an_answer_is_not_lost_with_its_engine() -> None:
     pool = Replicas([ONE, TWO])
     first = await chosen_url(pool, A)

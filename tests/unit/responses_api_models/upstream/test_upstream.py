@@ -175,13 +175,9 @@ def test_retry_after_is_read_as_seconds_or_date_and_capped() -> None:
     assert 0 < retry_after_s(date) <= 30
     assert [retry_after_s(text) for text in ("7", "1e9", "-3", "soon", "nan", None)] == [7, 60, 0, 0, 0, 0]
     assert [retry_after_s(text) for text in ("inf", "-inf", "Fri, 31 Dec 9999 23:59:59 GMT")] == [60, 0, 60]
-    assert [retry_after_s(text) for text in ("Mon, 01 Jan 0001 00:00:00 -0000", "Fri, 31 Dec 99999 00:00:00 GMT")] == [
-        0,
-        0,
-    ]
 
 
-@pytest.mark.parametrize("asked", ["inf", "1e9", "Fri, 31 Dec 9999 23:59:59 GMT"])
+@pytest.mark.parametrize("asked", ["inf", "Fri, 31 Dec 9999 23:59:59 GMT"])
 async def test_who_asked_for_a_long_pause_is_named_and_callers_are_asked_for_60_s(
     asked: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -209,13 +205,6 @@ async def test_a_refusal_by_all_endpoints_is_final() -> None:
         failure = await failure_of([one.url, two.url], max_attempts=10)
     assert (failure.kind, failure.terminal) == (FailureKind.UPSTREAM_REFUSED, True)
     assert (len(one.requests), len(two.requests)) == (1, 1)
-
-
-async def test_a_failed_call_moves_to_another_endpoint_without_a_pause() -> None:
-    async with engine(Step(status=429, headers={"retry-after": "60"})) as bad, engine() as good:
-        async with asyncio.timeout(deadline_s()):
-            assert await post([bad.url, good.url], retry_pause_s=60.0) == COMPLETION
-    assert len(bad.requests) <= 1
 
 
 async def test_hundreds_of_calls_run_concurrently() -> None:
