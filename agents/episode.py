@@ -34,14 +34,11 @@ from rollyard.services.responses.tool_calls import offered, read_arguments, read
 
 MODEL_PATH = "/v1/responses"
 ABSENT = (404, 405, 501)
-"""Statuses of a path that a server does not have."""
 _REJECTED = (400, 413, 422)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTurn:
-    """One response of the model."""
-
     response: Response
     ended: FinishReason | None = None
     """Set if the model could not be called because the conversation no longer fits into its context."""
@@ -163,7 +160,6 @@ class Episode:
 
     async def _answered(self, call: Callable[[], Awaitable[ToolAnswer]]) -> ToolAnswer:
         """Return the answer of a tool, or a message for the model if a tool of another framework exceeds the timeout.
-
         Such a timeout is not a failure: a model could otherwise get another attempt with a call that takes too long.
         Tools of Rollyard's environments limit their own work, so their timeouts are failures of the server.
         """
@@ -175,9 +171,8 @@ class Episode:
             raise
 
     async def seed(self, row: bytes) -> None:
-        """Open the session with the complete row, and add what the environment returns to the conversation.
-
-        Raises Failure bad_task if there is still no message for the model to respond to.
+        """Open the session with the complete row, and add what the environment returns to the conversation. Raises
+        Failure bad_task if there is still no message for the model to respond to.
         """
         started = self._state.enter("seed", self._environment.server)
         body = await self._open("/seed_session", row)
@@ -242,10 +237,8 @@ class Episode:
         return {**self.conversation.last, "output": self.conversation.output, "usage": usage or None}
 
     def result(self) -> PlayedEpisode:
-        """Return the fields that the episode adds to the row.
-
-        They are `responses_create_params` of the first model call, `response`, and `token_trail` if tokens were
-        recorded.
+        """Return the fields that the episode adds to the row. They are `responses_create_params` of the first model
+        call, `response`, and `token_trail` if tokens were recorded.
         """
         params = cast(CreateParams, self.conversation.create_params)
         played: PlayedEpisode = {"responses_create_params": params, "response": self.response()}
@@ -254,10 +247,8 @@ class Episode:
 
 
 def _token_trail(output: list[ResponseItem]) -> PrefixMismatchSummary | None:
-    """Summarize the recorded tokens; None if no tokens were recorded.
-
-    The summary contains the number of turns after the first, of prefix mismatches and of contiguous segments, and the
-    names of the sampling constraints.
+    """Summarize the recorded tokens; None if no tokens were recorded. The summary contains the number of turns after
+    the first, of prefix mismatches and of contiguous segments, and the names of the sampling constraints.
     """
     traces = [trace for item in output if isinstance(trace := item.get("token_trace"), dict)]
     if not traces:
@@ -290,7 +281,6 @@ class Timings:
         self.spent[stage] = self.spent.get(stage, 0.0) + seconds
 
     def seconds(self) -> Json:
-        """Return `{stage}_s` for each stage, together with the call counts."""
         seconds = {f"{stage}_s": round(spent, 6) for stage, spent in self.spent.items()}
         return {**seconds, "model_calls": self.model_calls, "tool_calls": self.tool_calls}
 
@@ -312,10 +302,9 @@ def is_tool_name(name: object) -> TypeGuard[str]:
 
 
 def arguments_body(arguments: str) -> bytes:
-    """Return the request body for a tool call.
-
-    Raises ValueError, with a message for the model, unless the arguments are a valid JSON object. Servers of other
-    frameworks accept NaN, lone surrogates and unlimited nesting, and fail on them later.
+    """Return the request body for a tool call. Raises ValueError, with a message for the model, unless the arguments
+    are a valid JSON object. Servers of other frameworks accept NaN, lone surrogates and unlimited nesting, and fail on
+    them later.
     """
     try:
         body = arguments.encode()
@@ -335,7 +324,6 @@ def arguments_body(arguments: str) -> bytes:
 
 
 def expected_arguments(tools: Any, name: str) -> str:
-    """Describe, for the model, the arguments that the request declares for the tool with this name."""
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict) and tool.get("name") == name and isinstance(tool.get("parameters"), dict):
             schema = orjson.dumps(tool["parameters"].get("properties")).decode()
@@ -363,7 +351,6 @@ class Conversation:
 
     def open(self, additions: object, observed: list[ResponseItem]) -> None:
         """Prepend the environment's input to the row's, append its observation, and use its tools if the row has none.
-
         Raises Failure bad_task if there is still no message for the model to respond to.
         """
         has_input = bool(self.start)
@@ -413,7 +400,6 @@ class Conversation:
 
 
 def without_tokens(item: ResponseItem) -> ResponseItem:
-    """Return the output item without the token ids and log-probabilities of its model call."""
     kept = {key: value for key, value in item.items() if key not in TOKEN_FIELDS}
     return cast(ResponseItem, kept)
 
@@ -434,9 +420,8 @@ _PARAMS = "responses_create_params"
 
 
 def create_params(row: Json) -> Json:
-    """Return the row's parameters. Raises Failure bad_task if they are invalid.
-
-    They may have no `input`, because the environment can add it.
+    """Return the row's parameters. Raises Failure bad_task if they are invalid. They may have no `input`, because the
+    environment can add it.
     """
     if (params := row.get(_PARAMS)) is None:
         return {}
@@ -475,7 +460,6 @@ def _bad(field: str, found: Any, expected: str) -> Failure:
 
 
 MEDIAN_WINDOW = 256
-"""Number of finished stages from which the median duration is computed."""
 STUCK_AFTER_S = 30.0
 STUCK_TIMES = 10.0
 """An episode is stuck once its stage takes longer than STUCK_AFTER_S and STUCK_TIMES times the median duration."""
@@ -494,14 +478,11 @@ class EpisodeState:
     durations: dict[Stage, deque[float]]
     stage: Stage = "seed"
     turn: int = 0
-    """Number of model calls that have been started."""
     started: float = field(default_factory=time.perf_counter)
     since: float = 0.0
-    """When the current stage started."""
     spans: list[tuple[str, float]] = field(default_factory=list)
     """The finished stages in order, each with its duration in seconds."""
     row: Json = field(default_factory=dict)
-    """The dataset row; empty if the caller plays in its own session."""
     conversation: Conversation | None = None
     """The conversation so far; None before the episode is created."""
 
@@ -509,7 +490,6 @@ class EpisodeState:
         self.since = self.started
 
     def enter(self, stage: Stage, server: str) -> float:
-        """Start a stage in which the episode waits for `server`. Returns the start time."""
         self.stage = stage
         self.server = server
         self.since = now = time.perf_counter()
@@ -528,7 +508,6 @@ class EpisodeState:
         }
 
     def finish(self, stage: Stage, stage_started: float) -> float:
-        """Record that a stage has finished. Returns its duration in seconds."""
         took = time.perf_counter() - stage_started
         self.durations[stage].append(took)
         self.spans.append((stage, took))
@@ -561,7 +540,6 @@ class ActiveEpisodes:
         return next((state for state in self._states if state.episode == episode), None)
 
     def now(self, limit: int | None) -> RunningEpisodes:
-        """Return a snapshot: the counts per stage, and the `limit` oldest episodes (all if None)."""
         now = time.perf_counter()
         medians = {stage: statistics.median(took) for stage, took in self._durations.items() if took}
         shown: list[RunningEpisode] = []
@@ -612,7 +590,6 @@ class ActiveEpisodes:
 
 
 def is_stuck(stage_s: float, median_s: float | None) -> bool:
-    """Return whether an episode that has been in its stage for `stage_s` is stuck. `median_s` is None if unknown."""
     return stage_s > (STUCK_WITHOUT_MEDIAN_S if median_s is None else max(STUCK_AFTER_S, STUCK_TIMES * median_s))
 
 

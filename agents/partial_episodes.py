@@ -42,8 +42,6 @@ log = logging.getLogger(__name__)
 
 
 class PartialEpisodes:
-    """The conversations of an agent's active episodes, and for a while those of cancelled ones."""
-
     def __init__(self, agent: str, active: ActiveEpisodes) -> None:
         self._agent = agent
         self._active = active
@@ -52,9 +50,8 @@ class PartialEpisodes:
 
     @contextmanager
     def recording(self, call: RawRequest, state: EpisodeState) -> Iterator[None]:
-        """If the caller asked for it, add the partial conversation to what fails within the `with` block.
-
-        The failure stays the same otherwise. If the caller disconnects, the conversation is kept for a while.
+        """If the caller asked for it, add the partial conversation to what fails within the `with` block. The failure
+        stays the same otherwise. If the caller disconnects, the conversation is kept for a while.
         """
         limit = _limit_of(call)
         try:
@@ -130,7 +127,6 @@ def episode_id(call: RawRequest) -> str:
 
 
 def partial_of(state: EpisodeState, limit: int) -> PartialConversation:
-    """Return how far an episode has got, in at most `limit` bytes of JSON."""
     now, conversation = time.perf_counter(), state.conversation
     start, output = (conversation.start, conversation.output) if conversation else ([], [])
     timings = _rounded(state.spans[:_SPANS] + state.spans[max(_SPANS, len(state.spans) - _SPANS) :])
@@ -158,13 +154,11 @@ def _attach(failure: Failure, state: EpisodeState, limit: int) -> None:
 
 
 def _limit_of(call: RawRequest) -> int:
-    """Return the size that the caller asked for; 0 if it does not want the conversation."""
     given = call.header(RECORD_HEADER.encode()) or ""
     return min(int(given), MAX_RECORD_BYTES) if given.isascii() and given.isdigit() and len(given) <= 9 else 0
 
 
 def _first_items(output: Sequence[ResponseItem]) -> list[Json]:
-    """Return the items that fit into TAIL_BYTES, at least one."""
     found: list[Json] = []
     used = 0
     for item in output:

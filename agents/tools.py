@@ -27,17 +27,14 @@ _PARTS = ("input_text", "input_image", "input_file")
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The result of a tool call, as the model will read it."""
-
     output: str | list[Json]
     """Text, or Responses content parts such as images, if the environment returned content parts."""
     done: bool
 
 
 def answer_of(response: HttpResponse, server: str) -> ToolAnswer:
-    """Return what the model reads of the response to `POST /<tool>`.
-
-    Raises the Failure that the response reports, or Failure server_error for a redirect.
+    """Return what the model reads of the response to `POST /<tool>`. Raises the Failure that the response reports, or
+    Failure server_error for a redirect.
     """
     if response.status >= 400:
         if failure := reported_failure(response, server):
@@ -52,7 +49,6 @@ def answer_of(response: HttpResponse, server: str) -> ToolAnswer:
 
 
 def text_answer(text: str) -> ToolAnswer:
-    """Return the answer for a tool's text, which ends the episode if it is a JSON object with `"done": true`."""
     return ToolAnswer(text, _is_done(text))
 
 
@@ -118,7 +114,6 @@ class McpClient:
         self._timeout_s = timeout_s
         self._last_id = 0
         self.tools: list[Json] = []
-        """The server's tools, as function tools of the Responses API."""
         self.names: frozenset[str] = frozenset()
 
     async def responds(self) -> bool:
@@ -232,10 +227,8 @@ DEFAULT_PATH = "/mcp"
 
 
 async def open_tools(session: Session, metadata: Any, timeout_s: float) -> McpClient:
-    """Open the MCP server that `/seed_session` announced, and list its tools.
-
-    `metadata` is the `mcp` of its response: `{"url_path": "/mcp", "headers": {...}}`. Raises Failure if it is invalid,
-    or if the server does not list its tools.
+    """Open the MCP server that `/seed_session` announced, and list its tools. `metadata` is the `mcp` of its response:
+    `{"url_path": "/mcp", "headers": {...}}`. Raises Failure if it is invalid, or if the server does not list its tools.
     """
     given = metadata if isinstance(metadata, dict) else None
     path = (given or {}).get("url_path", DEFAULT_PATH)
@@ -265,7 +258,6 @@ class McpProbe:
         self._found: bool | None = None
 
     async def found(self, timeout_s: float) -> bool:
-        """Return True if `/mcp` is an MCP server, even one that reports an error."""
         async with self._lock:
             if self._found is None:
                 self._found = await self._probe(timeout_s)
@@ -282,9 +274,8 @@ class McpProbe:
 
 
 def reply_to(request_id: int, response: HttpResponse) -> Json | None:
-    """Return the message that answers the request; None if there is none.
-
-    A stream may hold notifications, progress reports and the server's own requests before the answer.
+    """Return the message that answers the request; None if there is none. A stream may hold notifications, progress
+    reports and the server's own requests before the answer.
     """
     for message in _messages(response):
         if "method" not in message and ("result" in message or "error" in message) and message.get("id") == request_id:

@@ -134,13 +134,11 @@ _FIELDS: dict[str, dict[str, type]] = {
     "custom": {"name": str, "input_schema": dict},
     "tool": {"name": str},
 }
-"""Type of an object -> its required fields."""
 
 
 def messages_to_responses(request: Json) -> Json:
-    """Convert a create request. Raises Failure bad_request if it is invalid or cannot be converted.
-
-    The stop sequences stay in the request as `stop`.
+    """Convert a create request. Raises Failure bad_request if it is invalid or cannot be converted. The stop sequences
+    stay in the request as `stop`.
     """
     for name in _REFUSED:
         if request.get(name):
@@ -169,9 +167,8 @@ def messages_to_responses(request: Json) -> Json:
 
 
 def prompt_of(request: Json) -> Json:
-    """Convert what becomes the prompt: `system`, `messages`, `tools` and `tool_choice`.
-
-    Raises Failure bad_request if it is invalid or cannot be converted.
+    """Convert what becomes the prompt: `system`, `messages`, `tools` and `tool_choice`. Raises Failure bad_request if
+    it is invalid or cannot be converted.
     """
     body: Json = {"input": _items(request.get("messages"))}
     if system := _text(_blocks(request.get("system"), "system", "text")):
@@ -220,7 +217,6 @@ def _item(block: Json, role: str, where: str) -> Json:
 
 
 def _output(block: Json, where: str) -> str | list[Json]:
-    """Return a tool's output: its text or, if it contains images, its parts in their order."""
     parts = _blocks(block.get("content"), f"{where}.content", "text", "image")
     if any(part["type"] == "image" for part, _ in parts):
         error = [{"type": "input_text", "text": "error:"}] if block.get("is_error") else []
@@ -275,9 +271,8 @@ STOPPED_BY = "stop_sequence"
 
 
 def response_to_message(response: Json, stop: StopSequences) -> Json:
-    """Convert a complete Response.
-
-    `stop`: the request's stop sequences. If the engine ignored them, the message ends at the first one.
+    """Convert a complete Response. `stop`: the request's stop sequences. If the engine ignored them, the message ends
+    at the first one.
     """
     check_response(response)
     try:
@@ -374,7 +369,6 @@ class StopSequences:
     def __init__(self, sequences: Sequence[str]) -> None:
         self.sequences = sequences
         self.matched: str | None = None
-        """The sequence that was found."""
         self._held = ""
 
     def feed(self, text: str) -> str:
@@ -407,7 +401,6 @@ _DONE = frozenset({"response.content_part.done", "response.reasoning_summary_par
 _ENDS = frozenset({"response.completed", "response.incomplete"})
 _THINKING = frozenset({"summary_text", "reasoning_text"})
 _Part = tuple[object, object]
-"""Index of an item in the output, and of a part in the item."""
 
 
 class MessageEvents:
@@ -547,7 +540,6 @@ def error_body(status: int, message: str, problem: Json | None = None) -> Json:
 
 
 def as_anthropic_error(response: RawResponse) -> RawResponse:
-    """Return an error response in Anthropic's format, with the same status and headers."""
     described: Json = {}
     with contextlib.suppress(orjson.JSONDecodeError):
         parsed = orjson.loads(response.body)

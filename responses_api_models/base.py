@@ -69,7 +69,6 @@ class ModelServer(Server, Generic[S]):
 
     async def responses(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
         """Return the complete Response object for a create request, from which the `stream` fields have been removed.
-
         Subclasses must implement this method. To pass on a response unchanged, return bytes or a RawResponse.
         """
         raise NotImplementedError(f"{type(self).__name__} must define responses")
@@ -85,9 +84,8 @@ class ModelServer(Server, Generic[S]):
         return conversion.response_to_chat(response)
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
-        """Return the exact number of tokens in the prompt of a Responses create request.
-
-        By default, raises Failure bad_request with status 501.
+        """Return the exact number of tokens in the prompt of a Responses create request. By default, raises Failure
+        bad_request with status 501.
         """
         detail = f"{self.name} cannot count tokens: its model server has no tokenizer; read the usage of a response"
         raise Failure(FailureKind.BAD_REQUEST, detail, status=501)
@@ -156,7 +154,6 @@ def _encoded(answer: Json | bytes | RawResponse) -> bytes | RawResponse:
 
 
 def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes]) -> RawResponse:
-    """Return the finished response as a body of server-sent events. Error responses are returned unchanged."""
     headers: tuple[tuple[bytes, bytes], ...] = STREAM_HEADERS
     if isinstance(answer, RawResponse):
         if answer.status >= 400 or answer.stream is not None:
@@ -177,7 +174,6 @@ _HEADER = EPISODE_HEADER.encode()
 @dataclass(slots=True)
 class _Remembered:
     start: int
-    """Number of items in the episode's first request: what follows was said in the episode."""
     turn: int
     body: bytes
     at: float

@@ -106,7 +106,6 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 def check_responses_request(request: Json) -> None:
     """Check the types and token limits of a Responses create request. Raises Failure bad_request if one is invalid.
-
     Only fields whose type the code relies on are checked. Unknown fields are accepted, values are validated by the
     engine, and a null field counts as absent.
     """
@@ -115,7 +114,6 @@ def check_responses_request(request: Json) -> None:
 
 
 def check_chat_request(request: Json) -> None:
-    """Check a chat create request in the same way."""
     _check(request, _CHAT_REQUEST, "")
     check_limits(request)
 
@@ -178,7 +176,6 @@ def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
 
 
 def refuse_state(request: Json) -> None:
-    """Raises Failure bad_request if a Responses create request refers to a stored conversation."""
     for name in STATEFUL:
         if request.get(name):
             advice = "send the complete conversation as `input`"
@@ -186,14 +183,12 @@ def refuse_state(request: Json) -> None:
 
 
 def refuse_logprobs(request: Json, server: str) -> None:
-    """Raises Failure bad_request if a Responses create request asks for log-probabilities."""
     if wants_logprobs(request):
         name = "top_logprobs" if request.get("top_logprobs") else "include"
         raise unconvertible(name, f"{server} has no log-probabilities: its model is a program; remove the field")
 
 
 def wants_logprobs(request: Json) -> bool:
-    """Return True if a Responses create request asks for the log-probabilities of the output text."""
     include = request.get("include")  # of a chat request, whose own fields have no such name, it can be anything
     listed = isinstance(include, list) and "message.output_text.logprobs" in include
     return bool(request.get("top_logprobs")) or listed
@@ -201,7 +196,6 @@ def wants_logprobs(request: Json) -> bool:
 
 def apply_metadata(body: Json) -> None:
     """Merge NeMo Gym's `metadata.extra_body` and `metadata.chat_template_kwargs` (JSON strings) into a chat request.
-
     The request's own fields take precedence over `extra_body`, as in NeMo Gym; `metadata.chat_template_kwargs` takes
     precedence over the request's own `chat_template_kwargs`.
     """
@@ -328,7 +322,6 @@ _ECHOED = (
     {"instructions", "metadata", "temperature", "top_p", "max_output_tokens", "reasoning", "text", "truncation"}
     | {"user", "top_logprobs"}
 )  # fmt: skip
-"""Request fields that are copied to the Response."""
 _ANSWER_KEYS = {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"}
 _ANSWER_MESSAGE_KEYS = frozenset(
     {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", "annotations"}
@@ -437,9 +430,8 @@ def text_of(content: Any) -> str:
 
 
 def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
-    """Convert a tool call to an item. Invalid parts are kept, so the agent can return an error to the model.
-
-    `taken` contains the ids of earlier calls.
+    """Convert a tool call to an item. Invalid parts are kept, so the agent can return an error to the model. `taken`
+    contains the ids of earlier calls.
     """
     call, function = call_function(call)
     item = {
@@ -802,10 +794,9 @@ OPENING, CLOSING = "<think>", "</think>"
 
 
 def split_thinking(content: str) -> tuple[str, str]:
-    """Return the text inside a leading `<think>...</think>`, and the rest of the content, both verbatim.
-
-    If the opening tag is missing, it was part of the prompt, as in the templates of pure reasoning models. If the
-    closing tag is missing, the output was truncated during the reasoning.
+    """Return the text inside a leading `<think>...</think>`, and the rest of the content, both verbatim. If the opening
+    tag is missing, it was part of the prompt, as in the templates of pure reasoning models. If the closing tag is
+    missing, the output was truncated during the reasoning.
     """
     head, closing, rest = content.partition(CLOSING)
     before, opening, reasoning = head.partition(OPENING)
@@ -815,10 +806,9 @@ def split_thinking(content: str) -> tuple[str, str]:
 
 
 class ThinkTags:
-    """Splits streamed text into reasoning and content.
-
-    Text after an opening tag is reasoning and is returned immediately. Text without an opening tag is held back until
-    the closing tag arrives, because it can still turn out to be reasoning.
+    """Splits streamed text into reasoning and content. Text after an opening tag is reasoning and is returned
+    immediately. Text without an opening tag is held back until the closing tag arrives, because it can still turn out
+    to be reasoning.
     """
 
     def __init__(self) -> None:
@@ -826,7 +816,6 @@ class ThinkTags:
         self._state = self._begin
 
     def split(self, text: str) -> tuple[str, str]:
-        """Return the reasoning and the content that can be distinguished so far."""
         return self._state(text)
 
     def rest(self) -> tuple[str, str]:

@@ -74,8 +74,6 @@ class TurnAgent(Agent[TurnAgentSettings]):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The environment's response to one message of the model."""
-
     reward: float
     terminated: bool
     truncated: bool
@@ -83,7 +81,6 @@ class Step:
 
     @property
     def ending(self) -> FinishReason | None:
-        """Why the episode is over; None while it continues."""
         if self.terminated:
             return FinishReason.DONE
         return FinishReason.TRUNCATED if self.truncated else None
@@ -166,9 +163,8 @@ class TurnEpisode(Episode):
         return cast(PlayedEpisode, {**super().result(), **steps, **self._last})
 
     def _step_body(self, response: Response) -> bytes:
-        """Encode the row with the response: servers of NeMo Gym read the task from the row at every step.
-
-        Tool calls beyond the limit per turn are left out, because the environment runs what it receives.
+        """Encode the row with the response: servers of NeMo Gym read the task from the row at every step. Tool calls
+        beyond the limit per turn are left out, because the environment runs what it receives.
         """
         excess = self._excess(response)
         output = [item for item in response["output"] if not excess or id(item) not in excess]
@@ -198,14 +194,12 @@ class TurnEpisode(Episode):
                 self.conversation.answer(result)
 
     def _excess(self, response: Response) -> set[int]:
-        """Return the identities of the turn's tool calls beyond the limit."""
         calls = [item for item in response["output"] if item.get("type") == "function_call"]
         return {id(item) for item in calls[self._max_tool_calls :]}
 
     def _flag(self, answer: Json, name: str) -> bool:
-        """Return a boolean field of the response to `/step`; False if it is missing.
-
-        Raises Failure malformed_answer if it is not a boolean.
+        """Return a boolean field of the response to `/step`; False if it is missing. Raises Failure malformed_answer if
+        it is not a boolean.
         """
         if not isinstance(flag := answer.get(name), bool | None):
             detail = f"/step returned {name} {flag!r:.100}; expected true or false"
@@ -228,8 +222,6 @@ def _message(observation: str | list[Json]) -> ResponseItem:
 
 
 class ActionTag:
-    """Finds the last `<tag>...</tag>` in a message, ignoring case."""
-
     def __init__(self, name: str) -> None:
         # An action does not contain a tag: in "<a>up <a>down</a>" the action is "down". This keeps the search linear.
         self._pattern = re.compile(rf"<{name}>((?:(?!</?{name}>).)*)</{name}>", re.IGNORECASE | re.DOTALL)

@@ -37,7 +37,6 @@ _ERRORS = {
     "rate_limit": (429, "Rate limit reached for requests.", "requests", "rate_limit_exceeded"),
     "hang": (504, "The engine did not respond in time.", "server_error", "timeout"),
 }
-"""Fault -> status, message, type and code of OpenAI's error object."""
 _FAULTS = (*_ERRORS, "garbage", "slow")
 
 
@@ -95,9 +94,8 @@ class BuiltinModelSettings(PolicySettings):
 
 class Faults:
     """Wraps handlers to inject the faults of a real endpoint as raw HTTP responses, and delays; if all rates and delays
-    are 0, handlers are returned unwrapped.
-
-    The random numbers depend on how many requests came before, so a retry of the same request can succeed.
+    are 0, handlers are returned unwrapped. The random numbers depend on how many requests came before, so a retry of
+    the same request can succeed.
     """
 
     def __init__(self, settings: BuiltinModelSettings) -> None:
@@ -146,9 +144,8 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         self._policy = SokobanPolicy(settings)
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
-        """Register a route behind the fault injection.
-
-        Detecting disconnects costs 15 us per request, so it is enabled only if requests can wait.
+        """Register a route behind the fault injection. Detecting disconnects costs 15 us per request, so it is enabled
+        only if requests can wait.
         """
         super().route(path, self._faults.around(handler), cancellable=cancellable and self._faults.waits)
 
@@ -156,7 +153,6 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         return [self.settings.model]
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
-        """Return the number that the usage of a response reports."""
         return input_tokens(len(read_conversation(request).text))
 
     async def responses(self, request: Json, call: RawRequest) -> Json:
@@ -174,9 +170,8 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         return response(request, turn, self.settings.model, temperature, tag, len(conversation.text))
 
     def _draws(self, text: bytes, seed: object, temperature: float) -> tuple[RandomDraws, str]:
-        """Return the random numbers and the id of this turn.
-
-        A seed determines both. Without a seed the id is random, and so are the numbers unless the temperature is 0.
+        """Return the random numbers and the id of this turn. A seed determines both. Without a seed the id is random,
+        and so are the numbers unless the temperature is 0.
         """
         if seed is not None:
             draws = RandomDraws(text, f"seed/{self.settings.seed}/{seed}")
@@ -265,7 +260,6 @@ ECHOED = ("instructions", "max_output_tokens", "metadata", "reasoning", "text", 
 
 
 def response(request: Json, turn: PolicyTurn, model: str, temperature: float, tag: str, input_bytes: int) -> Json:
-    """Return the Response to `request`; all its ids contain `tag`."""
     if turn.arguments is None:
         text = turn.text
         part: Json = {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
@@ -316,7 +310,6 @@ def _tool(tool: Json) -> Json:
 
 
 def can_step(request: Json) -> bool:
-    """Return True if the request offers the tool `step` and allows calling it."""
     if request.get("tool_choice") == "none":
         return False
     return any(tool.get("name") == "step" for tool in request.get("tools") or ())

@@ -28,7 +28,6 @@ CANONICAL = {name.lower(): name for name in MOVES} | {str(index): name for index
 INVALID_ARGUMENTS = ('{"actions":["Upward"]}', '{"actions":["Jump"]}', '{"actions":"go on"}', '{"actions":["Up", "Le')
 INVALID_TEXTS = ("I would push the box.", "<action>Jump</action>", "<action></action>", "Let me think again.")
 BURST = 3
-"""Maximum number of moves in a random call."""
 
 
 class ErrorRates(BaseModel):
@@ -118,7 +117,6 @@ class SokobanPolicy:
         return _step(*moves[: self._size(len(moves), len(conversation.calls), temperature, draws)])
 
     def _size(self, moves: int, calls_made: int, temperature: float, draws: RandomDraws) -> int:
-        """Return the number of moves for this call: enough to finish the plan within the planned calls."""
         calls_left = max(1, self._settings.calls_planned - calls_made)
         size = max(self._settings.moves_per_call, -(-moves // calls_left))
         return size + draws.below(self._settings.moves_spread + 1) if temperature > 0 else size
@@ -132,7 +130,6 @@ class SokobanPolicy:
         return f"<action>{moves[0] if moves else MOVES[draws.below(len(MOVES))]}</action>"
 
     def _slip(self, temperature: float, draws: RandomDraws) -> str:
-        """Return the kind of error that this decision makes; empty if it makes none."""
         slips = self._slips
         if temperature <= 0 or not slips.total:
             return ""
@@ -176,9 +173,8 @@ pushed)."""
 
 
 def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
-    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution.
-
-    The search is breadth-first over (player, boxes); each state is one integer.
+    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution. The search is
+    breadth-first over (player, boxes); each state is one integer.
     """
     flat, stride = _flat(board)
     cells = [at for at, symbol in enumerate(flat) if symbol != "#"]
@@ -209,7 +205,6 @@ def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
 
 
 def _search(start: int, astray: int, exits: list[Exits], player: int, limit: int) -> list[int] | None:
-    """Return the states from `start` to the nearest one without a box on `astray` cells; None if there is none."""
     came_from = {start: start}
     frontier = [start]
     while frontier and len(came_from) < limit:
@@ -244,7 +239,6 @@ def _back(state: int, came_from: dict[int, int]) -> list[int]:
 
 
 def _flat(board: str) -> tuple[str, int]:
-    """Return the board as one string surrounded by walls, and its row stride."""
     rows = board.split("\n")
     width = max(map(len, rows))
     stride = width + 1
@@ -285,13 +279,10 @@ class ReadConversation:
     text: bytes
     """The text of all items without their ids, so the same conversation always has the same text."""
     board: str | None = None
-    """The last board shown, one line per row."""
     done: bool = False
     """Whether the environment returned `done`, or every box is on a target."""
     blanks: int = 0
-    """Number of tool outputs without a board since the last board, up to `MAX_BLANKS`."""
     calls: list[str] = field(default_factory=list)
-    """Arguments of the tool calls made so far."""
 
 
 def read_conversation(request: Json) -> ReadConversation:
@@ -339,7 +330,6 @@ def _find_last_board(conversation: ReadConversation, outputs: list[str], user_te
 
 
 def _observation(output: str) -> tuple[str, bool]:
-    """Return the observation's text, and whether the environment ended the episode."""
     if output[:1] not in ("{", '"'):
         return output, False
     try:
@@ -355,7 +345,6 @@ def _observation(output: str) -> tuple[str, bool]:
 
 
 def find_board(text: str) -> str | None:
-    """Return the last board drawn in `text` (spaces between symbols are allowed), or None."""
     if "#" not in text:
         return None
     for rows in reversed(ROWS.findall(text)):
@@ -392,7 +381,6 @@ class RandomDraws:
         """32 hex digits for use in ids; no random numbers are derived from them."""
 
     def unit(self) -> float:
-        """Draw a number in [0, 1)."""
         if not self._left:
             self._block = hashlib.blake2b(self._block).digest()
             self._left = list(BLOCK.unpack(self._block))

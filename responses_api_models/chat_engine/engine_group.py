@@ -27,7 +27,6 @@ DEV_MODE = "vLLM enables its control endpoints with VLLM_SERVER_DEV_MODE=1 in it
 STEP_S = 120.0
 """Timeout for a step that loads no weights. A pause waits until the engine's current batch is done."""
 QUERY_S = 10.0
-"""Timeout for a query that an engine can answer immediately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,6 @@ class EngineReply:
     body: bytes
     content_type: str = "application/json"
     answered: bool = True
-    """False if the engine did not respond."""
 
     @property
     def ok(self) -> bool:
@@ -53,7 +51,6 @@ class EngineReply:
             return self.body.decode("utf-8", "replace")
 
     def get(self, *keys: str | int) -> Any:
-        """Return a part of a successful reply's value; None if there is no such part."""
         found: Any = self.value if self.ok else None
         for key in keys:
             try:
@@ -122,9 +119,8 @@ class EngineGroup:
     async def each(
         self, method: str, path: str, body: bytes = b"", bodies: Mapping[str, bytes] | None = None
     ) -> list[EngineReply]:
-        """Send one request to every engine concurrently, without retries; return all replies.
-
-        `bodies`: the body for an engine, by its URL, if it differs from `body`.
+        """Send one request to every engine concurrently, without retries; return all replies. `bodies`: the body for an
+        engine, by its URL, if it differs from `body`.
         """
         if not self.urls:
             raise Failure(FailureKind.UNREACHABLE, "no engine is up")
@@ -173,9 +169,8 @@ T = TypeVar("T")
 
 
 class JobQueue:
-    """Runs jobs on the engines one after another. A job runs to completion even if its caller disconnects.
-
-    A partial update would be worse than none: engines would stay paused or have different weights.
+    """Runs jobs on the engines one after another. A job runs to completion even if its caller disconnects. A partial
+    update would be worse than none: engines would stay paused or have different weights.
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,6 @@ _OTHERS = (
     *("vllm_xargs", "extra_args", "logits_processors"),
 )
 SHOWN_BYTES = 4000
-"""Constraints whose JSON is longer are recorded only with their size and hash."""
 
 
 def of_engine(params: Json, body: Json) -> SamplingRecord:

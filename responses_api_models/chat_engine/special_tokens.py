@@ -43,15 +43,12 @@ _USUAL = re.compile(
 )
 """Special tokens of well-known models, used if the engine does not support the lookup."""
 MAX_CACHED = 10_000
-"""Maximum number of cached names."""
 AT_ONCE = 16
 """Number of names looked up per request, which must fit in the context of a small model."""
 _CANNOT_TELL = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
 
 
 class SpecialTokens:
-    """Finds special tokens in a request's text and escapes or refuses them according to the setting."""
-
     def __init__(self, upstream: Upstream, model: str, treatment: Treatment, trusted: Json) -> None:
         """`trusted` contains the chat template arguments from the settings, which are not checked."""
         self._upstream = upstream
@@ -61,11 +58,10 @@ class SpecialTokens:
         self._known: dict[str, bool] = {}
 
     async def treated(self, body: Json, request_context: RequestContext) -> tuple[Json, list[str]]:
-        """Return the chat request to send, and the special tokens that were escaped in it.
-
-        Raises Failure bad_request if the caller's text contains a special token and the setting is `refuse`, or if a
-        tool's name or schema contains one, because escaping would change its meaning. Special tokens in the model's own
-        output are escaped with both settings.
+        """Return the chat request to send, and the special tokens that were escaped in it. Raises Failure bad_request
+        if the caller's text contains a special token and the setting is `refuse`, or if a tool's name or schema
+        contains one, because escaping would change its meaning. Special tokens in the model's own output are escaped
+        with both settings.
         """
         untrusted = self._untrusted(body)
         if self._treatment == "allow" or not (found := await self._found(untrusted, request_context)):
@@ -190,7 +186,6 @@ MAX_LENGTH = 128
 
 
 def rewritten(body: Json, rewrite: Rewrite) -> Json:
-    """Return the body with every string in its messages, tools, documents and template arguments rewritten."""
     return rewritten_tools(_rewritten(body, "messages", rewrite, _message), rewrite)
 
 

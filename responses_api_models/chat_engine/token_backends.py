@@ -36,14 +36,12 @@ from rollyard.services.responses.response_validity import check_finish, first_ch
 log = logging.getLogger(__name__)
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 QUESTION: Json = {"role": "user", "content": "x"}
-"""The message that `check` sends to test an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
     ids: list[int]
     request: Json = field(default_factory=dict)
-    """The rest of the rendered request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,6 @@ class Generated:
     completion: Json
     """The output as a chat completion, with parsed tool calls and reasoning."""
     sampling: SamplingRecord
-    """Sampling parameters of the output (sampling.py)."""
     weight_versions: Any = None
     """The weight version of each span of generated tokens, if vLLM reports it."""
 
@@ -336,13 +333,11 @@ def object_reader(key: str) -> Callable[[bytes], Json]:
 
 
 _END = re.compile(r"\s*(?:<\|[^|<>]*\|>\s*)*\Z")
-"""Matches the end of a text, which may contain special tokens."""
 _DECODER = json.JSONDecoder(strict=False)  # models write line breaks in strings
 
 
 def read_hermes(text: str) -> Json:
     """Parse hermes tool calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, into an assistant message.
-
     It is for engines that return plain text. What cannot be parsed as a call stays in the content.
     """
     message = read_plain(text)
@@ -418,8 +413,6 @@ _CANNOT = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
 
 
 class Capabilities:
-    """An engine's capabilities, detected when they are needed; missing ones are checked again later."""
-
     def __init__(self, upstream: Upstream, settings: ChatEngineSettings) -> None:
         self._upstream = upstream
         self._settings = settings
@@ -430,7 +423,6 @@ class Capabilities:
         """Engine URL -> its logprobs mode, and the time until which the mode is valid."""
 
     async def backend(self, request_context: RequestContext) -> TokenBackend | None:
-        """Return the token backend; None if prompts are sent as messages."""
         if time.monotonic() >= self._backend_until:
             async with self._lock:
                 if time.monotonic() >= self._backend_until:
@@ -439,10 +431,9 @@ class Capabilities:
         return self._backend
 
     async def logprobs_mode(self, request_context: RequestContext) -> str:
-        """Return the detected --logprobs-mode of the engine that responded last.
-
-        `raw_logprobs` are taken before temperature and top_p, `processed_logprobs` from the sampled distribution.
-        Raises Failure upstream_refused if the engine returns logits, or if the mode differs from the setting.
+        """Return the detected --logprobs-mode of the engine that responded last. `raw_logprobs` are taken before
+        temperature and top_p, `processed_logprobs` from the sampled distribution. Raises Failure upstream_refused if
+        the engine returns logits, or if the mode differs from the setting.
         """
         if self._persistent_mode(request_context.url) is None:
             async with self._lock:
@@ -501,7 +492,6 @@ class Capabilities:
 
     async def _find_mode(self, request_context: RequestContext) -> str | None:
         """Compare the top logprob of one prompt at two temperatures: raw logprobs do not depend on the temperature.
-
         Returns None if the engine could not be reached.
         """
 

@@ -21,7 +21,6 @@ from rollyard.responses_api_models.upstream.upstream import RequestContext, Upst
 from rollyard.services.responses.response_validity import first_choice
 
 SHOWN_IDS = 12
-"""Number of ids decoded on each side of a difference."""
 TOOL: Json = {
     "type": "function",
     "function": {
@@ -48,7 +47,6 @@ def _answer(number: int) -> Json:
 
 
 def _cases() -> list[tuple[str, Json, list[Json]]]:
-    """Return kinds of turns: a name, the model's message, and the messages after it."""
     calls = [_call(1, "left"), _call(2, "up")]
     left = "The goal is left of me."
 
@@ -128,7 +126,6 @@ class TokenDiagnostics:
         return {"retokenized": await self._difference(ids, after), "token_in": token_in, "parser": parsed}
 
     async def _parsed(self, prompt: list[int], generated: list[int], original: Json) -> str:
-        """Return `ok`, or a description of how the tool parser misread the calls in a rendered turn."""
         if isinstance(self._backend, GenerateBackend):
             choice = {"index": 0, "token_ids": generated, "finish_reason": "stop", "logprobs": None}
             answer = {"request_id": "checkup", "choices": [choice]}

@@ -49,7 +49,6 @@ FORWARDED = {
     "/v1/chat/completions/render": "/chat/completions/render",
     "/v1/chat/completions/derender": "/chat/completions/derender",
 }
-"""Path on this server -> path on the engine, as in `Upstream`."""
 _SAMPLE = ("/v1/completions", "/inference/v1/generate")
 
 
@@ -136,10 +135,9 @@ class TrainerApi:
         await self._jobs.settle()
 
     async def register_engine(self, url: str) -> None:
-        """Load the policy's weights into an engine that has just started, then add it to the pool of `upstream`.
-
-        An update may have replaced the weights that it started with. Raises Failure if it does not load them (e.g.
-        because the folder of the last update was removed); it is then not in the pool and should be restarted.
+        """Load the policy's weights into an engine that has just started, then add it to the pool of `upstream`. An
+        update may have replaced the weights that it started with. Raises Failure if it does not load them (e.g. because
+        the folder of the last update was removed); it is then not in the pool and should be restarted.
         """
         if self._open:
             await self._cpu.learn([url])
@@ -152,7 +150,6 @@ class TrainerApi:
         await self._loader.started_with(root)
 
     async def takes_seeds(self) -> bool:
-        """Return True if requests are allowed to have seeds."""
         return not self._open or await self._cpu.takes_seeds()
 
     async def check_seed(self, body: Json) -> None:
@@ -161,7 +158,6 @@ class TrainerApi:
             await self._cpu.check_seed(body)
 
     def gone(self, url: str) -> None:
-        """Remove an engine from the pool after it has exited."""
         self._engines.forget(url)
 
     async def _policy_version(self) -> Response:
@@ -267,11 +263,10 @@ SAMPLED_TOKENS = 32
 
 
 class EngineLogProbs:
-    """Log-probabilities of given token sequences, from every engine: a trainer compares them with its own.
-
-    They are those at temperature 1, without any constraint, of prompts, which vLLM computes without its prefix cache.
-    An engine with --enable-lora samples tokens instead, because vLLM 0.32 dies on a CPU if it computes the
-    log-probabilities of a prompt together with another request (add_lora_logits in punica_cpu.py; not tried on a GPU).
+    """Log-probabilities of given token sequences, from every engine: a trainer compares them with its own. They are
+    those at temperature 1, without any constraint, of prompts, which vLLM computes without its prefix cache. An engine
+    with --enable-lora samples tokens instead, because vLLM 0.32 dies on a CPU if it computes the log-probabilities of a
+    prompt together with another request (add_lora_logits in punica_cpu.py; not tried on a GPU).
     """
 
     def __init__(self, engines: EngineGroup, versions: PolicyVersions, gate: Gate, model: str) -> None:
@@ -281,10 +276,9 @@ class EngineLogProbs:
         self._model = model
 
     async def read(self, request: Json) -> Json:
-        """Return the version and, for each engine, sequences with the log-probabilities of their last tokens.
-
-        An engine that does not respond while another does leaves the pool, as in an update. Raises Failure if no engine
-        responds, if one refuses the tokens, or if the weights changed in the meantime.
+        """Return the version and, for each engine, sequences with the log-probabilities of their last tokens. An engine
+        that does not respond while another does leaves the pool, as in an update. Raises Failure if no engine responds,
+        if one refuses the tokens, or if the weights changed in the meantime.
         """
         sequences = _sequences(request)
         urls, mark = self._engines.urls, self._versions.mark

@@ -76,10 +76,8 @@ class WeightLoader:
         self._locate = locate
         """Maps the model that an engine was started with to its local folder."""
         self._adapted: set[str] = set()
-        """Engines that have an adapter."""
 
     async def pause(self, url: str) -> None:
-        """Pause the engine; requests in flight are kept."""
         await self._engines.step(url, "/pause?mode=keep")
 
     async def resume(self, url: str) -> None:
@@ -97,9 +95,8 @@ class WeightLoader:
             raise reply.failure("/pause")
 
     async def bring(self, url: str, source: Checkpoint, version: str) -> None:
-        """Load the weights in a folder. The engine's version is unknown until the last step is done.
-
-        Raises FilesChanged if the folder changed during the load, so the engine may have loaded different weights.
+        """Load the weights in a folder. The engine's version is unknown until the last step is done. Raises
+        FilesChanged if the folder changed during the load, so the engine may have loaded different weights.
         """
         self._versions.hold(url, None)
         await self._name(url, CHANGING)
@@ -136,10 +133,8 @@ class WeightLoader:
         await self.put_back(url, self._versions.now)
 
     async def catch_up(self, url: str) -> None:
-        """Load the policy's weights into a new engine, if they came from a folder.
-
-        Raises FilesChanged if the files have changed; nothing is loaded, and the engine's weights then count as
-        unknown.
+        """Load the policy's weights into a new engine, if they came from a folder. Raises FilesChanged if the files
+        have changed; nothing is loaded, and the engine's weights then count as unknown.
         """
         if self._versions.folder:
             await self.restore(url)
@@ -152,7 +147,6 @@ class WeightLoader:
         self._versions.hold(url, version)
 
     async def restore(self, url: str) -> None:
-        """Load the files of the policy's version. Raises FilesChanged if they have changed."""
         source = await self._source(url)
         await self._check_files(url, source)
         await self.bring(url, source, self._versions.now)
@@ -205,9 +199,8 @@ class WeightLoader:
             self._versions.started_with(root, start)
 
     async def started_again(self, url: str, *, may_be_silent: bool = False) -> bool:
-        """Return True if the engine was restarted, in which case its weights are valid but unknown.
-
-        Unless it `may_be_silent`, an engine that does not respond leaves the pool.
+        """Return True if the engine was restarted, in which case its weights are valid but unknown. Unless it
+        `may_be_silent`, an engine that does not respond leaves the pool.
         """
         reply, label = await self._weight_info(url)
         if not reply.answered and not may_be_silent:
@@ -257,7 +250,6 @@ class WeightLoader:
             await self.resume(url)
 
     async def _weight_info(self, url: str) -> tuple[EngineReply, Any]:
-        """Return the engine's reply and the version label in it; None if there is none."""
         reply = await self._engines.query(url, "/weight_info")
         return reply, reply.get("weight_version")
 
@@ -302,12 +294,11 @@ SEED = "on a CPU, a weight update crashes vLLM while a request with a seed is ru
 
 
 class CpuLimits:
-    """Tracks which engines run on a CPU and rejects what they do not support.
-
-    When the engine starts, the output head is packed for the matrix product. A reload repacks a separate head, but not
-    a head that is tied to the embeddings, so vLLM would combine the new body with the old head and return 200. A
-    request with a seed that is in flight during an update is recomputed in chunks, which crashes vLLM if its random
-    numbers come from the CPU ("CPU Generator does not use offset").
+    """Tracks which engines run on a CPU and rejects what they do not support. When the engine starts, the output head
+    is packed for the matrix product. A reload repacks a separate head, but not a head that is tied to the embeddings,
+    so vLLM would combine the new body with the old head and return 200. A request with a seed that is in flight during
+    an update is recomputed in chunks, which crashes vLLM if its random numbers come from the CPU ("CPU Generator does
+    not use offset").
     """
 
     def __init__(self, engines: EngineGroup) -> None:
@@ -316,7 +307,6 @@ class CpuLimits:
         """URL -> whether the engine runs on a CPU; False if it does not report it, which requires vLLM's dev mode."""
 
     async def learn(self, urls: Sequence[str]) -> None:
-        """Query engines whose device is unknown; engines that do not respond are queried again next time."""
         new = [url for url in urls if url not in self._known]
         for reply in await asyncio.gather(*(self._engines.query(url, SERVER_INFO) for url in new)):
             if reply.answered:
@@ -326,7 +316,6 @@ class CpuLimits:
         return any(self._known.get(url) for url in urls)
 
     async def takes_seeds(self) -> bool:
-        """Return True if requests can have seeds, because no engine runs on a CPU."""
         await self.learn(self._engines.urls)
         return not any(self._known.values())
 
@@ -372,9 +361,8 @@ class WeightUpdates:
     _depth: Depth
 
     async def update(self, folder: str, version: str | None, *, adapter: bool = False) -> Json:
-        """Update the weights, or their adapter, and return the response.
-
-        Raises Failure with the reason and the engines' versions.
+        """Update the weights, or their adapter, and return the response. Raises Failure with the reason and the
+        engines' versions.
         """
         started_at, previous, urls = time.monotonic(), self._versions.now, self._engines.urls
         if not urls:
@@ -449,7 +437,6 @@ class WeightUpdates:
                 self._on_invalid(url)
 
     async def _resume(self, urls: Sequence[str]) -> Failure | None:
-        """Resume the engines. An engine that fails leaves the pool; if it is the only one, model calls wait for it."""
         for url, failure in (await self._engines.all(self._in_pool(urls), self._loader.resume)).items():
             if isinstance(failure, EngineUnreachable):
                 self._engines.unresumed.add(url)
@@ -493,14 +480,12 @@ def _failed(summary: str, failures: Iterable[Failure]) -> Failure:
 
 
 CHECK_INTERVAL_S = 5.0
-"""Interval between checks of the engines."""
 
 
 class JoiningEngines:
-    """Registers, resyncs and watches the engines of one policy.
-
-    While an engine in the pool differs, the gate stays shut until it has loaded the policy's weights; all waiting calls
-    share one resync. Lost engines rejoin the pool once they have the policy's weights.
+    """Registers, resyncs and watches the engines of one policy. While an engine in the pool differs, the gate stays
+    shut until it has loaded the policy's weights; all waiting calls share one resync. Lost engines rejoin the pool once
+    they have the policy's weights.
     """
 
     def __init__(
@@ -531,12 +516,11 @@ class JoiningEngines:
             log.error("%s: model calls are rejected", difference)
 
     async def register_engine(self, url: str) -> None:
-        """Add a newly started engine to the pool once it has the policy's weights.
-
-        Raises Failure, without adding the engine, if it fails to load them. If the weights came from a trainer and not
-        from a folder, the engine is added as it is, and the gate stays shut until the trainer sends them again. If the
-        files in the folder have changed, the engine waits outside the pool for the next update; if it is the only one,
-        it is added, and model calls are rejected with the reason.
+        """Add a newly started engine to the pool once it has the policy's weights. Raises Failure, without adding the
+        engine, if it fails to load them. If the weights came from a trainer and not from a folder, the engine is added
+        as it is, and the gate stays shut until the trainer sends them again. If the files in the folder have changed,
+        the engine waits outside the pool for the next update; if it is the only one, it is added, and model calls are
+        rejected with the reason.
         """
         await self._jobs.run(self._register_engine(url))
 
@@ -553,7 +537,6 @@ class JoiningEngines:
             self._engines.add(url)
 
     async def resync(self) -> None:
-        """Load the policy's weights into engines in the pool that were restarted."""
         if self._resyncing is None or self._resyncing.done():
             if time.monotonic() < self._next_check:
                 return

@@ -32,8 +32,6 @@ RAY_S = 5.0
 
 
 class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
-    """Serves vLLM engines that it starts itself."""
-
     def __init__(self, settings: LocalVllmModelSettings, context: Context) -> None:
         given = settings.api_key
         self._engine_key = secrets.token_urlsafe(32) if given is None else given.get_secret_value()
@@ -93,7 +91,6 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         await asyncio.gather(*(engine.stop() for engine in self._engines))
 
     def on_invalid_weights(self, url: str) -> None:
-        """Restart the engine, because vLLM cannot load weights after a failed load."""
         for engine in self._engines:
             if engine.url == url:
                 engine.give_up("lost its weights in a failed update")
@@ -117,9 +114,8 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
 
 
 def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str] | None) -> list[list[str]]:
-    """Return the GPUs for each engine; empty lists if vLLM decides (on a CPU or a Ray cluster).
-
-    Raises OperatorError if there are too few GPUs.
+    """Return the GPUs for each engine; empty lists if vLLM decides (on a CPU or a Ray cluster). Raises OperatorError if
+    there are too few GPUs.
     """
     count, each = settings.engine_replicas, settings.gpus_per_engine
     gpus = [str(gpu) for gpu in settings.gpus] if settings.gpus is not None else list(visible or ())

@@ -32,9 +32,8 @@ HEALTH_S = 0.25
 
 
 class Engine:
-    """One vLLM replica. Calls `up` with its URL when it is ready, and `down` when it is no longer ready.
-
-    `up` can reject an engine that fails to load the policy's weights by raising Failure.
+    """One vLLM replica. Calls `up` with its URL when it is ready, and `down` when it is no longer ready. `up` can
+    reject an engine that fails to load the policy's weights by raising Failure.
     """
 
     def __init__(
@@ -67,9 +66,8 @@ class Engine:
         self._failure_reason = why
 
     async def start(self) -> None:
-        """Start the engine and keep it running.
-
-        Raises RunError if it does not start, OperatorError if another start would fail again, or Failure from `up`.
+        """Start the engine and keep it running. Raises RunError if it does not start, OperatorError if another start
+        would fail again, or Failure from `up`.
         """
         process = await self._bring_up()
         self._keep_task = asyncio.create_task(self._keep_running(process))
@@ -116,7 +114,6 @@ class Engine:
         return process
 
     async def _wait_for_death(self, process: EngineProcess) -> str:
-        """Wait until the engine dies and return a description of how it died."""
         while not process.ended.done():
             await asyncio.wait([process.ended], timeout=HEALTH_S)
             if not process.ended.done() and (
@@ -134,7 +131,6 @@ class Engine:
 
 POLL_S = 0.25
 REPORT_INTERVAL_S = 15.0
-"""Interval between progress lines in the server's log."""
 HEALTH_TIMEOUT_S = 5.0
 TAIL_LINES = 12
 """Number of lines of the engine's log in the error message; the supervisor shows 20 lines in total."""
@@ -148,7 +144,6 @@ class StartPlan:
     settings: LocalVllmModelSettings
     gpus: Sequence[str]
     key: str
-    """API key that callers must send."""
     environ: Mapping[str, str]
     log_file: Path
     transport: Transport
@@ -157,9 +152,7 @@ class StartPlan:
 class EngineStart:
     def __init__(self, plan: StartPlan) -> None:
         self.phase = FIRST
-        """The current startup phase."""
         self.url = ""
-        """URL of the engine's API, including /v1."""
         self._plan = plan
         self._launching: asyncio.Task[EngineProcess] | None = None
         self._started = time.monotonic()
@@ -168,9 +161,8 @@ class EngineStart:
         self._late = False
 
     async def run(self) -> EngineProcess:
-        """Start the engine and wait until it is ready at `url`.
-
-        If it fails, raises RunError with the cause, or OperatorError if another start would fail again.
+        """Start the engine and wait until it is ready at `url`. If it fails, raises RunError with the cause, or
+        OperatorError if another start would fail again.
         """
         for attempt in range(1, MAX_PORT_ATTEMPTS + 1):
             with reserved_port(self._plan.settings) as port:
@@ -196,9 +188,8 @@ class EngineStart:
             await process.stop()
 
     async def failure_cause(self) -> str:
-        """Return why an engine that was ready has failed; empty if it is healthy or merely busy.
-
-        After its EngineCore has died, vLLM returns 503 for another five seconds, or has already closed its port.
+        """Return why an engine that was ready has failed; empty if it is healthy or merely busy. After its EngineCore
+        has died, vLLM returns 503 for another five seconds, or has already closed its port.
         """
         status = await self._health()
         if status >= 500:
@@ -209,7 +200,6 @@ class EngineStart:
         return f"has not answered GET /health for {silent_s:.0f} s" if limit_s and silent_s > limit_s else ""
 
     async def _health(self) -> int:
-        """Return the status of GET /health; 0 if there is no response."""
         try:
             url = self.url.removesuffix("/v1") + "/health"
             status = (await self._plan.transport.send("GET", url, b"", {}, HEALTH_TIMEOUT_S)).status
@@ -238,7 +228,6 @@ class EngineStart:
         return await EngineProcess.start(serve_arguments(plan.settings, port), environ, folder, plan.log_file)
 
     async def _until_ready(self, process: EngineProcess) -> str:
-        """Wait until the engine is ready; return an empty string, or what happened instead."""
         limit_s = self._plan.settings.start_timeout_s
         while True:
             await asyncio.wait([process.ended], timeout=POLL_S)
@@ -276,9 +265,8 @@ def _url(host: str, port: int) -> str:
 
 @contextmanager
 def reserved_port(settings: LocalVllmModelSettings) -> Iterator[int]:
-    """Reserve the engine's port, or a free port that vLLM can still bind to.
-
-    Linux lets two sockets share an address while neither listens, if both set SO_REUSEADDR, as vLLM does.
+    """Reserve the engine's port, or a free port that vLLM can still bind to. Linux lets two sockets share an address
+    while neither listens, if both set SO_REUSEADDR, as vLLM does.
     """
     host, port = settings.engine_host, settings.engine_port
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:

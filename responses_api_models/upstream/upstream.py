@@ -84,9 +84,8 @@ class Upstream:
         self, path: str, body: bytes, read: Callable[[bytes], T], request_context: RequestContext | None = None
     ) -> T:
         """Send a POST and return the result of `read` for the response body. If `read` raises Failure malformed_answer,
-        the call is retried.
-
-        `path` is relative to the endpoint's URL; a path that starts with `/../` is relative to the parent of its `/v1`.
+        the call is retried. `path` is relative to the endpoint's URL; a path that starts with `/../` is relative to the
+        parent of its `/v1`.
         """
         request_context = request_context or RequestContext({})
 
@@ -109,7 +108,6 @@ class Upstream:
         self, path: str, body: bytes, request_context: RequestContext, opening: Opening = lambda: is_event
     ) -> AsyncIterator[bytes]:
         """Return the response's server-sent events as they arrive. Raises Failure if the stream starts with an error.
-
         Events are held back briefly until `opening` detects the start of the response; failures before it are retried.
         Closing the stream disconnects from the engine, which then aborts the request.
         """
@@ -143,7 +141,6 @@ class Upstream:
         self, method: str, url: str, path: str, body: bytes = b"", timeout_s: float | None = None
     ) -> HttpResponse:
         """Send one request to the engine at `url` without retries and return its response, regardless of the status.
-
         Raises Failure if there is no response.
         """
         limit_s = timeout_s or self._settings.request_timeout_s
@@ -257,7 +254,6 @@ _ABOUT_THE_REQUEST = frozenset({400, 411, 412, 413, 414, 415, 416, 417, 422, 431
 _EXPLAINED = frozenset({400, 403, 404, 405, 411, 412, 414, 415, 416, 417, 422, 431})
 """Statuses with which an endpoint rejects what it never serves. Other ones may come from something in front of it."""
 Attempt = Callable[[Endpoint, float], Awaitable[T]]
-"""Sends one request to an endpoint, with a timeout in seconds."""
 
 
 class UpstreamRefusal(Failure):
@@ -381,17 +377,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class RequestContext:
-    """The context of one call. All requests of the call go to the same engine as long as it responds.
-
-    Cookies, tracing headers and affinity headers are forwarded unchanged in both directions, and the query string to
-    the endpoint, so a load balancer or router in front of the engines works as if clients called it directly.
+    """The context of one call. All requests of the call go to the same engine as long as it responds. Cookies, tracing
+    headers and affinity headers are forwarded unchanged in both directions, and the query string to the endpoint, so a
+    load balancer or router in front of the engines works as if clients called it directly.
     """
 
     def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:
         self.headers = headers
         self.affinity = affinity
         self.query = query
-        """The query string of the caller's URL, including the question mark."""
         self.endpoint: Endpoint | None = None
         """The endpoint that sent the latest response; None before the first response."""
         self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -422,7 +416,6 @@ class RequestContext:
         self.answer_headers = (*kept, *cookies)
 
     def answered(self, body: bytes) -> RawResponse:
-        """Return the caller's response, with the headers of the endpoint's."""
         return RawResponse(body, headers=self.answer_headers)
 
     def streamed(self, events: AsyncIterator[bytes]) -> RawResponse:
