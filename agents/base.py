@@ -30,9 +30,17 @@ import orjson
 from fastapi import Query
 from pydantic import Field, field_validator
 
-from rollyard.agents.episode import MODEL_PATH, ActiveEpisodes, Conversation, Episode, EpisodeState, create_params
+from rollyard.agents.episode import (
+    MODEL_PATH,
+    ActiveEpisodes,
+    Conversation,
+    Episode,
+    EpisodeState,
+    PartialEpisodes,
+    create_params,
+    episode_id,
+)
 from rollyard.agents.episode_policy import AllowedUrl, EpisodePolicy, PolicyOverrides
-from rollyard.agents.partial_episodes import PartialEpisodes, episode_id
 from rollyard.agents.tools import McpProbe
 from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure, FailureKind

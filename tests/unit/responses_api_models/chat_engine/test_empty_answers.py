@@ -31,8 +31,9 @@ def empty(finish_reason: Any = "stop", content: Any = "", **more: Any) -> Json:
     return completion({"content": content}, finish_reason, usage=None) | more
 
 
+NO_CHOICES: list[Any] = [[{"message": {}}], [], None, [None], [{"message": None}]]
 EMPTY_COMPLETIONS: list[Json] = [
-    *({"choices": choices} for choices in ([{"message": {}}], [], None, [None], [{"message": None}])),
+    *({"choices": choices} for choices in NO_CHOICES),
     {"error": {"message": "no engine"}},
     empty(None, **ONE_TOKEN),
     empty(None, None, **ONE_TOKEN),
@@ -57,8 +58,8 @@ CALL: Json = {"id": "c1", "type": "function", "function": {"name": "look", "argu
 
 def split(first: Json, second: Json, finish_reason: str = "stop") -> Json:
     """A completion with two choices, although one was requested."""
-    choices = [completion(message, finish_reason)["choices"][0] for message in (first, second)]
-    return {**COMPLETION, "choices": [choice | {"index": number} for number, choice in enumerate(choices)]}
+    pair = [completion(message, finish_reason)["choices"][0] for message in (first, second)]
+    return {**COMPLETION, "choices": [choice | {"index": number} for number, choice in enumerate(pair)]}
 
 
 LOST_CALLS: list[Json] = [

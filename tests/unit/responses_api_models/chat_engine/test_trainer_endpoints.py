@@ -11,8 +11,7 @@ import pytest
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine.training_routes import FORWARDED
-from rollyard.responses_api_models.chat_engine.vllm_control import GETS, POSTS
+from rollyard.responses_api_models.chat_engine.vllm_control import FORWARDED, GETS, POSTS
 from rollyard.responses_api_models.vllm_model.app import VllmModelSettings
 from rollyard.services.server.settings import parse_settings
 from tests.support.waiting import deadline_s, until
