@@ -33,7 +33,7 @@ from rollyard.records.activity import (
     StageActivity,
 )
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import json_kind
+from rollyard.records.json_values import items, json_kind, mapping
 from rollyard.records.rollout_types import (
     CreateParams,
     PlayedEpisode,
@@ -162,7 +162,8 @@ class Episode:
     async def _execute(self, name: str, arguments: object) -> ToolAnswer:
         mcp = self._mcp if self._mcp and name in self._mcp.names else None
         if mcp is None and not is_tool_name(name):
-            return error_answer(f"There is no tool {_shown(name)}.")
+            shown = f"{name[:100]!r} ... ({len(name)} characters)" if len(name) > 100 else repr(name)
+            return error_answer(f"There is no tool {shown}.")
         try:
             body = arguments_body(read_arguments(arguments))
         except ValueError as error:
@@ -274,18 +275,10 @@ def _token_trail(output: list[ResponseItem]) -> PrefixMismatchSummary | None:
     segment = traces[-1].get("segment", 0)
     if not isinstance(segment, int):
         return None  # written by another framework
-    constraints = {name for trace in traces for name in _constraints(trace.get("sampling"))}
+    samplings = (mapping(trace.get("sampling")) for trace in traces)
+    constraints = {name for one in samplings for name in items(one.get("constrained")) if isinstance(name, str)}
     trail: PrefixMismatchSummary = {"turns": len(traces) - 1, "breaks": mismatches, "segments": segment + 1}
     return {**trail, "constrained": sorted(constraints)} if constraints else trail
-
-
-def _constraints(sampling: object) -> list[str]:
-    names = sampling.get("constrained") if isinstance(sampling, dict) else None
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _shown(name: str) -> str:
-    return f"{name[:100]!r} ... ({len(name)} characters)" if len(name) > 100 else repr(name)
 
 
 @dataclass(slots=True)

@@ -59,10 +59,8 @@ def error_answer(text: str) -> ToolAnswer:
 def _text_for_model(body: bytes) -> str:
     """Return a tool's result as the model reads it: a JSON string is decoded, and any other JSON stays unchanged."""
     if body.startswith(b'"'):
-        try:
+        with contextlib.suppress(orjson.JSONDecodeError):
             return str(orjson.loads(body))
-        except orjson.JSONDecodeError:
-            pass
     return body.decode("utf-8", "replace")
 
 
@@ -128,7 +126,10 @@ class McpClient:
             self._headers["mcp-session-id"] = session_id
         version = result.get("protocolVersion")
         self._headers["mcp-protocol-version"] = version if isinstance(version, str) else PROTOCOL_VERSION
-        await self._notify("notifications/initialized")
+        raise_for_status(
+            await self._send({"jsonrpc": "2.0", "method": "notifications/initialized"}, lambda _: True),
+            self._session.server,
+        )
         self.tools = await self._list_tools()
         self.names = frozenset(tool["name"] for tool in self.tools)
 
@@ -139,7 +140,9 @@ class McpClient:
             params: Json = {} if cursor is None else {"cursor": cursor}
             _, result = await self._result("tools/list", params)
             listed = result.get("tools")
-            if not isinstance(listed, list) or not all(_is_tool(tool) for tool in listed):
+            if not isinstance(listed, list) or not all(
+                isinstance(tool, dict) and isinstance(tool.get("name"), str) and tool["name"] for tool in listed
+            ):
                 raise self._malformed("tools/list", f"{listed!r:.200}; expected a list of tools with a name")
             found += [_function_tool(tool) for tool in listed]
             if not isinstance(cursor := result.get("nextCursor"), str) or not cursor:
@@ -180,9 +183,6 @@ class McpClient:
         request_id = self._last_id
         return request_id, await self._send(message, lambda response: reply_to(request_id, response) is not None)
 
-    async def _notify(self, method: str) -> None:
-        raise_for_status(await self._send({"jsonrpc": "2.0", "method": method}, lambda _: True), self._session.server)
-
     async def _send(self, message: Json, is_complete: IsComplete) -> HttpResponse:
         body = orjson.dumps(message)
         response = await self._session.send(self._path, body, self._timeout_s, self._headers, is_complete)
@@ -209,10 +209,6 @@ class McpClient:
     def _malformed(self, method: str, found: str) -> Failure:
         detail = f"{self._path} responded to {method} with {found}"
         return Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._session.server)
-
-
-def _is_tool(tool: object) -> bool:
-    return isinstance(tool, dict) and isinstance(tool.get("name"), str) and tool["name"] != ""
 
 
 def _function_tool(tool: Json) -> Json:
@@ -260,17 +256,15 @@ class McpProbe:
     async def found(self, timeout_s: float) -> bool:
         async with self._lock:
             if self._found is None:
-                self._found = await self._probe(timeout_s)
+                # A session of its own: an environment that takes every path for a tool may record the call.
+                session = Session(self._client, self._server)
+                try:
+                    self._found = await McpClient(session, DEFAULT_PATH, {}, timeout_s).responds()
+                except Failure as failure:
+                    if failure.kind in (FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST):
+                        raise
+                    self._found = False
         return self._found
-
-    async def _probe(self, timeout_s: float) -> bool:
-        # A session of its own: an environment that takes every path for a tool may record the call.
-        try:
-            return await McpClient(Session(self._client, self._server), DEFAULT_PATH, {}, timeout_s).responds()
-        except Failure as failure:
-            if failure.kind in (FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST):
-                raise
-            return False
 
 
 def reply_to(request_id: int, response: HttpResponse) -> Json | None:
@@ -284,23 +278,15 @@ def reply_to(request_id: int, response: HttpResponse) -> Json | None:
 
 
 def _messages(response: HttpResponse) -> Iterator[Json]:
-    if response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
-        texts: Iterator[str] = event_data(response.body.decode("utf-8", "replace"))
-    else:
-        texts = iter([response.body.decode("utf-8", "replace")])
-    for text in texts:
-        yield from _objects(text)
-
-
-def _objects(text: str) -> Iterator[Json]:
-    """Yield the JSON object in `text`, or those of a batch. Anything else is skipped, as MCP's clients do."""
-    try:
-        value: Any = loads(text.encode())
-    except ValueError:
-        return
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, dict):
-            yield one
+    """Yield the JSON objects in the body, also those of a batch. Anything else is skipped, as MCP's clients do."""
+    body = response.body.decode("utf-8", "replace")
+    is_stream = response.headers.get("content-type", "").lower().startswith(EVENT_STREAM)
+    for text in event_data(body) if is_stream else (body,):
+        try:
+            value: Any = loads(text.encode())
+        except ValueError:
+            continue
+        yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict))
 
 
 def event_data(text: str) -> Iterator[str]:
@@ -350,17 +336,13 @@ def _part(part: Any) -> Json:
     if kind == "resource_link":
         return _text(f"{part.get('name')}: {part.get('uri')}")
     if kind == "resource" and isinstance(resource := part.get("resource"), dict):
-        return _resource(resource)
+        blob, media_type = resource.get("blob"), resource.get("mimeType")
+        if isinstance(text := resource.get("text"), str):
+            return _text(text)
+        if isinstance(blob, str) and isinstance(media_type, str) and media_type.startswith("image/"):
+            return _image(media_type, blob)
+        return _text(f"[{media_type}: {resource.get('uri')}]")
     return _text(_dumped(part))
-
-
-def _resource(resource: Json) -> Json:
-    text, blob, media_type = resource.get("text"), resource.get("blob"), resource.get("mimeType")
-    if isinstance(text, str):
-        return _text(text)
-    if isinstance(blob, str) and isinstance(media_type, str) and media_type.startswith("image/"):
-        return _image(media_type, blob)
-    return _text(f"[{media_type}: {resource.get('uri')}]")
 
 
 def _text(text: str) -> Json:

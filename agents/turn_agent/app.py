@@ -56,7 +56,10 @@ class TurnAgent(Agent[TurnAgentSettings]):
             turn = await episode.ask()
             if turn.ending not in (FinishReason.ANSWERED, FinishReason.LENGTH):
                 return turn.ending
-            action = self._action(turn.response)
+            action: Response | None = turn.response
+            if self._tag is not None:
+                text = self._tag.action_in(message_text(turn.response))
+                action = None if text is None else with_message(turn.response, text)
             if action is None:
                 episode.skip(turn.response, self._reminder)
             elif ending := (await episode.step(action)).ending:
@@ -64,12 +67,6 @@ class TurnAgent(Agent[TurnAgentSettings]):
             if turn.ending is FinishReason.LENGTH:
                 return turn.ending
         return FinishReason.MAX_STEPS
-
-    def _action(self, response: Response) -> Response | None:
-        if self._tag is None:
-            return response
-        action = self._tag.action_in(message_text(response))
-        return None if action is None else with_message(response, action)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,6 @@ sampling.py              records the sampling parameters and constraints of a tu
 special_tokens.py        handles special tokens that are spelled out in text
 policy_versions.py       the version of the policy and of each engine, and the gate in front of model calls
 checkpoint.py            checks a folder of weights before any engine loads it
-weight_update.py         the engines; loads weights into all of them or restores the old ones; syncs restarted engines
-vllm_control.py          the trainer's endpoints: vLLM's control calls, weight updates, log-probabilities of given tokens
+weight_update.py         the engines; loads weights into all of them or restores old ones; syncs restarted engines
+vllm_control.py          the trainer's endpoints: vLLM's control calls, weight updates, log-probabilities of tokens
 """

@@ -73,7 +73,7 @@ class Upstream:
         self.engine_model: Callable[[], str] = str
         """Returns the name under which engines currently serve the policy, instead of the model of the settings; empty
         if there is none."""
-        self.blocked: Callable[[], Awaitable[None] | None] = _never
+        self.blocked: Callable[[], Awaitable[None] | None] = lambda: None
         """Called before each attempt, which waits for what it returns."""
         self._tries = RetryingCaller(replicas, settings)
 
@@ -233,10 +233,6 @@ class Upstream:
 
     def _without_key(self, body: bytes) -> bytes:
         return self._secrets.sub(rb"\1***", body) if self._secrets else body
-
-
-def _never() -> None:
-    pass
 
 
 def _is_header(name: str, value: str) -> bool:
@@ -399,7 +395,9 @@ class RequestContext:
             affinity = Affinity(episode)
         elif isinstance(cache_key, str) and cache_key:
             affinity = Affinity(cache_key, binding=False)
-        return cls(headers, affinity, _query(call.query))
+        pairs = [pair for pair in call.query.decode("latin-1").split("&") if pair]
+        query = "&".join(pair for pair in pairs if not is_secret(pair.partition("=")[0]))
+        return cls(headers, affinity, f"?{query}" if query else "")
 
     @property
     def url(self) -> str | None:
@@ -433,11 +431,6 @@ def _bytes(value: str) -> bytes:
 def _sendable(name: str, value: str) -> bool:
     """Return False for a header that is invalid in an HTTP response."""
     return name.isascii() and not _CONTROL.search(value)
-
-
-def _query(query: bytes) -> str:
-    pairs = [pair for pair in query.decode("latin-1").split("&") if pair and not is_secret(pair.partition("=")[0])]
-    return "?" + "&".join(pairs) if pairs else ""
 
 
 def _forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
