@@ -66,7 +66,11 @@ class AnthropicApi:
                 return answer
             headers, answer = answer.headers, answer.body
         response = orjson.loads(answer) if isinstance(answer, bytes) else answer
-        return RawResponse(_dumped(response_to_message(response, stop)), headers=headers)
+        message = response_to_message(response, stop)
+        try:
+            return RawResponse(orjson.dumps(message), headers=headers)
+        except TypeError as error:
+            raise malformed(f"cannot be encoded as JSON ({error})", sorted(message)) from error
 
     async def count_tokens(self, call: RawRequest) -> bytes:
         """Return the number of tokens of a prompt (Anthropic's token counting), as `{"input_tokens": 42}`."""
@@ -80,12 +84,15 @@ class AnthropicApi:
     def _streamed(self, answer: RawResponse, stop: StopSequences) -> RawResponse:
         if answer.status >= 400:
             return answer
-        source = answer.stream if answer.stream is not None else _one(answer.body)
-        events = self._converted(source, MessageEvents(stop))
+        events = self._converted(answer, MessageEvents(stop))
         headers = tuple(header for header in answer.headers if header not in STREAM_HEADERS)
         return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *headers))
 
-    async def _converted(self, source: AsyncIterator[bytes], events: MessageEvents) -> AsyncIterator[bytes]:
+    async def _converted(self, answer: RawResponse, events: MessageEvents) -> AsyncIterator[bytes]:
+        async def whole() -> AsyncIterator[bytes]:
+            yield answer.body
+
+        source = answer.stream if answer.stream is not None else whole()
         try:
             async with contextlib.aclosing(split_events(source)) as pieces:
                 async for piece in pieces:
@@ -96,17 +103,6 @@ class AnthropicApi:
             raise Failure(FailureKind.CONNECTION_LOST, "the stream ended before its response was complete")
         except Failure as failure:
             yield events.broken_off(failure.problem.status, failure.problem.detail)
-
-
-async def _one(body: bytes) -> AsyncIterator[bytes]:
-    yield body
-
-
-def _dumped(message: Json) -> bytes:
-    try:
-        return orjson.dumps(message)
-    except TypeError as error:
-        raise malformed(f"cannot be encoded as JSON ({error})", sorted(message)) from error
 
 
 INVALID_ARGUMENTS = "invalid_arguments"
@@ -173,8 +169,10 @@ def prompt_of(request: Json) -> Json:
     body: Json = {"input": _items(request.get("messages"))}
     if system := _text(_blocks(request.get("system"), "system", "text")):
         body["instructions"] = system
-    if tools := [_tool(tool) for tool, _ in _blocks(request.get("tools"), "tools", "custom")]:
-        body["tools"] = tools
+    for tool, _ in _blocks(request.get("tools"), "tools", "custom"):
+        optional = {key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}
+        function = {"type": "function", "name": tool["name"], "parameters": tool["input_schema"], **optional}
+        body.setdefault("tools", []).append(function)
     if (choice := request.get("tool_choice")) is not None:
         kind = _checked(choice, "tool_choice", *_CHOICES, "tool")["type"]
         body["tool_choice"] = _CHOICES.get(kind) or {"type": "function", "name": choice["name"]}
@@ -234,11 +232,6 @@ def _part(block: Json, where: str) -> Json:
 
 def _text(blocks: list[tuple[Json, str]]) -> str:
     return "\n".join([block["text"] for block, _ in blocks])
-
-
-def _tool(tool: Json) -> Json:
-    optional = {key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}
-    return {"type": "function", "name": tool["name"], "parameters": tool["input_schema"], **optional}
 
 
 def _blocks(content: Any, where: str, *kinds: str) -> list[tuple[Json, str]]:
@@ -308,7 +301,12 @@ def ending(response: Json, content: list[Json], stop: StopSequences) -> Json:
     reason = (response.get("incomplete_details") or {}).get("reason")
     if reason == "max_output_tokens":
         found = "max_tokens"
-    elif reason == "content_filter" or any(_is_refusal(item) for item in response["output"]):
+    elif reason == "content_filter" or any(
+        part.get("type") == "refusal"
+        for item in response["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    ):
         found = "refusal"
     else:
         found = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
@@ -359,10 +357,6 @@ def _content(output: list[Json], stop: StopSequences) -> list[Json]:
     return content
 
 
-def _is_refusal(item: Json) -> bool:
-    return item["type"] == "message" and any(part.get("type") == "refusal" for part in item["content"])
-
-
 class StopSequences:
     """Returns the text up to the first stop sequence. Text that may be the start of a sequence is held back."""
 
@@ -381,19 +375,15 @@ class StopSequences:
             # The one that is complete first, so that the result does not depend on how the text is divided.
             _, at, self.matched = min(found)
             return text[:at]
-        keep = max((_overlap(text, one) for one in self.sequences), default=0)
-        if keep:
+        # The longest end of the text with which a sequence begins.
+        starts = {one[:size] for one in self.sequences for size in range(1, min(len(one) - 1, len(text)) + 1)}
+        if keep := max((len(start) for start in starts if text.endswith(start)), default=0):
             text, self._held = text[:-keep], text[-keep:]
         return text
 
     def rest(self) -> str:
         held, self._held = self._held, ""
         return held
-
-
-def _overlap(text: str, sequence: str) -> int:
-    """Return the length of the longest end of the text with which the sequence begins."""
-    return next((size for size in range(min(len(sequence) - 1, len(text)), 0, -1) if text.endswith(sequence[:size])), 0)
 
 
 _ADDED = frozenset({"response.content_part.added", "response.reasoning_summary_part.added"})
@@ -451,15 +441,14 @@ class MessageEvents:
             yield from self._finish(event["response"])
         elif kind == "error":
             self.ended = True
-            yield error_body(_status_of(event), str(event.get("message") or "the response was interrupted"))
+            status = mapping(event.get("error")).get("status")
+            message = str(event.get("message") or "the response was interrupted")
+            yield error_body(status if isinstance(status, int) else 500, message)
 
     def _start(self, event: Json) -> Json:
         thinks = event["part"]["type"] in _THINKING
-        block: Json = (
-            {"type": "thinking", "thinking": "", "signature": ""}
-            if thinks
-            else {"type": "text", "text": "", "citations": None}
-        )
+        thinking: Json = {"type": "thinking", "thinking": "", "signature": ""}
+        block: Json = thinking if thinks else {"type": "text", "text": "", "citations": None}
         self._open[_part_of(event)] = index = len(self._content)
         self._content.append(block)
         return {"type": "content_block_start", "index": index, "content_block": block}
@@ -509,12 +498,6 @@ def _part_of(event: Json) -> _Part:
     return event.get("output_index"), number if number is not None else ("summary", event.get("summary_index"))
 
 
-def _status_of(event: Json) -> int:
-    error = event.get("error")
-    status = error.get("status") if isinstance(error, dict) else None
-    return status if isinstance(status, int) else 500
-
-
 def _encoded(event: Json) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
 
@@ -542,8 +525,7 @@ def error_body(status: int, message: str, problem: Json | None = None) -> Json:
 def as_anthropic_error(response: RawResponse) -> RawResponse:
     described: Json = {}
     with contextlib.suppress(orjson.JSONDecodeError):
-        parsed = orjson.loads(response.body)
-        described = parsed if isinstance(parsed, dict) else {}
+        described = mapping(orjson.loads(response.body))
     nested = described.get("error")
     message = nested.get("message") if isinstance(nested, dict) else described.get("detail")
     shown = message if isinstance(message, str) else response.body[:300].decode("utf-8", "replace")

@@ -113,7 +113,12 @@ class Faults:
         async def faulty(call: RawRequest) -> bytes | RawResponse:
             draws = RandomDraws(b"%d" % self._requests, f"faults/{self._settings.seed}")
             self._requests += 1
-            fault = self._pick(draws.unit())
+            drawn, fault = draws.unit(), ""
+            for name, rate in self._faults.rates.items():
+                if drawn < rate:
+                    fault = name
+                    break
+                drawn -= rate
             await asyncio.sleep(self._settings.latency_s + self._settings.jitter_s * draws.unit())
             if fault in ("slow", "hang"):
                 await asyncio.sleep(self._faults.slow_s if fault == "slow" else self._faults.hang_s)
@@ -127,13 +132,6 @@ class Faults:
             return RawResponse(orjson.dumps({"error": error}), status, retry)
 
         return faulty
-
-    def _pick(self, drawn: float) -> str:
-        for fault, rate in self._faults.rates.items():
-            if drawn < rate:
-                return fault
-            drawn -= rate
-        return ""
 
 
 class BuiltinModel(ModelServer[BuiltinModelSettings]):
@@ -272,6 +270,7 @@ def response(request: Json, turn: PolicyTurn, model: str, temperature: float, ta
     prompt_tokens = input_tokens(input_bytes)
     output_tokens = len(text) // BYTES_PER_TOKEN + 1
     get = request.get
+    no_schema = {"parameters": None, "strict": None}  # optional in a request
     whole: Json = {
         "id": f"resp_{tag}",
         "object": "response",
@@ -284,7 +283,10 @@ def response(request: Json, turn: PolicyTurn, model: str, temperature: float, ta
         "parallel_tool_calls": get("parallel_tool_calls") is not False,
         "temperature": temperature,
         "tool_choice": get("tool_choice") or "auto",
-        "tools": [_tool(tool) for tool in get("tools") or ()],
+        "tools": [
+            tool if tool.get("type") != "function" or {"strict", "parameters"} <= tool.keys() else {**no_schema, **tool}
+            for tool in get("tools") or ()
+        ],
         "usage": {
             "input_tokens": prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -293,20 +295,11 @@ def response(request: Json, turn: PolicyTurn, model: str, temperature: float, ta
             "total_tokens": prompt_tokens + output_tokens,
         },
     }
-    for name in ECHOED:
-        whole[name] = get(name)
-    return whole
+    return {**whole, **{name: get(name) for name in ECHOED}}
 
 
 def input_tokens(size: int) -> int:
     return size // BYTES_PER_TOKEN + 1
-
-
-def _tool(tool: Json) -> Json:
-    """Return the tool in the format of a Response: with `strict` and `parameters`, which are optional in a request."""
-    if tool.get("type") != "function" or ("strict" in tool and "parameters" in tool):
-        return tool
-    return {"parameters": None, "strict": None, **tool}
 
 
 def can_step(request: Json) -> bool:

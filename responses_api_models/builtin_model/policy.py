@@ -114,12 +114,12 @@ class SokobanPolicy:
         if moves is None:
             resigns = temperature == 0 or draws.unit() < self._slips.resign
             return _answer(conversation) if resigns else _wander(draws)
-        return _step(*moves[: self._size(len(moves), len(conversation.calls), temperature, draws)])
-
-    def _size(self, moves: int, calls_made: int, temperature: float, draws: RandomDraws) -> int:
-        calls_left = max(1, self._settings.calls_planned - calls_made)
-        size = max(self._settings.moves_per_call, -(-moves // calls_left))
-        return size + draws.below(self._settings.moves_spread + 1) if temperature > 0 else size
+        # Enough moves to finish the plan within the planned calls.
+        calls_left = max(1, self._settings.calls_planned - len(conversation.calls))
+        size = max(self._settings.moves_per_call, -(-len(moves) // calls_left))
+        if temperature > 0:
+            size += draws.below(self._settings.moves_spread + 1)
+        return _step(*moves[:size])
 
     def _speak(self, board: str, temperature: float, draws: RandomDraws) -> str:
         if (slip := self._slip(temperature, draws)) in ("mumble", "give_up"):
@@ -223,19 +223,13 @@ def _search(start: int, astray: int, exits: list[Exits], player: int, limit: int
                     if following not in came_from:
                         came_from[following] = state
                         if not following & astray:
-                            return _back(following, came_from)
+                            path = [following]
+                            while path[-1] != start:
+                                path.append(came_from[path[-1]])
+                            return path[::-1]
                         reached.append(following)
         frontier = reached
     return None
-
-
-def _back(state: int, came_from: dict[int, int]) -> list[int]:
-    path = [state]
-    while (before := came_from[state]) != state:
-        path.append(before)
-        state = before
-    path.reverse()
-    return path
 
 
 def _flat(board: str) -> tuple[str, int]:

@@ -200,7 +200,12 @@ def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> 
     engine keeps the configuration and the tokenizer that it was started with. Loading a checkpoint of a different model
     either fails, which destroys the weights, or succeeds with wrong results.
     """
-    _check_head(folder, new)
+    named = new.config.get("architectures")
+    is_causal = isinstance(named, list) and any(str(name).endswith("ForCausalLM") for name in named)
+    has_embeddings = any(name.endswith(EMBEDDINGS) for name in new.shapes)
+    if is_causal and has_embeddings and not new.is_tied and not any(name.endswith(HEAD) for name in new.shapes):
+        # vLLM returns 200 and keeps the old head.
+        raise bad_request(f"{folder} is incomplete: it lacks {HEAD}, but tie_word_embeddings is false")
     if engine is None:
         return ["the checkpoint was not compared with the engines' model, which cannot be read on this host"]
     for name, new_value, engine_value in config_changes(new.config, engine.config):
@@ -228,15 +233,6 @@ def check_announced(request: Json, engine: ModelSignature | None) -> None:
             raise bad_request(
                 f"update_info: {name} has the shape {shape!r:.80}, but the engines' model has {list(known)}"
             )
-
-
-def _check_head(folder: str, new: ModelSignature) -> None:
-    """Require an output head: if it is missing, vLLM returns 200 and keeps the old one."""
-    named = new.config.get("architectures")
-    is_causal = isinstance(named, list) and any(str(name).endswith("ForCausalLM") for name in named)
-    has_embeddings = any(name.endswith(EMBEDDINGS) for name in new.shapes)
-    if is_causal and has_embeddings and not new.is_tied and not any(name.endswith(HEAD) for name in new.shapes):
-        raise bad_request(f"{folder} is incomplete: it lacks {HEAD}, but tie_word_embeddings is false")
 
 
 def _compare_shapes(folder: str, new: ModelSignature, engine: ModelSignature) -> None:

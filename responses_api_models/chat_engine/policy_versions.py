@@ -209,7 +209,7 @@ class Gate:
         self._versions = versions
         self._urls = urls
         self._timeout_s = timeout_s
-        self.resync: Callable[[], Awaitable[None]] = _nothing
+        self.resync: Callable[[], Awaitable[None]] | None = None
         """Called before a call is rejected, to load the policy's weights into all engines."""
         self._reasons: dict[str, None] = {}
         self._opened = asyncio.Event()
@@ -247,21 +247,28 @@ class Gate:
         """Return what waits for the end of a weight update; None if none runs. Called before each attempt of a model
         call, because a repeated one is already behind the gate.
         """
-        return self._updated() if UPDATING in self._reasons else None
 
-    async def _updated(self) -> None:
-        while UPDATING in self._reasons:
-            await self._opened.wait()
+        async def updated() -> None:
+            while UPDATING in self._reasons:
+                await self._opened.wait()
+
+        return updated() if UPDATING in self._reasons else None
 
     def guarded(self, handler: Handler) -> Handler:
         @functools.wraps(handler)
         async def answer(call: RawRequest) -> RawResponse:
             if self._needs_check():
-                await self._enter()
+                if self._reasons:
+                    await self._wait()
+                await self.look()
             started = self._versions.now
             reply = self.with_version(await handler(call), started)
             if reply.stream is None and self._needs_check():
-                await self._leave()
+                if list(self._reasons) == [UPDATING]:
+                    await self._wait()  # the result of the update decides
+                # If the engines are paused or asleep, the response was complete before they stopped.
+                if not self.stopped:
+                    self.check()
             return reply
 
         return answer
@@ -285,7 +292,7 @@ class Gate:
 
     async def look(self) -> None:
         """Resync the engines that do not have the policy's version, then `check`."""
-        if self._versions.difference(self._urls()):
+        if self.resync is not None and self._versions.difference(self._urls()):
             try:
                 async with asyncio.timeout(self._timeout_s):
                     await self.resync()
@@ -295,18 +302,6 @@ class Gate:
 
     def _needs_check(self) -> bool:
         return bool(self._reasons or self._versions.difference(self._urls()))
-
-    async def _enter(self) -> None:
-        if self._reasons:
-            await self._wait()
-        await self.look()
-
-    async def _leave(self) -> None:
-        if list(self._reasons) == [UPDATING]:
-            await self._wait()  # the result of the update decides
-        # If the engines are paused or asleep, the response was complete before they stopped.
-        if not self.stopped:
-            self.check()
 
     async def _wait(self) -> None:
         reason = ", ".join(self._reasons)
@@ -322,7 +317,3 @@ class Gate:
         detail = f"the model call waited longer than {self._timeout_s:g} s because {reason}"
         # Not FailureKind.TIMEOUT: the policy was not slow, and training counts its timeouts with reward 0.
         return Failure(FailureKind.UPSTREAM_ERROR, detail, status=504)
-
-
-async def _nothing() -> None:
-    pass

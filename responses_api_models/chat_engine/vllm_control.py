@@ -205,12 +205,11 @@ class VllmControl:
                 self._engines.unresumed.clear()
                 self._gate.shut(reason)
             elif not self._gate.waits_for(reason):
-                for url, failure in (await self._engines.all(stopped, lambda url: self._resume(url, undo))).items():
+                for url, failure in (
+                    await self._engines.all(stopped, lambda url: self._engines.step(url, undo))
+                ).items():
                     self._engines.lose(url, str(failure))
         return replies
-
-    async def _resume(self, url: str, path: str) -> None:
-        await self._engines.step(url, path)
 
     async def _continue_update(self, path: str, target: str, body: bytes) -> list[EngineReply]:
         """Resume the engines. Once one has resumed, model calls are released, and engines that failed leave the pool.
@@ -494,6 +493,9 @@ class TrainerApi:
             settings.pause_lease_s,
         )
         self._watching: asyncio.Task[None] | None = None
+        self.started_with = loader.started_with
+        """Records the files of a folder before engines are started with it; they may have changed at a restart."""
+        self.gone = self._engines.forget
 
     def guarded(self, path: str, handler: Handler) -> Handler:
         """Put the handler of a call to this server's policy behind the gate; return any other handler unchanged."""
@@ -545,10 +547,6 @@ class TrainerApi:
         else:
             await self._joining_engines.register_with_start_weights(url)
 
-    async def started_with(self, root: str) -> None:
-        """Record the files of a folder before engines are started with it; they may have changed at a restart."""
-        await self._loader.started_with(root)
-
     async def takes_seeds(self) -> bool:
         return not self._open or await self._cpu.takes_seeds()
 
@@ -556,9 +554,6 @@ class TrainerApi:
         """Raises Failure bad_request for a request with a seed if a weight update would crash its engine."""
         if self._open:
             await self._cpu.check_seed(body)
-
-    def gone(self, url: str) -> None:
-        self._engines.forget(url)
 
     async def _policy_version(self) -> Response:
         """Return the policy's version, or a problem document while engines have different versions."""

@@ -135,7 +135,7 @@ class EngineGroup:
             self.lost[url] = None
         return url in self.lost
 
-    async def all(self, urls: Sequence[str], step: Callable[[str], Awaitable[None]]) -> dict[str, Failure]:
+    async def all(self, urls: Sequence[str], step: Callable[[str], Awaitable[object]]) -> dict[str, Failure]:
         """Run the step on all engines concurrently; return the failures of those that are still in the pool."""
         results = await asyncio.gather(*(step(url) for url in urls), return_exceptions=True)
         failed = {url: result for url, result in zip(urls, results, strict=True) if isinstance(result, Failure)}
@@ -286,11 +286,17 @@ class WeightLoader:
         await self._name(url, CHANGING)
         await self._unload_adapters(url)
         if source.is_adapter:
-            await self._load_adapter(url, source.folder, version)
+            # If this fails, the engine keeps the weights below the adapter, which are still valid.
+            load = {"lora_name": adapter_name(version), "lora_path": source.folder}
+            reply = await self._engines.request(url, "POST", _LOAD, orjson.dumps(load))
+            if not reply.ok:
+                failure = reply.failure(_LOAD)
+                raise upstream_error(f"{failure.problem.detail} ({_ENABLE})") if reply.answered else failure
+            self._adapted.add(url)
         else:
             self._versions.invalid.add(url)
-            load = {"method": "reload_weights", "kwargs": {"weights_path": source.folder}}
-            reply = await self._engines.request(url, "POST", "/collective_rpc", orjson.dumps(load))
+            reload = {"method": "reload_weights", "kwargs": {"weights_path": source.folder}}
+            reply = await self._engines.request(url, "POST", "/collective_rpc", orjson.dumps(reload))
             if not reply.ok:
                 raise reply.failure("/collective_rpc")
             self._versions.invalid.discard(url)
@@ -444,15 +450,6 @@ class WeightLoader:
             if failure.problem.upstream_status != 404:  # 404: an engine without weight versions
                 raise
 
-    async def _load_adapter(self, url: str, folder: str, version: str) -> None:
-        """Load an adapter. If this fails, the engine keeps the weights below it, which are still valid."""
-        load = {"lora_name": adapter_name(version), "lora_path": folder}
-        reply = await self._engines.request(url, "POST", _LOAD, orjson.dumps(load))
-        if not reply.ok:
-            failure = reply.failure(_LOAD)
-            raise upstream_error(f"{failure.problem.detail} ({_ENABLE})") if reply.answered else failure
-        self._adapted.add(url)
-
     async def _unload_adapters(self, url: str) -> None:
         """Unload all adapters of this server. An engine without adapters is not asked."""
         if url not in self._adapted:
@@ -551,7 +548,12 @@ class WeightUpdates:
         started_at, previous, urls = time.monotonic(), self._versions.now, self._engines.urls
         if not urls:
             raise Failure(FailureKind.UNREACHABLE, "no engine is up")
-        await self._check_invalid(urls)
+        invalid = [url for url in urls if url in self._versions.invalid]
+        if left := [url for url in invalid if not await self._loader.started_again(url) and url in self._engines.urls]:
+            raise upstream_error(
+                f"{', '.join(left)}: the weights were lost in an update that failed or is not finished, and vLLM "
+                "cannot load new weights after that; restart the engine, then repeat the update"
+            )
         started = self._versions.model
         if adapter and self._versions.folder != "" and not self._versions.has_adapter:
             raise conflict(
@@ -573,15 +575,6 @@ class WeightUpdates:
         lost = {"lost": [url for url in urls if url in self._engines.lost]} if len(remaining) < len(urls) else {}
         return {**answer, **files, **lost, "warnings": list(found.warnings)}
 
-    async def _check_invalid(self, urls: Sequence[str]) -> None:
-        invalid = [url for url in urls if url in self._versions.invalid]
-        remaining = [url for url in invalid if not await self._loader.started_again(url) and url in self._engines.urls]
-        if remaining:
-            raise upstream_error(
-                f"{', '.join(remaining)}: the weights were lost in an update that failed or is not finished, and vLLM "
-                "cannot load new weights after that; restart the engine, then repeat the update"
-            )
-
     async def _change(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
         unchanged = f"nothing was changed; the policy stays at version {self._versions.now!r}"
         # If a trainer paused the engines, the trainer resumes them.
@@ -594,7 +587,13 @@ class WeightUpdates:
                 raise _failed(unchanged, failed.values())
             if changed := await asyncio.to_thread(checkpoint.difference, found):
                 raise conflict(f"{unchanged}: {changed}")
-            await self._load(self._in_pool(urls), found, version)
+            loading = self._in_pool(urls)
+            failed = await self._engines.all(loading, lambda url: self._loader.bring(url, found, version))
+            self._end_invalid(url for url in loading if url in self._engines.lost)
+            if failed or version not in map(self._versions.held, self._in_pool(loading)):
+                await self._roll_back(self._in_pool(loading), found, version, failed)
+            # Before the engines resume, so that requests in flight end under the new version.
+            self._versions.advance(version, found.folder, found)
         except BaseException:
             if should_pause:
                 await self._resume(urls)
@@ -603,14 +602,6 @@ class WeightUpdates:
             raise _failed(
                 f"version {version!r} was loaded, but an engine did not resume (retry with POST /resume)", [stuck]
             )
-
-    async def _load(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
-        failed = await self._engines.all(urls, lambda url: self._loader.bring(url, found, version))
-        self._end_invalid(url for url in urls if url in self._engines.lost)
-        if failed or version not in map(self._versions.held, self._in_pool(urls)):
-            await self._roll_back(self._in_pool(urls), found, version, failed)
-        # Before the engines resume, so that requests in flight end under the new version.
-        self._versions.advance(version, found.folder, found)
 
     def _in_pool(self, urls: Sequence[str]) -> list[str]:
         return [url for url in urls if url in self._engines.urls]
@@ -706,19 +697,26 @@ class JoiningEngines:
         the engine waits outside the pool for the next update; if it is the only one, it is added, and model calls are
         rejected with the reason.
         """
-        await self._jobs.run(self._register_engine(url))
+        is_current = await self._jobs.run(self._admit(url, self._loader.catch_up))
+        if is_current and (difference := self._versions.difference([url])):
+            log.error("%s: model calls are rejected until the trainer sends its weights again", difference)
 
     async def register_with_start_weights(self, url: str) -> None:
         """Add an engine to the pool of a server without trainer endpoints. It is excluded if its files have changed
         since the start of the first engine, unless it is the only one.
         """
+        await self._admit(url, self._loader.check_start)
+
+    async def _admit(self, url: str, prepare: Callable[[str], Awaitable[None]]) -> bool:
+        """Add the engine, or exclude it if its files have changed. Return whether they have not."""
         try:
-            await self._loader.check_start(url)
+            await prepare(url)
         except FilesChanged as changed:
             self._engines.add(url)
             self._exclude(url, changed)
-        else:
-            self._engines.add(url)
+            return False
+        self._engines.add(url)
+        return True
 
     async def resync(self) -> None:
         if self._resyncing is None or self._resyncing.done():
@@ -754,17 +752,6 @@ class JoiningEngines:
         for url in list(self._engines.lost):
             if await self._loader.back(url):
                 self._engines.add(url)
-
-    async def _register_engine(self, url: str) -> None:
-        try:
-            await self._loader.catch_up(url)
-        except FilesChanged as changed:
-            self._engines.add(url)
-            self._exclude(url, changed)
-            return
-        self._engines.add(url)
-        if difference := self._versions.difference([url]):
-            log.error("%s: model calls are rejected until the trainer sends its weights again", difference)
 
     async def _resync_waiting(self) -> None:
         try:
