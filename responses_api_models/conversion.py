@@ -162,8 +162,15 @@ def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
             body["parallel_tool_calls"] = parallel
     if (limit := request.get("max_output_tokens")) is not None:
         body[dialect.max_tokens_field] = limit
-    if text := request.get("text"):
-        _add_text_options(body, text)
+    text = request.get("text") or {}
+    text_format = text.get("format") or {}
+    if text_format.get("type") == "json_schema":
+        schema = {key: value for key, value in text_format.items() if key != "type" and value is not None}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif text_format and text_format.get("type") != "text":
+        body["response_format"] = text_format
+    if text.get("verbosity"):
+        body["verbosity"] = text["verbosity"]
     if (reasoning := request.get("reasoning")) and (effort := reasoning.get("effort")):
         body["reasoning_effort"] = effort
     if wants_logprobs(request):
@@ -258,17 +265,6 @@ def _allowed(choice: Json) -> list[Json]:
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise unconvertible("tool_choice.tools", f"found {str(tools)[:100]!r}; expected a list of tools")
     return tools
-
-
-def _add_text_options(body: Json, text: Json) -> None:
-    text_format = text.get("format") or {}
-    if text_format.get("type") == "json_schema":
-        schema = {key: value for key, value in text_format.items() if key != "type" and value is not None}
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    elif text_format and text_format.get("type") != "text":
-        body["response_format"] = text_format
-    if text.get("verbosity"):
-        body["verbosity"] = text["verbosity"]
 
 
 def chat_request_to_responses(request: Json) -> Json:
@@ -550,8 +546,11 @@ def _add_output_item(message: Json, choice: Json, item: Json) -> None:
                 message["refusal"] = (message["refusal"] or "") + part["refusal"]
                 continue
             message["content"] = (message["content"] or "") + part["text"]
-            if annotations := part.get("annotations"):
-                message.setdefault("annotations", []).extend(_chat_annotation(entry) for entry in annotations)
+            for entry in part.get("annotations") or ():
+                if entry.get("type") == "url_citation" and "url_citation" not in entry:
+                    rest = {key: value for key, value in entry.items() if key != "type"}
+                    entry = {"type": "url_citation", "url_citation": rest}
+                message.setdefault("annotations", []).append(entry)
             if logprobs := part.get("logprobs"):
                 before = choice["logprobs"]["content"] if choice["logprobs"] else []
                 choice["logprobs"] = {"content": [*before, *logprobs], "refusal": None}
@@ -570,13 +569,6 @@ def _add_output_item(message: Json, choice: Json, item: Json) -> None:
 def _beyond(item: Json, known: frozenset[str], taken: Json) -> Json:
     """Return an item's non-standard fields, such as thought signatures, which must be sent back to the model."""
     return {key: item[key] for key in item.keys() - known - taken.keys() if item[key] is not None}
-
-
-def _chat_annotation(entry: Json) -> Json:
-    kind = entry.get("type")
-    if kind != "url_citation" or kind in entry:
-        return entry
-    return {"type": kind, kind: {key: value for key, value in entry.items() if key != "type"}}
 
 
 _MESSAGE_ITEM_KEYS = frozenset({"type", "id", "status", "role", "content", "phase", *TOKEN_FIELDS})
@@ -621,11 +613,19 @@ def _add_input_item(messages: list[Json], turn: Json | None, item: Json, index: 
         turn = {"role": "assistant", "content": None}
         messages.append(turn)
     if kind == "function_call":
-        turn.setdefault("tool_calls", []).append(_chat_call(item, index))
+        name, arguments = _required_text(item, "name", index), read_arguments(item.get("arguments", ""))
+        call: Json = {"id": _required_text(item, "call_id", index), "type": "function"}
+        call["function"] = {"name": name, "arguments": arguments}
+        turn.setdefault("tool_calls", []).append({**call, **_beyond(item, _ITEM_KEYS, call)})
     elif kind == "message":
         _add_content(turn, item, index)
     elif kind == "reasoning":
-        _add_reasoning(turn, item, dialect)
+        text = "\n".join([part["text"] for part in item.get("content") or item.get("summary") or ()])
+        if text and dialect.think_tags:
+            turn["content"] = (turn["content"] or "") + f"<think>{text}</think>"
+        elif text:
+            for field in dialect.reasoning_fields:
+                turn[field] = f"{turn[field]}\n{text}" if field in turn else text
     else:
         found = f"found an item of type {kind!r}, which Chat Completions does not support"
         raise unconvertible(f"input[{index}]", found)
@@ -655,12 +655,6 @@ def _required_text(item: Json, key: str, index: int) -> str:
     return value
 
 
-def _chat_call(item: Json, index: int) -> Json:
-    function = {"name": _required_text(item, "name", index), "arguments": read_arguments(item.get("arguments", ""))}
-    call = {"id": _required_text(item, "call_id", index), "type": "function", "function": function}
-    return {**call, **_beyond(item, _ITEM_KEYS, call)}
-
-
 def _add_content(turn: Json, item: Json, index: int) -> None:
     content = item.get("content")
     if not isinstance(content, str):
@@ -678,17 +672,6 @@ def _add_content(turn: Json, item: Json, index: int) -> None:
         turn["content"] = (turn["content"] or "") + content
     if extra := item.keys() - _MESSAGE_ITEM_KEYS:
         turn.update({key: item[key] for key in extra})
-
-
-def _add_reasoning(turn: Json, item: Json, dialect: Dialect) -> None:
-    text = "\n".join([part["text"] for part in item.get("content") or item.get("summary") or ()])
-    if not text:
-        return
-    if dialect.think_tags:
-        turn["content"] = (turn["content"] or "") + f"<think>{text}</think>"
-        return
-    for field in dialect.reasoning_fields:
-        turn[field] = f"{turn[field]}\n{text}" if field in turn else text
 
 
 def _chat_content(parts: Any, where: str) -> str | list[Json]:

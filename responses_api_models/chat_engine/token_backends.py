@@ -148,7 +148,9 @@ class GenerateBackend:
     async def read(self, answer: Json, ids: list[int], body: Json, request_context: RequestContext) -> Json:
         """Convert a response from /inference/v1/generate to a chat completion, using the engine's parsers."""
         choice = answer["choices"][0]
-        turn_ids = _turn_ids(choice)
+        # Most tool parsers cannot handle the text of the token that ended the turn.
+        by_token = choice.get("finish_reason") == "stop" and not isinstance(choice.get("stop_reason"), str)
+        turn_ids = choice["token_ids"][:-1] if by_token else choice["token_ids"]
         if not turn_ids:
             message = {"role": "assistant", "content": ""}
             empty = {"index": 0, "message": message, "finish_reason": choice.get("finish_reason")}
@@ -166,23 +168,12 @@ class GenerateBackend:
         if isinstance(stop := choice.get("stop_reason"), str):
             parsed, message = first_choice(completion)
             parsed["stop_reason"] = stop
-            _cut_stop(message, stop, len(stop) * bool(body.get("include_stop_str_in_output")))
+            # The text ends at the stop string; its ids stay.
+            kept = len(stop) * bool(body.get("include_stop_str_in_output"))
+            key = next((key for key in ("content", "reasoning", "reasoning_content") if message.get(key)), None)
+            if key is not None and stop in message[key]:
+                message[key] = message[key][: message[key].rindex(stop) + kept]
         return completion
-
-
-def _turn_ids(choice: Json) -> list[int]:
-    """Return the turn's ids without the token that ended it, whose text most tool parsers cannot handle."""
-    ids: list[int] = choice["token_ids"]
-    by_token = choice.get("finish_reason") == "stop" and not isinstance(choice.get("stop_reason"), str)
-    return ids[:-1] if by_token else ids
-
-
-def _cut_stop(message: Json, stop: str, kept: int) -> None:
-    """Remove a stop string (except for its first `kept` characters) and all text after it, but not their ids."""
-    for key in ("content", "reasoning", "reasoning_content"):
-        if text := message.get(key):
-            message[key] = text[: text.rindex(stop) + kept] if stop in text else text
-            return
 
 
 def _read_generated(body: bytes) -> Json:

@@ -89,7 +89,9 @@ class TokenTurns:
         turn = await self._as_ids(history, sent, request_context, texts or self._records_texts)
         if isinstance(turn, str):
             chat = {**sent, "messages": history.with_ids(sent["messages"])} if self._sends_ids else sent
-            turn = await self._as_messages(chat, turn, request_context)
+            encoded = orjson.dumps({**chat, "return_token_ids": True})
+            found = await self._upstream.post("/chat/completions", encoded, _read_completion, request_context)
+            turn = EngineTurn("chat", found, sampling.of_request(chat, tools_constrain=True), turn)
         completion = turn.completion
         choice, message = check_completion(completion)
         normalize_calls(message)
@@ -110,19 +112,14 @@ class TokenTurns:
         if escaped:
             trace["escaped"] = escaped
         mode = await self._capabilities.logprobs_mode(request_context)
-        trace["sampling"] = {**turn.sampling, "logprobs_mode": mode, **self._version(mark, choice, request_context)}
+        spans = choice.pop("weight_versions", None)
+        version: PolicyVersion = {
+            **self._versions.sampled(mark, spans, request_context.url),
+            "version_of": "token" if isinstance(spans, list) and spans else "turn",
+        }
+        trace["sampling"] = {**turn.sampling, "logprobs_mode": mode, **version}
         message["token_trace"] = trace
         return completion
-
-    def _version(self, mark: int, choice: Json, request_context: RequestContext) -> PolicyVersion:
-        spans = choice.pop("weight_versions", None)
-        version = self._versions.sampled(mark, spans, request_context.url)
-        return {**version, "version_of": "token" if isinstance(spans, list) and spans else "turn"}
-
-    async def _as_messages(self, body: Json, reason: str, request_context: RequestContext) -> EngineTurn:
-        sent = orjson.dumps({**body, "return_token_ids": True})
-        completion = await self._upstream.post("/chat/completions", sent, _read_completion, request_context)
-        return EngineTurn("chat", completion, sampling.of_request(body, tools_constrain=True), reason)
 
     async def _as_ids(
         self, history: ServedTokenHistory, body: Json, request_context: RequestContext, texts: bool
@@ -170,13 +167,10 @@ def _unsupported_reason(backend: TokenBackend | None, history: ServedTokenHistor
     if history.last is not None and history.last.index + 1 == len(messages):
         return "nothing_new"
     # An image cannot be sent as ids alone: the engine needs the image itself.
-    if any(isinstance(message.get("content"), list) and not _only_text(message["content"]) for message in messages):
+    parts = (part for message in messages for part in items(message.get("content")))
+    if any(not isinstance(part, dict) or part.get("type") != "text" for part in parts):
         return "not_text"
     return backend.unsupported_reason(body)
-
-
-def _only_text(parts: list[Any]) -> bool:
-    return all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
 
 
 def _messages(request: Json) -> list[Json]:
@@ -225,7 +219,12 @@ class ServedTokenHistory:
     def __init__(self, request: Json, recorded: list[Json]) -> None:
         self.last = last_turn(recorded)
         """The turn that the new one should continue; None at the start of an episode."""
-        self.messages = _without_tokens(recorded)
+        self.messages = [
+            {key: value for key, value in message.items() if key not in TOKEN_FIELDS}
+            if "generation_token_ids" in message
+            else message
+            for message in recorded
+        ]
         self._recorded = recorded
         self._fingerprint = Fingerprint(request)
         self._known = self.last.index + 1 if self.last else 0
@@ -266,15 +265,6 @@ def without_traces(messages: list[Json]) -> list[Json]:
     """Return the messages without their `token_trace`, for engines that read the other token fields."""
     return [
         {key: value for key, value in message.items() if key != "token_trace"} if "token_trace" in message else message
-        for message in messages
-    ]
-
-
-def _without_tokens(messages: list[Json]) -> list[Json]:
-    return [
-        {key: value for key, value in message.items() if key not in TOKEN_FIELDS}
-        if "generation_token_ids" in message
-        else message
         for message in messages
     ]
 
@@ -352,16 +342,12 @@ def _shared_ending(one: list[int], two: list[int]) -> TurnEnding | None:
 
 def _placeholder(text: str, message: Json | None = None) -> Json:
     """Return a placeholder for a model turn. It keeps the calls' names and ids, because tool results refer to them."""
-    calls = [
-        {"id": call.get("id"), "type": "function", "function": {"name": _name(call), "arguments": "{}"}}
-        for call in (message or {}).get("tool_calls") or ()
-    ]
+    calls = []
+    for call in (message or {}).get("tool_calls") or ():
+        function = call.get("function")
+        name = sendable_name(read_name(function.get("name"))) if isinstance(function, dict) else UNNAMED
+        calls.append({"id": call.get("id"), "type": "function", "function": {"name": name, "arguments": "{}"}})
     return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
-
-
-def _name(call: Json) -> str:
-    function = call.get("function")
-    return sendable_name(read_name(function.get("name"))) if isinstance(function, dict) else UNNAMED
 
 
 EXCERPT = 8
@@ -437,11 +423,8 @@ def token_texts(choice: Json, count: int) -> list[str]:
     texts = [text for entry in entries if isinstance(text := entry.get("token"), str) and not _ID.fullmatch(text)]
     if len(texts) != count or len(entries) != count:
         return []
-    return _joined(entries, texts) if any(_REPLACEMENT in text for text in texts) else texts
-
-
-def _joined(entries: list[Json], texts: list[str]) -> list[str]:
-    """Return the texts decoded from the bytes, if these contain more than the texts do."""
+    if not any(_REPLACEMENT in text for text in texts):
+        return texts
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     try:
         decoded = [decoder.decode(bytes(entry.get("bytes") or ())) for entry in entries]

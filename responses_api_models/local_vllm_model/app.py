@@ -50,7 +50,11 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
     async def check(self) -> None:
         """Check model, Ray cluster, command and GPUs. Raises RunError or OperatorError if one is unusable."""
         await self._check_settings()
-        _check_command(self.settings.vllm_command[0])
+        if shutil.which(program := self.settings.vllm_command[0]) is None:
+            raise OperatorError(
+                f"vllm_command: the command {program!r} does not exist; install vLLM (pip install 'rollyard[vllm]'), "
+                "or set the path to vLLM in a different environment: vllm_command: [/path/to/env/bin/vllm]"
+            )
         with reserved_port(self.settings):
             pass
         gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, os.environ))
@@ -64,7 +68,9 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         environ = dict(os.environ)
         gpus = gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, environ))
         await self.trainer.started_with(self.settings.model)
-        folder = self._log_folder()
+        folder = self.context.log_folder
+        if folder is None or not folder.is_dir():  # on another host of a Ray cluster
+            folder = Path(tempfile.mkdtemp(prefix="rollyard-logs-"))
         for number, share in enumerate(gpus):
             on = f" on GPU {', '.join(share)}" if share else ""
             plan = StartPlan(
@@ -106,12 +112,6 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
     def models(self) -> list[str]:
         return self.settings.names[:1]
 
-    def _log_folder(self) -> Path:
-        given = self.context.log_folder
-        if given is not None and given.is_dir():
-            return given
-        return Path(tempfile.mkdtemp(prefix="rollyard-logs-"))  # on another host of a Ray cluster
-
 
 def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str] | None) -> list[list[str]]:
     """Return the GPUs for each engine; empty lists if vLLM decides (on a CPU or a Ray cluster). Raises OperatorError if
@@ -152,15 +152,6 @@ def _check_model(model: str) -> None:
     if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
         raise OperatorError(
             f"model: found {model!r}, which is not a local folder; expected a folder or the name of a hub model"
-        )
-
-
-def _check_command(program: str) -> None:
-    """Fail fast if vLLM is not installed."""
-    if shutil.which(program) is None:
-        raise OperatorError(
-            f"vllm_command: the command {program!r} does not exist; install vLLM (pip install 'rollyard[vllm]'), or "
-            "set the path to vLLM in a different environment: vllm_command: [/path/to/env/bin/vllm]"
         )
 
 
