@@ -15,7 +15,6 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
@@ -73,23 +72,28 @@ _INTERRUPTED = (
 _CHANGES_WEIGHTS = frozenset({"/update_weights", "/finish_weight_update", "/collective_rpc"})
 
 
-@dataclass(eq=False)
 class VllmControl:
-    _engines: EngineGroup
-    _loader: WeightLoader
-    _versions: PolicyVersions
-    _gate: Gate
-    _jobs: JobQueue
-    _joining_engines: JoiningEngines
-    _cpu: CpuLimits
-    _on_invalid: Callable[[str], None]
-    _lease_s: float
-    _folder: str | None = field(default="", init=False)
-    _is_updating: bool = field(default=False, init=False)
-    _interrupted: bool = field(default=False, init=False)
-    """Whether the lease expired during an update."""
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        settings: ChatEngineSettings,
+        on_invalid: Callable[[str], None],
+        locate: Callable[[str], str],
+    ) -> None:
+        self.versions = PolicyVersions(settings.policy_version, is_exclusive=settings.trainer_endpoints)
+        self._engines = EngineGroup(upstream)
+        self._gate = Gate(self.versions, lambda: self._engines.urls, settings.request_timeout_s)
+        self._jobs = JobQueue()
+        self._loader = loader = WeightLoader(self._engines, self.versions, locate)
+        self._cpu = CpuLimits(self._engines)
+        self._joining_engines = JoiningEngines(self._engines, loader, self.versions, self._gate, self._jobs)
+        self._gate.resync = self._joining_engines.resync
+        self._on_invalid = on_invalid
+        self._lease_s = settings.pause_lease_s
+        self._folder: str | None = ""
+        self._is_updating = False
+        self._interrupted = False
+        """Whether the lease expired during an update."""
         self.lease = PauseLease(lambda: self._jobs.run(self._expire()))
 
     async def post(self, path: str, query: str, body: bytes) -> list[EngineReply]:
@@ -140,7 +144,7 @@ class VllmControl:
         if path == "/update_weights":
             if self._interrupted:
                 raise conflict(_INTERRUPTED)
-            check_announced(request, self._versions.model)
+            check_announced(request, self.versions.model)
         bodies: dict[str, bytes] = {}
         if path == "/init_weight_transfer_engine":
             if self._gate.stopped:
@@ -148,13 +152,13 @@ class VllmControl:
             bodies = await ranked_bodies(self._engines, request)
         replies = await self._engines.change_each(target, body, bodies)
         if path in _CHANGES_WEIGHTS:
-            self._versions.folder = None
+            self.versions.folder = None
             self._hold((one.url for one in replies if not one.ok), None)
         return replies
 
     @property
     def _is_unfinished(self) -> bool:
-        return self._is_updating and bool(self._versions.difference(self._engines.urls))
+        return self._is_updating and bool(self.versions.difference(self._engines.urls))
 
     def _take_lease(self, path: str, lease_s: float | None, is_done: bool) -> None:
         """Update the lease. A sleep gets a lease only on request, because waking up takes memory from the trainer."""
@@ -165,8 +169,8 @@ class VllmControl:
 
     async def _expire(self) -> None:
         """Resume the policy without the trainer. An unfinished update is aborted, and model calls are rejected."""
-        if not self.lease.is_over:
-            return
+        if self.lease.length_s is None or self.lease.left_s:
+            return  # it has been renewed or cancelled since
         path, length_s = "/wake_up" if self._gate.waits_for(ASLEEP) else "/resume", self.lease.length_s or self._lease_s
         log.error("no control call for %g s: ending the trainer's pause as if by POST %s", length_s, path)
         self.lease.expire()
@@ -184,10 +188,10 @@ class VllmControl:
 
     async def _abort_update(self) -> None:
         self._is_updating, self._interrupted = False, True
-        self._versions.folder = self._folder
-        left = [url for url in self._engines.urls if url in self._versions.invalid]
+        self.versions.folder = self._folder
+        left = [url for url in self._engines.urls if url in self.versions.invalid]
         for url in left:
-            self._versions.hold(url, None, "its trainer stopped responding during an update; restart it")
+            self.versions.hold(url, None, "its trainer stopped responding during an update; restart it")
         await self._engines.all(left, self._loader.abort)
         self._gate.open(PAUSED)
         for url in left:
@@ -234,13 +238,13 @@ class VllmControl:
         if not self._gate.waits_for(PAUSED):
             raise conflict("a request that runs while weights change crashes vLLM: POST /pause?mode=keep first")
         urls = self._engines.urls
-        await self._cpu.check_head(self._versions.model, urls)
+        await self._cpu.check_head(self.versions.model, urls)
         if not self._is_updating:
-            self._folder = self._versions.folder
-        before = {url: self._versions.held(url) for url in urls if url not in self._versions.invalid}
+            self._folder = self.versions.folder
+        before = {url: self.versions.held(url) for url in urls if url not in self.versions.invalid}
         was_updating, self._is_updating, self._interrupted = self._is_updating, True, False
         self._hold(urls, None)
-        self._versions.invalid.update(urls)
+        self.versions.invalid.update(urls)
         await self._engines.change_each("/update_weight_version", orjson.dumps({"new_version": CHANGING}))
         replies = await self._engines.change_each(target, body)
         if all(400 <= one.status < 500 and one.answered for one in replies):
@@ -257,12 +261,12 @@ class VllmControl:
         replies = await self._engines.change_each(target, orjson.dumps({**request, _NAMES[path]: version}))
         done = [one.url for one in replies if one.ok]
         self._hold(done, version)
-        self._versions.invalid.difference_update(done)
+        self.versions.invalid.difference_update(done)
         if path in _CHANGES_WEIGHTS:
-            self._versions.folder = None
+            self.versions.folder = None
             self._hold((one.url for one in replies if not one.ok), None)
         if done and all_succeeded(replies):
-            self._versions.advance(version, self._versions.folder)
+            self.versions.advance(version, self.versions.folder)
             self._is_updating = False
         return replies
 
@@ -270,18 +274,18 @@ class VllmControl:
         given = request.get(_NAMES[path])
         if given is not None or path == "/update_weight_version":
             version = checked_version(given)
-            if path in _CHANGES_WEIGHTS or version != self._versions.now or self._versions.folder is None:
-                self._versions.check_name(version)
+            if path in _CHANGES_WEIGHTS or version != self.versions.now or self.versions.folder is None:
+                self.versions.check_name(version)
             return version
-        if not self._versions.now.isdecimal():
+        if not self.versions.now.isdecimal():
             raise bad_request(
-                f"weight_version is missing, and the version after {self._versions.now!r} cannot be derived"
+                f"weight_version is missing, and the version after {self.versions.now!r} cannot be derived"
             )
-        return str(int(self._versions.now) + 1)
+        return str(int(self.versions.now) + 1)
 
     def _hold(self, urls: Iterable[str], version: str | None) -> None:
         for url in urls:
-            self._versions.hold(url, version)
+            self.versions.hold(url, version)
 
 
 POSTS = {
@@ -378,10 +382,6 @@ class PauseLease:
             self._timer.cancel()
         self._timer = self.length_s = None
 
-    @property
-    def is_over(self) -> bool:
-        return self.length_s is not None and time.monotonic() >= self._ends
-
     def expire(self) -> None:
         self.expired = {"lease_s": self.length_s, "at": round(time.time(), 3)}
         self.end()
@@ -451,7 +451,11 @@ FORWARDED = {
 _SAMPLE = ("/v1/completions", "/inference/v1/generate")
 
 
-class TrainerApi:
+class TrainerApi(VllmControl):
+    """The trainer's endpoints. They are disabled unless `trainer_endpoints` is set, which requires a run token, because
+    every caller can change the policy of a running collection.
+    """
+
     def __init__(
         self,
         upstream: Upstream,
@@ -462,38 +466,20 @@ class TrainerApi:
     ) -> None:
         if settings.trainer_endpoints and not context.keys.token:
             raise OperatorError(f"{settings.token_needed_for}: set a run token, or remove trainer_endpoints")
-        self._name = context.name
+        super().__init__(upstream, settings, on_invalid, locate)
+        self._server = context.name
         self._upstream = upstream
         self._model = settings.model
         self._open = settings.trainer_endpoints
-        self.versions = PolicyVersions(settings.policy_version, is_exclusive=self._open)
-        self._engines = EngineGroup(upstream)
-        self._gate = Gate(self.versions, lambda: self._engines.urls, settings.request_timeout_s)
         self._log_probs = EngineLogProbs(self._engines, self.versions, self._gate, settings.model)
-        self._jobs = JobQueue()
-        self._loader = loader = WeightLoader(self._engines, self.versions, locate)
-        self._cpu = CpuLimits(self._engines)
         self._seeds = (settings.extra_body, settings.sampling_overrides)
         self._weights = WeightUpdates(
-            self._engines, loader, self.versions, self._gate, self._cpu, on_invalid, settings.weights_check
+            self._engines, self._loader, self.versions, self._gate, self._cpu, on_invalid, settings.weights_check
         )
         upstream.engine_model = lambda: self.versions.engine_model
         upstream.blocked = self._gate.update
-        self._joining_engines = JoiningEngines(self._engines, loader, self.versions, self._gate, self._jobs)
-        self._gate.resync = self._joining_engines.resync
-        self._protocol = VllmControl(
-            self._engines,
-            loader,
-            self.versions,
-            self._gate,
-            self._jobs,
-            self._joining_engines,
-            self._cpu,
-            on_invalid,
-            settings.pause_lease_s,
-        )
         self._watching: asyncio.Task[None] | None = None
-        self.started_with = loader.started_with
+        self.started_with = self._loader.started_with
         """Records the files of a folder before engines are started with it; they may have changed at a restart."""
         self.gone = self._engines.forget
 
@@ -506,7 +492,7 @@ class TrainerApi:
         server.app.get("/policy_version")(self._policy_version)
         if not self._open:
             # Starlette's routes: FastAPI would analyse the parameters of two dozen functions that have none.
-            closed = _closed(self._name)
+            closed = _closed(self._server)
             for path in (*FORWARDED, UPDATE, LOG_PROBS, *POSTS):
                 server.app.add_route(path, closed, ["POST"], include_in_schema=False)
             for path in (STATUS, *GETS):
@@ -527,13 +513,13 @@ class TrainerApi:
         if self._open:
             await self._joining_engines.learn()
             await self._cpu.learn(self._engines.urls)
-            self._cpu.check_settings(self._name, self._seeds)
+            self._cpu.check_settings(self._server, self._seeds)
             self._watching = asyncio.create_task(self._joining_engines.watch())
 
     async def stop(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
-        self._protocol.lease.end()
+        self.lease.end()
         await self._jobs.settle()
 
     async def register_engine(self, url: str) -> None:
@@ -562,7 +548,7 @@ class TrainerApi:
 
     async def _status(self) -> Response:
         """Return the policy's version and files, the version on each engine, and the current pause lease."""
-        versions, lease = self.versions, self._protocol.lease
+        versions, lease = self.versions, self.lease
         urls = self._engines.urls
         now = versions.checkpoint
         status = {
@@ -593,7 +579,7 @@ class TrainerApi:
         if not isinstance(folder, str) or not folder:
             raise bad_request(f"path: found {folder!r}; expected the folder with the new weights")
         name = checked_version(version) if version is not None else None
-        done = await self._protocol.update(lambda: self._weights.update(folder, name, adapter=kind == "adapter"))
+        done = await self.update(lambda: self._weights.update(folder, name, adapter=kind == "adapter"))
         return self._gate.with_version(orjson.dumps(done))
 
     async def _read_log_probs(self, call: RawRequest) -> bytes:
@@ -609,7 +595,7 @@ class TrainerApi:
             request_context = RequestContext.of(call)
             if path in _SAMPLE and body.get("stream"):
                 chunks = await self._upstream.stream(target, orjson.dumps(body), request_context)
-                return request_context.streamed(streaming.chat(chunks, streaming.event_reporter(self._name, call)))
+                return request_context.streamed(streaming.chat(chunks, streaming.event_reporter(self._server, call)))
             return request_context.answered(
                 await self._upstream.post(target, orjson.dumps(body), json_bytes, request_context)
             )
@@ -621,9 +607,9 @@ class TrainerApi:
 
     def _control_post(self, path: str, reason: str) -> Handler:
         async def posted(call: RawRequest) -> RawResponse:
-            replies = await self._protocol.post(path, call.query.decode("latin-1"), call.body)
+            replies = await self.post(path, call.query.decode("latin-1"), call.body)
             status, body, content_type = answer(replies)
-            lease_s = self._protocol.lease.length_s
+            lease_s = self.lease.length_s
             headers = ((LEASE_HEADER, f"{lease_s:g}".encode()),) if lease_s else ()
             return self._gate.with_version(RawResponse(body, status, headers, content_type.encode()))
 
@@ -632,7 +618,7 @@ class TrainerApi:
 
     def _control_get(self, path: str) -> Callable[[Request], Awaitable[Response]]:
         async def got(request: Request) -> Response:
-            status, body, content_type = answer(await self._protocol.get(path, request.url.query))
+            status, body, content_type = answer(await self.get(path, request.url.query))
             return _response(self._gate.with_version(RawResponse(body, status, content_type=content_type.encode())))
 
         return got
