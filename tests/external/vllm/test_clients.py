@@ -31,19 +31,16 @@ class Move(BaseModel):
 
 
 def front(engine: Engine, kind: Any = VllmModel, **settings: Any) -> Any:
-    """OpenAI's client, connected to a model server of this kind in front of the engine."""
     return client_of_server(kind, base_url=f"{engine.url}/v1", **{"model": "tiny", **settings})
 
 
 async def chat(client: AsyncOpenAI, **fields: Any) -> Any:
-    """A chat completion that is one tool call."""
     request = asking(**{"seed": 3, **fields})
     constraint = {"structured_outputs": request.pop("structured_outputs")}
     return await client.chat.completions.create(**request, extra_body=constraint)
 
 
 async def respond(client: AsyncOpenAI, **fields: Any) -> Any:
-    """The same with the Responses API."""
     request = asking()
     body: Any = {"input": request["messages"], "tools": TOOLS, "max_output_tokens": 200, "temperature": 0.8}
     extra = {"structured_outputs": {"regex": CALL}, "seed": 3}

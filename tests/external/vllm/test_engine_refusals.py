@@ -17,7 +17,6 @@ GENERATE = "/inference/v1/generate"
 
 
 def rejection(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The error of a response with status 400 that contains nothing else."""
     answer = engine.client.post(path, json=body)
     assert answer.status_code == 400, answer.text
     (error,) = answer.json().values()
@@ -27,13 +26,11 @@ def rejection(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Any]
 
 
 def chat(words: int, **fields: Any) -> dict[str, Any]:
-    """A chat request whose prompt has that many tokens and about 15 more."""
     return {"model": "tiny", "messages": [{"role": "user", "content": " the" * words}], **fields}
 
 
 @pytest.fixture(scope="module")
 def frame(engine: Engine) -> int:
-    """Number of tokens that the template adds to the words of `chat`."""
     return int(engine.post("/tokenize", chat(100))["count"]) - 100
 
 

@@ -18,7 +18,6 @@ HARMLESS = f"{' '.join(MARKS)} </div> List<int> [1] <|im_middle|> [INST] a<b>c"
 
 
 def recording(engine: Engine, **settings: Any) -> AbstractAsyncContextManager[TrainerClient]:
-    """A model server that records tokens, in front of the engine."""
     chosen = {"trainer_endpoints": False, "return_token_id_information": True, **settings}
     return trainer_server(base_url=[f"{engine.url}/v1"], **chosen)
 
@@ -41,7 +40,6 @@ async def two_turns(engine: Engine, text: str, **settings: Any) -> tuple[Json, J
 
 
 def between(first: Json, second: Json) -> list[int]:
-    """The ids between two turns."""
     seen = first["prompt_token_ids"] + first["generation_token_ids"]
     assert second["prompt_token_ids"][: len(seen)] == seen
     ids_between: list[int] = second["prompt_token_ids"][len(seen) :]

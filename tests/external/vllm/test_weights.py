@@ -39,7 +39,6 @@ def unchanged(engine: Engine, tiny_model: Path) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def policy(engine: Engine, **settings: Any) -> AsyncIterator[TrainerClient]:
-    """A model server with the trainer's endpoints in front of the engine."""
     async with trainer_server(
         base_url=[f"{engine.url}/v1"], **{"weights_check": "values", **settings}
     ) as policy_server:
@@ -47,7 +46,6 @@ async def policy(engine: Engine, **settings: Any) -> AsyncIterator[TrainerClient
 
 
 async def sampled(policy_server: TrainerClient, **params: Any) -> tuple[list[int], list[float], Any]:
-    """Token ids, logprobs and the engine's weight versions of a response at temperature 1."""
     sampling = {"temperature": 1.0, "max_tokens": 16, "logprobs": 0, "ignore_eos": True, **params}
     status, answer = await policy_server.post(GENERATE, {"token_ids": PROMPT, "sampling_params": sampling})
     assert status == 200, answer
@@ -120,7 +118,6 @@ INVALID = ("not there", "no head", "NaN", "cut short", "another shape", "no weig
 
 
 def invalid_copy(checkpoint: Path, folder: Path, defect: str) -> Path:
-    """A copy of a checkpoint, made invalid in a way that vLLM itself accepts or crashes on."""
     if defect == "not there":
         return folder / "nowhere"
     shutil.copytree(checkpoint, folder / defect)

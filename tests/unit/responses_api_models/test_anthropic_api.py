@@ -203,7 +203,6 @@ def converted(complete: Json, stop: list[str]) -> list[Json]:
 
 
 def accumulated(events: list[Json]) -> Json:
-    """Build the message as Anthropic's clients do."""
     message: Json = {}
     partial: dict[int, str] = {}
     opened: list[int] = []

@@ -27,7 +27,6 @@ CALLS = completion({"content": "I go up", "reasoning": "hm", "tool_calls": [CALL
 
 
 def reported(text: str, **choice: Any) -> Json:
-    """A completion whose choice has more fields."""
     answer = completion({"content": text})
     answer["choices"][0].update(choice)
     return answer

@@ -61,7 +61,6 @@ MODEL_SERVERS: list[type[Server]] = [VllmModel, OpenaiModel, BuiltinModel]
 
 
 async def check_refusals(kind: type[Server], path: str, requests: list[tuple[str, Json]], **options: Any) -> None:
-    """Check that each request is refused with its field's name, and that none reaches the engine."""
     base: Json = {"input": "hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "hi"}]}
     async with engine() as fake:
         endpoint = {} if kind is BuiltinModel else {"base_url": fake.url}
@@ -107,7 +106,6 @@ FIELDS = (
 
 
 async def healthy_engine(scope: Scope, receive: Receive, send: Send) -> None:
-    """An in-process engine that accepts any request."""
     answer = RESPONSE if scope["path"].endswith("/responses") else COMPLETION
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
     await send({"type": "http.response.body", "body": orjson.dumps(answer)})

@@ -64,7 +64,6 @@ async def error_of(client: AsyncOpenAI, call: Any = respond, **more: Any) -> API
 
 
 def refusal(status: int, **headers: str) -> Step:
-    """An error in OpenAI's format."""
     return Step({"error": {"message": "that is why", "type": "x", "param": None, "code": "its_code"}}, status, headers)
 
 

@@ -28,14 +28,12 @@ CALLS = st.lists(st.tuples(st.sampled_from(["step", "look"]), TEXT), max_size=3)
 
 
 def parse_events(stream: bytes) -> list[Json]:
-    """The events, checked for numbering and for names that match their data."""
     pairs = [(orjson.loads(data_of(block)), block) for block in stream.split(b"\n\n") if block]
     assert all(block.startswith(b"event: %b\n" % data["type"].encode()) for data, block in pairs)
     return [data for data, _ in pairs]
 
 
 def streamed(*deltas: Json, request: Json | None = None, dialect: Dialect = PLAIN, **last: Any) -> list[Json]:
-    """The events of a stream of these deltas."""
     stream = ResponseEvents(request or {"input": "hi"}, dialect)
     sent = b"".join([stream.chunk(chunk) for chunk in chunks(*deltas, **last) if isinstance(chunk, dict)])
     parsed = parse_events(sent + stream.end())
@@ -48,7 +46,6 @@ def kinds(all_events: list[Json]) -> list[str]:
 
 
 def call(index: int, arguments: str = "", name: str | None = None, call_id: str | None = None) -> Json:
-    """The delta of a tool call."""
     function = {"arguments": arguments, **({"name": name} if name else {})}
     return {"tool_calls": [{"index": index, "function": function, **({"id": call_id} if call_id else {})}]}
 

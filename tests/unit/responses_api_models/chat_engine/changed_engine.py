@@ -38,7 +38,6 @@ def choice(**fields: Any) -> Callable[[Json], Json]:
 
 
 def logprobs(edit: Callable[[list[Any]], object]) -> Callable[[Json], Json]:
-    """Edit the list of the generated tokens' log-probabilities."""
 
     def change(answer: Json) -> Json:
         if "usage" in answer:

@@ -31,14 +31,12 @@ WEIGHTS_FILE = "model.safetensors"
 
 
 def engine(folder: str) -> ModelSignature:
-    """The model of engines that were started from that folder."""
     started = start_checkpoint(folder)
     assert started is not None and started.signature is not None
     return started.signature
 
 
 def refused(folder: str | Path, started: str | None = None, **more: Any) -> str:
-    """The reason for which the check refuses the folder."""
     with pytest.raises(Failure) as caught:
         check(str(folder), engine(started) if started else None, **more)
     assert caught.value.kind == "bad_request"

@@ -57,7 +57,6 @@ CALL: Json = {"id": "c1", "type": "function", "function": {"name": "look", "argu
 
 
 def split(first: Json, second: Json, finish_reason: str = "stop") -> Json:
-    """A completion with two choices, although one was requested."""
     pair = [completion(message, finish_reason)["choices"][0] for message in (first, second)]
     return {**COMPLETION, "choices": [choice | {"index": number} for number, choice in enumerate(pair)]}
 

@@ -27,7 +27,6 @@ def with_tokens() -> Json:
 
 
 async def engine_request(request: Json, path: str = "/v1/responses", **settings: Any) -> Json:
-    """The request that the engine receives."""
     async with engine() as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
         answer, body = await post_json(server, path, request)
         assert answer.status == 200, body
@@ -105,7 +104,6 @@ async def test_reasoning_is_sent_back_in_the_configured_field() -> None:
 
 
 def error(message: str, **more: Json | str | int | None) -> Json:
-    """The body of an error response; `code` is vLLM's by default."""
     return {"error": {"message": message, "type": "BadRequestError", "code": 400, **more}}
 
 
@@ -159,7 +157,6 @@ PATHS = ["/v1/responses", "/v1/chat/completions"]
 
 
 async def problems_of(path: str, bodies: dict[str, Json]) -> dict[str, Json]:
-    """The problem that each of these refusals becomes."""
     steps = [Step(body, 400) for body in bodies.values()]
     async with engine(*steps) as fake, model_server(VllmModel, base_url=fake.url) as server:
         problems = {case: (await post_json(server, path, {**HI, **CHAT}))[1] for case in bodies}
@@ -234,7 +231,6 @@ UNREADABLE = [
 
 
 async def response_to(message: Json, finish_reason: str = "stop", **request: Any) -> Json:
-    """The Response to a request with tools when the engine's parser produced this message."""
     async with engine(completion(message, finish_reason)) as fake, model_server(VllmModel, base_url=fake.url) as server:
         return (await post_json(server, "/v1/responses", {"input": "go", "tools": TOOLS, **request}))[1]
 

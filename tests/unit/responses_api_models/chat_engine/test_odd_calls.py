@@ -47,7 +47,6 @@ ODD_CALLS: list[Any] = [
 
 
 def check_calls(body: Json) -> None:
-    """Check each earlier call as strictly as vLLM does for its chat template."""
     for message in body["messages"]:
         for one in message.get("tool_calls") or ():
             assert isinstance(one["id"], str)
@@ -58,7 +57,6 @@ def check_calls(body: Json) -> None:
 
 
 async def play_rollout(*steps: Step) -> tuple[Json, list[Json]]:
-    """Run a rollout on an engine with these answers; the rollout and the engine's requests."""
     async with engine(*steps) as fake:
         settings = VllmModelSettings(base_url=fake.url, model="engine-model", retry_pause_s=0.01)
 

@@ -31,7 +31,6 @@ NEUTRAL: Json = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "logit_bias": {}, "bad_
 
 
 async def sampling(backend: str, params: Json, **settings: Any) -> Json:
-    """The sampling record of a second turn."""
     async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend, params=params, **settings) as client:
         await client.ask()
         item = await client.ask(user_message("on"))

@@ -25,7 +25,6 @@ BOTH = [*CALL_TURN[:-1], *encode_letters("\n"), *CALL_TURN]
 
 
 async def later_turn(script: list[list[int]], backend: str, params: Json | None = None, **settings: Any) -> Json:
-    """The Response of a second turn with that backend."""
     async with open_episode(TokenEngine(script), token_in=backend, params=params, **settings) as client:
         one = await client.ask()
         two = await client.ask(tool_output(one) if one["type"] == "function_call" else user_message("on"))
@@ -34,7 +33,6 @@ async def later_turn(script: list[list[int]], backend: str, params: Json | None 
 
 
 async def later_completion(script: list[list[int]], backend: str, **more: Any) -> Json:
-    """The chat completion of a second turn with that backend."""
     async with open_episode(TokenEngine(script), token_in=backend) as client:
         request: Json = {"messages": [user_message("go up")], **more}
         status, answer = await client.send("/v1/chat/completions", request)
@@ -46,7 +44,6 @@ async def later_completion(script: list[list[int]], backend: str, **more: Any) -
 
 
 def comparable(response: Json) -> Json:
-    """The response without what differs between any two calls."""
     output = [
         {key: value for key, value in item.items() if key not in ("id", "call_id", "prompt_token_ids", "token_trace")}
         for item in response["output"]
@@ -137,7 +134,6 @@ async def test_logprobs_with_token_texts_are_returned_only_on_request() -> None:
 
 
 def with_value(value: Any) -> Callable[[Json], Json]:
-    """Replace the log-probability of the second token."""
 
     def edit(entries: list[Any]) -> None:
         if isinstance(entries[1], dict):
@@ -200,7 +196,6 @@ async def test_a_conversation_that_no_longer_fits_is_a_context_overflow() -> Non
 
 
 async def sent_limit(backend: str, params: Json) -> list[Any]:
-    """The max_tokens that the engine receives for a second turn, and the context that is left."""
     async with open_episode(TokenEngine([TEXT_TURN], max_model_len=500), token_in=backend, params=params) as client:
         await client.ask()
         item = await client.ask(user_message("on"))

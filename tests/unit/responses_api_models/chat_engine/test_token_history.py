@@ -59,7 +59,6 @@ def exchanges() -> st.SearchStrategy[list[Exchange]]:
 
 
 async def next_turn(client: EpisodeClient, exchange: Exchange) -> Json:
-    """Send what follows the previous turn; the model's next turn."""
     calls = [item for item in client.responses[-1]["output"] if item["type"] == "function_call"]
     new = [tool_output(call, exchange.answer) for call in calls]
     return await client.ask(*new, *([user_message(exchange.answer)] if exchange.user_speaks or not calls else []))
@@ -154,7 +153,6 @@ IMAGE: Json = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
 async def second_turn(
     client: EpisodeClient, change: Callable[[Json], object] = lambda request: None
 ) -> tuple[Json, Json]:
-    """A turn and the next one, whose request `change` may edit in between."""
     one = await client.ask()
     client.conversation.answer(tool_output(one) if one["type"] == "function_call" else user_message("on"))
     request = orjson.loads(client.conversation.request())
@@ -217,7 +215,6 @@ ASSISTANT_TEXT: Json = {"role": "assistant", "content": "I push."}
 async def check_messages(
     reason: str, change: Callable[[Json], object] = bool, engine: TokenEngine | None = None, **options: Any
 ) -> None:
-    """Check that the second turn is sent as messages, for this reason."""
     async with open_episode(engine or TokenEngine([CALL_TURN, TEXT_TURN]), **options) as client:
         _, two = await second_turn(client, change)
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", reason)
@@ -307,7 +304,6 @@ async def test_tokens_that_are_null_count_as_missing() -> None:
 
 
 def versions(answer: Json) -> Json:
-    """Report which weights sampled which tokens, as vLLM does."""
     half = len(answer["choices"][0]["token_ids"]) // 2
     ends = {"version": "default", "start": 0, "end": half}, {"version": "step-1", "start": half, "end": 2 * half}
     return choice(weight_versions=list(ends))(answer)

@@ -138,7 +138,6 @@ async def test_a_pause_that_lasts_too_long_causes_a_failure_that_says_how_to_end
 
 
 async def send_weights(policy: Any, **finish: Any) -> list[int]:
-    """Send weights as a trainer does; the statuses of its calls."""
     calls: list[tuple[str, Json]] = [
         ("/pause?mode=keep", {}),
         ("/start_weight_update", {}),

@@ -33,7 +33,6 @@ UPDATE = [
 
 
 def update_calls(engine: WeightEngine) -> list[str]:
-    """The update's requests to this engine."""
     return [path for path in engine.paths if path in UPDATE]
 
 
@@ -91,8 +90,6 @@ async def test_a_failed_update_rolls_back_all_engines_and_keeps_requests_in_flig
 
 
 class NotifiedModel(VllmModel):
-    """Records the engines that lost their weights."""
-
     invalid_urls: list[str]
 
     def on_invalid_weights(self, url: str) -> None:
@@ -349,8 +346,6 @@ async def test_the_device_of_an_engine_that_was_down_at_startup_is_found_out_lat
 
 
 class TokensOnCpu(TokenEngine):
-    """A token engine that reports a CPU."""
-
     def _answers(self, path: str) -> Callable[[Json], Json]:
         known: dict[str, Json] = {"/server_info": {"vllm_config": {"device_config": {"device": "cpu"}}}}
         return (lambda body: known[path]) if path in known else super()._answers(path)

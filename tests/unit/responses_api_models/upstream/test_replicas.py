@@ -32,7 +32,6 @@ async def chosen_url(pool: Replicas, affinity: Affinity | None = None) -> str:
 
 
 async def first_call(pool: Replicas, affinity: Affinity) -> Endpoint:
-    """The endpoint that answered the episode's first call."""
     endpoint = await pool.choose(affinity)
     pool.answered(endpoint, affinity, PATH)
     return endpoint
@@ -205,14 +204,12 @@ def two_engines() -> tuple[TokenEngine, TokenEngine]:
 
 
 async def first_response(client: EpisodeClient, episode: str) -> Json:
-    """The response to an episode's first call."""
     status, response = await client.send("/v1/responses", {"input": "go"}, session_header(episode))
     assert status == 200, response
     return response
 
 
 async def later_call(client: EpisodeClient, episode: str) -> tuple[int, Json]:
-    """Status and body of a later call of an episode."""
     return await client.send(
         "/v1/responses", {"input": [user_message("go"), user_message("on")]}, session_header(episode)
     )

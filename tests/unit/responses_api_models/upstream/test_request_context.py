@@ -61,7 +61,6 @@ NOT_RETURNED = {
 async def call_through(
     path: str, headers: dict[str, str], answer_headers: Json | None = None, **settings: Any
 ) -> tuple[Engine, HttpResponse]:
-    """The engine, and the response, of a call with these headers, which the engine answers with those."""
     body = b'{"input": "hi"}' if "responses" in path else b'{"messages": [{"role": "user", "content": "hi"}]}'
     async with (
         engine(Step(COMPLETION, headers=answer_headers or {})) as fake,
