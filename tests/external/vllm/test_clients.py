@@ -87,26 +87,6 @@ async def test_structured_output_is_parsed_by_both_apis_with_and_without_streami
     assert all(isinstance(move, Move) for move in parsed)
 
 
-async def test_logprobs_come_with_the_deltas_of_a_responses_stream(engine: Engine) -> None:
-    include: Any = ["message.output_text.logprobs"]
-    async with (
-        front(engine) as client,
-        client.responses.stream(
-            model="any",
-            input="hi",
-            max_output_tokens=8,
-            include=include,
-            top_logprobs=2,
-            extra_body={"ignore_eos": True},
-        ) as stream,
-    ):
-        events = [event async for event in stream]
-    deltas = [one for event in events if event.type == "response.output_text.delta" for one in event.logprobs]
-    (part,) = cast(Any, events[-1]).response.output[0].content
-    assert [one.token for one in deltas] == [one.token for one in part.logprobs]
-    assert all(one.logprob <= 0 for one in deltas) and deltas
-
-
 @pytest.mark.parametrize("ask", [chat, respond])
 async def test_a_stream_ends_with_the_recorded_tokens(engine: Engine, ask: Ask) -> None:
     async with front(engine, return_token_id_information=True, logprobs_mode="processed_logprobs") as client:

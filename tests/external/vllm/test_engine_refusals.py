@@ -29,31 +29,22 @@ def chat(words: int, **fields: Any) -> dict[str, Any]:
     return {"model": "tiny", "messages": [{"role": "user", "content": " the" * words}], **fields}
 
 
-@pytest.fixture(scope="module")
-def frame(engine: Engine) -> int:
-    return int(engine.post("/tokenize", chat(100))["count"]) - 100
-
-
 @pytest.mark.parametrize("path", [CHAT, f"{CHAT}/render"])
-def test_a_chat_longer_than_the_context_is_rejected_for_its_input_tokens(engine: Engine, path: str) -> None:
+def test_a_chat_longer_than_the_context_is_an_overflow(engine: Engine, path: str) -> None:
     error = rejection(engine, path, chat(LONGEST, max_tokens=10))
     assert (error["param"], error["kind"]) == ("input_tokens", FailureKind.CONTEXT_OVERFLOW)
-    # The tokenizer stops one token after the limit, so the true length is not reported.
-    assert f"(parameter=input_tokens, value={LONGEST + 1})" in error["message"]
 
 
-def test_a_chat_that_fills_the_context_is_rejected_for_its_max_tokens(engine: Engine, frame: int) -> None:
+def test_a_chat_that_fills_the_context_is_an_overflow(engine: Engine) -> None:
+    frame = int(engine.post("/tokenize", chat(100))["count"]) - 100
     error = rejection(engine, CHAT, chat(LONGEST - frame, max_tokens=10))
     assert (error["param"], error["kind"]) == ("max_tokens", FailureKind.CONTEXT_OVERFLOW)
-    assert "(parameter=max_tokens, value=0)" in error["message"]
 
 
 @pytest.mark.parametrize("length", [LONGEST + 1, LONGEST])
-def test_generate_rejects_too_many_tokens_without_naming_a_parameter(engine: Engine, length: int) -> None:
-    body = {"token_ids": [5] * length, "sampling_params": {"max_tokens": 10}}
-    error = rejection(engine, GENERATE, body)
+def test_too_many_tokens_for_generate_are_an_overflow(engine: Engine, length: int) -> None:
+    error = rejection(engine, GENERATE, {"token_ids": [5] * length, "sampling_params": {"max_tokens": 10}})
     assert (error["param"], error["kind"]) == (None, FailureKind.CONTEXT_OVERFLOW)
-    assert f"(length {length})" in error["message"]
 
 
 def test_a_stream_of_generate_starts_with_200_and_contains_the_error(engine: Engine) -> None:

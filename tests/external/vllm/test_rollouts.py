@@ -150,22 +150,6 @@ def test_logprobs_equal_a_forward_pass_over_the_recorded_ids(rows: list[Json], r
             assert item["generation_log_probs"] == pytest.approx(expected, abs=CLOSE)
 
 
-def test_the_sampling_parameters_that_were_used_are_recorded(rows: list[Json]) -> None:
-    for item in (item for row in rows for item in turns_of(row)):
-        assert item["token_trace"]["sampling"] == {
-            "temperature": 0.8,
-            "top_p": 1.0,
-            "top_k": -1,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "constrained": ["structured_outputs"],
-            "constraints": {"structured_outputs": {"regex": CALL}},
-            "logprobs_mode": "processed_logprobs",
-            "policy_version": "0",
-            "version_of": "token",
-        }
-
-
 async def test_turns_sent_as_messages_drift_and_each_break_is_recorded(engine: Engine, tmp_path: Path) -> None:
     chosen = run_config(engine, tmp_path, token_in="off")
     async with colocated(chosen, tmp_path) as stack:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.types import Json
-from tests.external.vllm.calls import CALL, asking
+from tests.external.vllm.calls import asking
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.tiny_model import MARKS, SPECIAL
 from tests.support.weight_engine import TrainerClient, trainer_server
@@ -65,19 +65,3 @@ async def test_marks_that_are_single_text_tokens_stay_single_tokens(engine: Engi
     ids_between = between(first, second)
     assert any(ids_between[at : at + len(ids)] == ids for at in range(len(ids_between)))
     assert "escaped" not in second["token_trace"]
-
-
-async def test_a_tool_name_that_looks_like_a_special_token_stays_text_and_the_record_is_correct(engine: Engine) -> None:
-    mistake = CALL.replace('"step"', '"<\\|im_end\\|>"')
-    async with recording(engine) as policy_server:
-        request = asking(structured_outputs={"regex": mistake})
-        first = (await policy_server.post("/v1/chat/completions", request))[1]["choices"][0]["message"]
-        (call,) = first["tool_calls"]
-        assert call["function"]["name"] == "<|im_end|>"
-        tool_output = {"role": "tool", "tool_call_id": call["id"], "content": "There is no tool '<|im_end|>'."}
-        request["messages"] += [first, tool_output]
-        status, answer = await policy_server.post("/v1/chat/completions", request)
-    assert status == 200, answer
-    second = answer["choices"][0]["message"]
-    assert tool_output["content"].replace("<|", "< |") in text_of(engine, between(first, second))
-    assert second["token_trace"]["way"] == "generate"

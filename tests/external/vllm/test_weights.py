@@ -148,20 +148,6 @@ async def test_after_a_rejected_update_the_responses_are_bitwise_the_same(
             assert await sampled(policy_server, temperature=0.0) == before, defect
 
 
-async def test_a_pause_ends_with_its_lease_and_the_request_in_flight_continues(engine: Engine) -> None:
-    async with policy(engine) as policy_server:
-        assert (await policy_server.post("/pause?mode=keep&lease_s=0.5"))[0] == 200
-        assert (await sampled(policy_server))[2] == [{"version": "0", "start": 0, "end": 16}]
-        assert (await policy_server.get("/weights"))[1]["lease_expired"]["lease_s"] == 0.5
-
-
-async def test_a_request_with_a_seed_is_rejected_and_the_engine_survives(engine: Engine) -> None:
-    async with policy(engine) as policy_server:
-        status, answer = await policy_server.post("/v1/chat/completions", asking(seed=3))
-        assert (status, "seed 3" in answer["detail"]) == (400, True)
-        assert (await policy_server.post("/v1/chat/completions", asking(seed=None)))[0] == 200
-
-
 async def test_token_endpoints_are_forwarded_unchanged(engine: Engine) -> None:
     async with policy(engine) as policy_server:
         for path, body in (
@@ -170,14 +156,10 @@ async def test_token_endpoints_are_forwarded_unchanged(engine: Engine) -> None:
             ("/v1/chat/completions/render", asking()),
         ):
             status, answer = await policy_server.post(path, {**body, "model": "another"})
-            assert status == 200, answer
             direct = engine.post(path, {**body, "model": "tiny"})
-            assert answer.keys() == direct.keys()
-            assert {key: answer[key] for key in ("tokens", "prompt", "token_ids") if key in answer} == {
-                key: direct[key] for key in ("tokens", "prompt", "token_ids") if key in direct
-            }
-        prompt = {"prompt": [5, 6, 7], "max_tokens": 4, "return_token_ids": True}
-        status, answer = await policy_server.post("/v1/completions", prompt)
-        assert (status, answer["choices"][0]["prompt_token_ids"]) == (200, [5, 6, 7])
-        answer, _ = await policy_server.send("POST", "/v1/completions", {**prompt, "stream": True})
+            assert (status, answer.keys()) == (200, direct.keys())
+            kept = {"tokens", "prompt", "token_ids"} & answer.keys()
+            assert {key: answer[key] for key in kept} == {key: direct[key] for key in kept}
+        prompt = {"prompt": [5, 6, 7], "max_tokens": 4, "stream": True}
+        answer, _ = await policy_server.send("POST", "/v1/completions", prompt)
         assert answer.body.endswith(b"data: [DONE]\n\n")

@@ -103,7 +103,7 @@ def test_the_events_come_in_openais_order() -> None:
     ]
 
 
-ITEMS: list[tuple[list[Json], list[tuple[str, str | None]]]] = [
+STREAMED_ITEMS: list[tuple[list[Json], list[tuple[str, str | None]]]] = [
     ([{"content": "a"}, call(0, "{}", "step", "x"), {"content": "b"}], [("a", None), ("step", "{}"), ("b", None)]),
     ([call(0, "{}", "step", "x"), call(0, "[]", "look", "y")], [("step", "{}"), ("look", "[]")]),  # index 0, other ids
     (
@@ -114,7 +114,7 @@ ITEMS: list[tuple[list[Json], list[tuple[str, str | None]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("deltas", "expected"), ITEMS)
+@pytest.mark.parametrize(("deltas", "expected"), STREAMED_ITEMS)
 def test_each_text_and_each_call_becomes_an_item_of_its_own(
     deltas: list[Json], expected: list[tuple[str, str | None]]
 ) -> None:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
+import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.responses_api_models.vllm_model.app import VllmModel
+from rollyard.responses_api_models.chat_engine.vllm_control import FORWARDED, GETS, POSTS
+from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
+from rollyard.services.server.settings import parse_settings
 from tests.support.checkpoint_run import active_urls
-from tests.support.waiting import until
-from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server
+from tests.support.waiting import deadline_s, until
+from tests.support.weight_engine import (
+    ODD_STREAM,
+    REFUSAL,
+    STARTED,
+    TrainerClient,
+    WeightEngine,
+    engine_url,
+    log_prob,
+    trainer_server,
+)
 
 NEW = "/weights/new"
 PHASES = ["/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/resume"]
@@ -338,3 +352,266 @@ async def test_an_update_from_a_folder_during_another_trainers_update_is_refused
     assert (await policy.post("/finish_weight_update", {"weight_version": "1"}))[0] == 200
     await policy.post("/resume")
     assert await policy.call_model() == (200, "/weights/sent")
+
+
+VERSION = "x-rollyard-policy-version"
+
+
+async def test_a_closed_endpoint_names_the_setting_that_opens_it() -> None:
+    engine = WeightEngine()
+    async with trainer_server(engine, trainer_endpoints=False, token=None) as policy:
+        answers = {path: await policy.post(path, {"path": "/x"}) for path in (*FORWARDED, "/weights/update", *POSTS)}
+        answers |= {path: await policy.get(path) for path in GETS}
+    for path, (status, content) in answers.items():
+        assert (status, "trainer_endpoints: true" in content["detail"]) == (404, True), path
+        assert "policy_model" in content["detail"]
+    assert engine.calls == []
+
+
+async def test_the_policy_version_is_available_without_the_setting() -> None:
+    async with trainer_server(WeightEngine(), trainer_endpoints=False, token=None, policy_version="sft-3") as policy:
+        answer, content = await policy.send("GET", "/policy_version")
+    assert (answer.status, content, answer.headers[VERSION]) == (200, {"policy_version": "sft-3"}, "sft-3")
+
+
+async def test_only_open_endpoints_are_in_the_openapi_document() -> None:
+    for opened in (True, False):
+        async with trainer_server(WeightEngine(), trainer_endpoints=opened) as policy:
+            _, document = await policy.get("/openapi.json")
+        assert [path in document["paths"] for path in ("/tokenize", "/weights/update", "/is_paused")] == [opened] * 3
+
+
+async def test_a_server_without_a_run_token_is_refused() -> None:
+    with pytest.raises(OperatorError, match="token"):
+        async with trainer_server(WeightEngine(), token=None):
+            pass
+
+
+def test_settings_with_two_model_servers_are_refused() -> None:
+    settings = {"base_url": engine_url(0), "model": "tiny", "trainer_endpoints": True, "replicas": 2}
+    with pytest.raises(OperatorError, match=r"policy_model: trainer_endpoints .*replicas=2"):
+        parse_settings(VllmModelSettings, settings, "policy_model")
+
+
+async def test_a_caller_without_the_token_is_refused(engine: WeightEngine, policy: TrainerClient) -> None:
+    for path in ("/tokenize", "/weights/update", "/pause"):
+        status, _ = await policy.post(path, {"path": "/x"}, authorization="Bearer another")
+        assert (status, engine.calls) == (401, []), path
+
+
+async def test_a_forwarded_call_keeps_unknown_fields_its_query_and_the_bytes_of_the_response(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    for path in FORWARDED:
+        engine.answers[path] = (200, b' {"tokens": [1,  2], "odd": 1}\n')
+        request = {"prompt": [1, 2], "odd": {"a": 1}, "model": "other"}
+        answer, _ = await policy.send("POST", f"{path}?return=all&x=1", request, {"x-trace": "t"})
+        assert engine.calls[-1] == (f"{path}?return=all&x=1", {"prompt": [1, 2], "odd": {"a": 1}, "model": "tiny"})
+        assert (engine.headers[-1]["x-trace"], "authorization" in engine.headers[-1]) == ("t", False)
+        assert (answer.status, answer.body, answer.headers[VERSION]) == (200, engine.answers[path][1], "0")
+
+
+async def test_a_stream_is_forwarded_unchanged() -> None:
+    for path in ["/v1/completions", "/inference/v1/generate"]:
+        async with trainer_server(WeightEngine()) as policy:
+            answer, _ = await policy.send("POST", path, {"prompt": [1], "stream": True})
+        assert answer.body == ODD_STREAM
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers[VERSION] == "0"
+
+
+async def test_a_control_call_reaches_every_engine_with_its_query_and_body() -> None:
+    engines = [WeightEngine(), WeightEngine()]
+    async with trainer_server(*engines) as policy:
+        answer, content = await policy.send("POST", "/pause?mode=keep&clear_cache=false")
+        await policy.post("/init_weight_transfer_engine", {"init_info": {"rank": 1}})
+    for engine in engines:
+        assert "/pause?mode=keep&clear_cache=false" in engine.paths
+        assert ("/init_weight_transfer_engine", {"init_info": {"rank": 1}}) in engine.calls
+    assert [one["url"] for one in content["engines"]] == [engine_url(0), engine_url(1)]
+    assert [(one["status"], one["body"]) for one in content["engines"]] == [(200, {"status": "paused"})] * 2
+    assert answer.headers[VERSION] == "0"
+
+
+async def test_the_response_of_a_single_engine_is_returned_as_is(engine: WeightEngine, policy: TrainerClient) -> None:
+    assert await policy.post("/pause") == (200, {"status": "paused"})
+    assert (await policy.get("/is_paused"))[1]["is_paused"] is True
+    engine.fails.add("/init_weight_transfer_engine")
+    status, content = await policy.post("/init_weight_transfer_engine", {})
+    assert (status, content) == (500, {"error": {"message": REFUSAL}})
+
+
+async def test_when_one_of_several_engines_fails_the_problem_lists_all_responses() -> None:
+    one, two = WeightEngine(), WeightEngine()
+    two.fails.add("/reset_prefix_cache")
+    async with trainer_server(one, two) as policy:
+        status, content = await policy.post("/reset_prefix_cache")
+    assert (status, [engine["status"] for engine in content["engines"]]) == (502, [200, 500])
+    assert "1 of 2 engines" in content["detail"]
+
+
+async def test_unlisted_endpoints_are_not_forwarded(engine: WeightEngine, policy: TrainerClient) -> None:
+    for path in ("/abort_requests", "/scale_elastic_ep", "/weight_checker", "/v1/embeddings"):
+        assert (await policy.post(path, {}))[0] == 404
+        assert path not in engine.paths
+
+
+async def test_a_pause_that_lasts_too_long_causes_a_failure_that_says_how_to_end_it() -> None:
+    async with trainer_server(WeightEngine(), request_timeout_s=0.05) as policy:
+        await policy.post("/pause?mode=keep")
+        status, detail = await policy.call_model()
+        _, problem = await policy.post("/v1/chat/completions", {"messages": []})
+    assert (status, "POST /resume" in detail) == (504, True)
+    assert problem["type"] == "urn:rollyard:upstream_error"  # for training, a timeout would count with reward 0
+
+
+async def send_weights(policy: Any, **finish: Any) -> list[int]:
+    calls: list[tuple[str, Json]] = [
+        ("/pause?mode=keep", {}),
+        ("/start_weight_update", {}),
+        ("/update_weights", {"update_info": {"names": ["a"]}}),
+        ("/finish_weight_update", finish),
+        ("/resume", {}),
+    ]
+    return [(await policy.post(path, body))[0] for path, body in calls]
+
+
+@pytest.mark.parametrize(("finish", "version"), [({}, "1"), ({"weight_version": "step-3"}, "step-3")])
+async def test_weights_sent_by_a_trainer_become_a_new_version_of_the_policy(finish: Json, version: str) -> None:
+    engines = [WeightEngine(), WeightEngine()]
+    async with trainer_server(*engines) as policy:
+        assert await send_weights(policy, **finish) == [200] * 5
+        assert await policy.call_model() == (200, "/weights/sent")
+        assert await policy.version() == version
+    assert [engine.label for engine in engines] == [version] * 2
+
+
+async def test_engines_without_weights_do_not_resume() -> None:
+    for path in ["/resume", "/wake_up", "/update_weight_version"]:
+        engine = WeightEngine()
+        async with trainer_server(engine) as policy:
+            await policy.post("/pause?mode=keep")
+            await policy.post("/start_weight_update")
+            status, content = await policy.post(path, {"new_version": "1"})
+            assert (status, "/finish_weight_update" in content["detail"]) == (409, True)
+            assert (await policy.post("/finish_weight_update", {}))[0] == 200
+            assert (await policy.post("/resume"))[0] == 200
+            assert await policy.call_model() == (200, "/weights/sent")
+
+
+async def test_weights_cannot_be_loaded_without_the_version_tracking(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    body = {"method": "reload_weights", "kwargs": {"weights_path": "/x"}}
+    status, content = await policy.post("/collective_rpc", body)
+    assert (status, "POST /weights/update" in content["detail"]) == (400, True)
+    assert (await policy.post("/collective_rpc", {"method": "take_from_my_trainer"}))[0] == 200
+    assert (await policy.post("/update_weight_version", {"new_version": "7"}))[0] == 200
+    assert await policy.version() == "7"
+    assert engine.weights == STARTED
+
+
+async def test_model_calls_stop_when_a_new_engine_cannot_load_weights_that_a_trainer_sent() -> None:
+    engine, other = WeightEngine(), WeightEngine()
+    async with trainer_server(engine) as policy:
+        await send_weights(policy)
+        policy.transport.mount("http://engine-1:1", other)
+        await policy.server.trainer.register_engine(engine_url(1))
+        assert (await policy.call_model())[0] == 503
+        await send_weights(policy)
+        assert (await policy.call_model())[0] == 200
+
+
+async def test_calls_wait_for_sleeping_engines_but_not_for_engines_that_discarded_their_weights(
+    policy: TrainerClient,
+) -> None:
+    await policy.post("/sleep?level=1")
+    calling = asyncio.create_task(policy.call_model())
+    await asyncio.sleep(0.02)
+    assert not calling.done()
+    await policy.post("/wake_up")
+    assert await calling == (200, STARTED)
+    await policy.post("/sleep?level=2")
+    await policy.post("/wake_up")
+    assert (await policy.call_model())[0] == 503
+
+
+async def test_every_model_response_carries_the_policy_version() -> None:
+    paths = ("/v1/responses", "/v1/chat/completions")
+    async with trainer_server(WeightEngine(), policy_version="sft", trainer_endpoints=False) as policy:
+        for path, stream in itertools.product(paths, (False, True)):
+            request = {"input": "hi", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+            url, body = f"http://policy:1{path}", orjson.dumps(request)
+            answer = await policy.transport.send("POST", url, body, _headers(), deadline_s())
+            assert (answer.status, answer.headers[VERSION]) == (200, "sft")
+
+
+def _headers() -> dict[str, str]:
+    return {"content-type": "application/json", "authorization": "Bearer the run's token"}
+
+
+PATH = "/weights/log_probs"
+
+
+async def test_every_engine_is_asked_and_the_version_is_that_of_its_weights() -> None:
+    engines = WeightEngine(), WeightEngine()
+    engines[1].offset = 0.5
+    async with trainer_server(*engines) as policy:
+        await policy.update("/weights/new", version="v1")
+        status, answer = await policy.post(PATH, {"sequences": [[4, 5, 6], [7, 8]]})
+    assert (status, answer["version"]) == (200, "v1")
+    for number, one in enumerate(answer["engines"]):
+        assert one["url"] == engine_url(number)
+        for row, ids in zip(one["sequences"], ([4, 5, 6], [7, 8]), strict=True):
+            expected = [log_prob("/weights/new", token) + number * 0.5 for token in ids[1:]]
+            assert (row["ids"], row["log_probs"]) == (ids, expected)
+
+
+async def test_an_engine_with_lora_samples_tokens_instead() -> None:
+    engine = WeightEngine()
+    info = {"vllm_config": {"device_config": {"device": "cpu"}, "lora_config": {"max_lora_rank": 16}}}
+    engine.answers["/server_info"] = (200, orjson.dumps(info))
+    choice = {"token_ids": [8, 9], "logprobs": {"token_logprobs": [-1.5, -2.5]}}
+    engine.answers["/v1/completions"] = (200, orjson.dumps({"choices": [choice]}))
+    async with trainer_server(engine) as policy:
+        _, answer = await policy.post(PATH, {"sequences": [[4, 5, 6, 7]]})
+    assert answer["engines"][0]["sequences"] == [{"ids": [4, 5, 8, 9], "log_probs": [-1.5, -2.5]}]
+    (asked,) = [body for path, body in engine.calls if path == "/v1/completions"]
+    assert "prompt_logprobs" not in asked and asked["prompt"] == [4, 5]
+
+
+async def test_an_engine_that_does_not_respond_leaves_the_pool_and_the_other_answers() -> None:
+    good, dead = WeightEngine(), WeightEngine()
+    async with trainer_server(good, dead) as policy:
+        dead.dead = True
+        status, answer = await policy.post(PATH, {"sequences": [[4, 5]]})
+        assert (status, [one["url"] for one in answer["engines"]]) == (200, [engine_url(0)])
+        assert (await policy.get("/weights"))[1]["lost"] == [engine_url(1)]
+
+
+async def test_weights_that_change_during_the_request_are_a_failure() -> None:
+    engine = WeightEngine()
+    engine.delayed["/v1/completions"] = asyncio.Event()
+    async with trainer_server(engine) as policy:
+        reading = asyncio.create_task(policy.post(PATH, {"sequences": [[4, 5]]}))
+        await until(lambda: "/v1/completions" in engine.paths)
+        await policy.update("/weights/new", version="v1")
+        engine.delayed.pop("/v1/completions").set()
+        status, answer = await reading
+        assert (status, "weights changed" in answer["detail"]) == (503, True)
+
+
+async def test_what_is_not_a_list_of_sequences_is_refused() -> None:
+    invalid: list[Any] = [None, [], [[]], [[1]], [["a", "b"]], [[1, -2]], [[True, 1]], [[1] * 70_000]]
+    async with trainer_server(WeightEngine()) as policy:
+        for sequences in invalid:
+            status, answer = await policy.post(PATH, {"sequences": sequences})
+            assert (status, "sequences: " in answer["detail"]) == (400, True), str(sequences)[:40]
+
+
+async def test_a_refusal_by_the_engine_is_a_bad_request() -> None:
+    engine = WeightEngine()
+    engine.answers["/v1/completions"] = (400, b'{"error": {"message": "Token id 99999 is out of vocabulary"}}')
+    async with trainer_server(engine) as policy:
+        status, answer = await policy.post(PATH, {"sequences": [[4, 99999]]})
+        assert (status, "out of vocabulary" in answer["detail"]) == (400, True)
