@@ -41,9 +41,9 @@ class PolicyOverrides:
         if BASE_URL not in given:
             raise Failure(FailureKind.BAD_REQUEST, f"{' and '.join(given)} given without {BASE_URL}; expected a URL")
         urls = _urls(given[BASE_URL])
-        endpoint = PolicyEndpoint(
-            base_urls=urls, api_key=_key(given.get(API_KEY, "")), model=_name(given.get(MODEL_NAME, ""))
-        )
+        if not isinstance(model := given.get(MODEL_NAME, ""), str):
+            raise Failure(FailureKind.BAD_REQUEST, f"{MODEL_NAME} is {json_kind(model)}; expected text")
+        endpoint = PolicyEndpoint(base_urls=urls, api_key=_key(given.get(API_KEY, "")), model=model)
         self._check(urls)
         return rest, EpisodePolicy(endpoint, {name: given[name] for name in given if name != API_KEY})
 
@@ -80,12 +80,6 @@ def _key(value: Any) -> str:
     if not isinstance(value, str) or not value.strip().isascii() or not value.strip().isprintable():
         raise Failure(FailureKind.BAD_REQUEST, f"{API_KEY} is not text that can be sent in an HTTP header")
     return value.strip()
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str):
-        raise Failure(FailureKind.BAD_REQUEST, f"{MODEL_NAME} is {json_kind(value)}; expected text")
-    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,8 +217,26 @@ def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> 
         )
     if not engine.shapes:
         return ["the engines' own folder has no *.safetensors, so the tensors were not compared"]
-    _compare_shapes(folder, new, engine)
-    return _compare_types(folder, new, engine)
+    shapes, known = new.shapes, engine.shapes
+    different = f"{folder} is a different model"
+    if other := [name for name, shape in known.items() if shapes.get(name, shape) != shape]:
+        raise bad_request(
+            f"{different}: {_some(f'{name} is {list(shapes[name])} instead of {list(known[name])}' for name in other)}"
+        )
+    if missing := [name for name in known if name not in shapes and not _is_optional(name, engine)]:
+        raise bad_request(f"{folder} is incomplete: it lacks {_some(missing)}, which the engines' model has")
+    if extra := [name for name in shapes if name not in known and not _is_optional(name, engine)]:
+        raise bad_request(f"{different}: it has {_some(extra)}, which the engines' model does not have")
+    if new.has_own_head and engine.is_tied:
+        raise bad_request(f"{different}: it has its own {HEAD}, but the engines use their embeddings as the head")
+    types = engine.dtypes
+    changed = [(name, dtype, types[name]) for name, dtype in new.dtypes.items() if types.get(name, dtype) != dtype]
+    if wrong := [f"{name} is {now} instead of {then}" for name, now, then in changed if not {now, then} <= FLOATS]:
+        raise bad_request(f"{folder} has tensors of a different type: {_some(wrong)}")
+    if not changed:
+        return []
+    name, now, then = changed[0]
+    return [f"{len(changed)} tensors are {now}, but {then} in the engines' folder ({name}); engines convert them"]
 
 
 def check_announced(request: Json, engine: ModelSignature | None) -> None:
@@ -233,32 +251,6 @@ def check_announced(request: Json, engine: ModelSignature | None) -> None:
             raise bad_request(
                 f"update_info: {name} has the shape {shape!r:.80}, but the engines' model has {list(known)}"
             )
-
-
-def _compare_shapes(folder: str, new: ModelSignature, engine: ModelSignature) -> None:
-    shapes, known = new.shapes, engine.shapes
-    different = f"{folder} is a different model"
-    if other := [name for name, shape in known.items() if shapes.get(name, shape) != shape]:
-        raise bad_request(
-            f"{different}: {_some(f'{name} is {list(shapes[name])} instead of {list(known[name])}' for name in other)}"
-        )
-    if missing := [name for name in known if name not in shapes and not _is_optional(name, engine)]:
-        raise bad_request(f"{folder} is incomplete: it lacks {_some(missing)}, which the engines' model has")
-    if extra := [name for name in shapes if name not in known and not _is_optional(name, engine)]:
-        raise bad_request(f"{different}: it has {_some(extra)}, which the engines' model does not have")
-    if new.has_own_head and engine.is_tied:
-        raise bad_request(f"{different}: it has its own {HEAD}, but the engines use their embeddings as the head")
-
-
-def _compare_types(folder: str, new: ModelSignature, engine: ModelSignature) -> list[str]:
-    known = engine.dtypes
-    changed = [(name, dtype, known[name]) for name, dtype in new.dtypes.items() if known.get(name, dtype) != dtype]
-    if wrong := [f"{name} is {now} instead of {then}" for name, now, then in changed if not {now, then} <= FLOATS]:
-        raise bad_request(f"{folder} has tensors of a different type: {_some(wrong)}")
-    if changed:
-        name, now, then = changed[0]
-        return [f"{len(changed)} tensors are {now}, but {then} in the engines' folder ({name}); engines convert them"]
-    return []
 
 
 def _is_optional(name: str, engine: ModelSignature) -> bool:

@@ -110,7 +110,12 @@ class VllmControl:
 
         async def step() -> list[EngineReply]:
             replies = await self.lease.during(lambda: self._pass_on(path, query, body, request))
-            self._take_lease(path, lease_s, any(one.ok for one in replies))
+            is_done = any(one.ok for one in replies)
+            # A sleep gets a lease only on request, because waking up takes memory from the trainer.
+            if not self._gate.stopped or (is_done and path == "/sleep" and lease_s is None):
+                self.lease.end()
+            elif is_done and path in _STOPS and (lease_s or not self._gate.waits_for(ASLEEP)):
+                self.lease.start(lease_s or self.lease.length_s or self._lease_s)
             return replies
 
         return await self._jobs.run(step())
@@ -159,13 +164,6 @@ class VllmControl:
     @property
     def _is_unfinished(self) -> bool:
         return self._is_updating and bool(self.versions.difference(self._engines.urls))
-
-    def _take_lease(self, path: str, lease_s: float | None, is_done: bool) -> None:
-        """Update the lease. A sleep gets a lease only on request, because waking up takes memory from the trainer."""
-        if not self._gate.stopped or (is_done and path == "/sleep" and lease_s is None):
-            self.lease.end()
-        elif is_done and path in _STOPS and (lease_s or not self._gate.waits_for(ASLEEP)):
-            self.lease.start(lease_s or self.lease.length_s or self._lease_s)
 
     async def _expire(self) -> None:
         """Resume the policy without the trainer. An unfinished update is aborted, and model calls are rejected."""
@@ -491,8 +489,12 @@ class TrainerApi(VllmControl):
         """Register the endpoints. If they are disabled, they return an error that says how to enable them."""
         server.app.get("/policy_version")(self._policy_version)
         if not self._open:
+
+            async def closed(_: Request) -> Response:
+                detail = f"this trainer endpoint is disabled: set trainer_endpoints: true on {self._server}"
+                raise Failure(FailureKind.BAD_REQUEST, f"{detail} and set a run token", status=404)
+
             # Starlette's routes: FastAPI would analyse the parameters of two dozen functions that have none.
-            closed = _closed(self._server)
             for path in (*FORWARDED, UPDATE, LOG_PROBS, *POSTS):
                 server.app.add_route(path, closed, ["POST"], include_in_schema=False)
             for path in (STATUS, *GETS):
@@ -622,14 +624,6 @@ class TrainerApi(VllmControl):
             return _response(self._gate.with_version(RawResponse(body, status, content_type=content_type.encode())))
 
         return got
-
-
-def _closed(server: str) -> Callable[[Request], Awaitable[Response]]:
-    async def closed(_: Request) -> Response:
-        detail = f"this trainer endpoint is disabled: set trainer_endpoints: true on {server} and set a run token"
-        raise Failure(FailureKind.BAD_REQUEST, detail, status=404)
-
-    return closed
 
 
 def _response(reply: RawResponse) -> Response:

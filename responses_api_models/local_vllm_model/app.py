@@ -1,7 +1,4 @@
-"""A model server that starts vLLM engines and restarts them when they die.
-
-Requests to the engines are handled as in vllm_model.
-"""
+"""A model server that starts vLLM engines and restarts them when they die; calls are handled as in vllm_model."""
 
 from __future__ import annotations
 

@@ -180,7 +180,12 @@ class EngineStart:
                 break
         # A signal or a limit that was reached says nothing about the next start.
         exited = process.ended.result() >= 0 and not self._late
-        raise (OperatorError if exited and not may_pass(printed) else RunError)(self._error_report(why, printed))
+        may_pass = any(_TRANSIENT.search(line) for line in printed)
+        tail = "\n".join(f"  | {line[:300]}" for line in printed[-TAIL_LINES:])
+        happened = f"{self._plan.title} {why} while {self.phase} ({time.monotonic() - self._started:.0f} s)"
+        cause = cause_of(printed) or error_of(printed) or "the log shows no known cause"
+        detail = f"the last lines of its log:\n{tail}\n{happened}: {cause}\nLog: {self._plan.log_file}"
+        raise (OperatorError if exited and not may_pass else RunError)(detail)
 
     async def end(self) -> None:
         if self._launching is not None:
@@ -246,12 +251,6 @@ class EngineStart:
             log.info("%s: %s, %.0f s", self._plan.title, phase, now - self._started)
             self._reported_at = now
         self.phase = phase
-
-    def _error_report(self, why: str, printed: Sequence[str]) -> str:
-        tail = "\n".join(f"  | {line[:300]}" for line in printed[-TAIL_LINES:])
-        happened = f"{self._plan.title} {why} while {self.phase} ({time.monotonic() - self._started:.0f} s)"
-        cause = cause_of(printed) or error_of(printed) or "the log shows no known cause"
-        return f"the last lines of its log:\n{tail}\n{happened}: {cause}\nLog: {self._plan.log_file}"
 
 
 def ending(status: int) -> str:
@@ -442,11 +441,6 @@ def error_of(lines: Sequence[str]) -> str | None:
     """Return the last error that does not merely refer to an error in a different process; None if there is none."""
     own = [line for line in _errors(lines) if _ERROR.match(line) and not _DERIVED.search(line)]
     return own[-1].strip() if own else None
-
-
-def may_pass(lines: Sequence[str]) -> bool:
-    """Return whether another start may succeed without a change of the settings."""
-    return any(_TRANSIENT.search(line) for line in lines)
 
 
 def _errors(lines: Sequence[str]) -> Iterator[str]:

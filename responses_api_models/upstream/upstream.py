@@ -29,7 +29,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Self, TypeVar
 
@@ -389,7 +389,8 @@ class RequestContext:
     @classmethod
     def of(cls, call: RawRequest, cache_key: object = None) -> Self:
         """Create the context of `call`. `cache_key` is the body's `prompt_cache_key`, for calls without an episode."""
-        headers = dict(_forwarded(call.headers.items()))
+        decoded = ((name.decode("latin-1").lower(), value) for name, value in call.headers.items())
+        headers = {name: value.decode("latin-1") for name, value in decoded if _passes(name, _IN, _NOT_IN)}
         affinity = None
         if episode := headers.get(EPISODE_HEADER):
             affinity = Affinity(episode)
@@ -431,13 +432,6 @@ def _bytes(value: str) -> bytes:
 def _sendable(name: str, value: str) -> bool:
     """Return False for a header that is invalid in an HTTP response."""
     return name.isascii() and not _CONTROL.search(value)
-
-
-def _forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
-    for raw_name, value in headers:
-        name = raw_name.decode("latin-1").lower()
-        if _passes(name, _IN, _NOT_IN):
-            yield name, value.decode("latin-1")
 
 
 @lru_cache(maxsize=1024)
