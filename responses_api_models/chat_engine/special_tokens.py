@@ -70,7 +70,13 @@ class SpecialTokens:
         def rewrite(path: str, text: str, source: Source) -> str:
             in_text = sorted((token for token in found if token in text), key=len, reverse=True)
             if in_text and (source == "schema" or (source == "caller" and self._treatment == "refuse")):
-                raise Failure(FailureKind.BAD_REQUEST, _refusal(path, in_text[0], source))
+                found_text = f"{path}: found {in_text[0]!r}, which the engine's tokenizer reads as a special token"
+                change = "change the text, or set special_tokens_in_text to escape"
+                if source == "schema":
+                    change = (
+                        "tool names and schemas cannot be escaped: change them, or set special_tokens_in_text to allow"
+                    )
+                raise Failure(FailureKind.BAD_REQUEST, f"{found_text}; {change}")
             for token in in_text:
                 text = text.replace(token, f"{token[0]} {token[1:]}")
             return text
@@ -158,13 +164,6 @@ class SpecialTokens:
         if choice.get("token_ids") != [token]:
             return _USUAL.fullmatch(name) is not None  # the engine does not support allowed_token_ids
         return not choice.get("text")
-
-
-def _refusal(path: str, token: str, source: Source) -> str:
-    found = f"{path}: found {token!r}, which the engine's tokenizer reads as a special token"
-    if source == "caller":
-        return f"{found}; change the text, or set special_tokens_in_text to escape"
-    return f"{found}; tool names and schemas cannot be escaped: change them, or set special_tokens_in_text to allow"
 
 
 Source = Literal["caller", "model", "schema"]

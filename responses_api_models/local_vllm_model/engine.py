@@ -166,7 +166,9 @@ class EngineStart:
         """
         for attempt in range(1, MAX_PORT_ATTEMPTS + 1):
             with reserved_port(self._plan.settings) as port:
-                self.url = _url(self._plan.settings.engine_host, port)
+                host = self._plan.settings.engine_host
+                host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+                self.url = f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
                 self._launching = asyncio.create_task(self._launch(port))
                 process = await asyncio.shield(self._launching)  # `end` needs the task, so it must not be cancelled
                 why = await self._until_ready(process)
@@ -255,11 +257,6 @@ class EngineStart:
 
 def ending(status: int) -> str:
     return f"exited with status {status}" if status >= 0 else f"was killed by signal {-status}"
-
-
-def _url(host: str, port: int) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
 
 
 @contextmanager

@@ -53,6 +53,19 @@ _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
 log = logging.getLogger(__name__)
 
 
+PAUSE_CAP_S = 10.0
+"""Maximum pause between two attempts without Retry-After."""
+_RETRIED = (
+    {FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT, FailureKind.RATE_LIMITED}
+    | {FailureKind.UPSTREAM_ERROR, FailureKind.MALFORMED_ANSWER}
+)  # fmt: skip
+_ABOUT_THE_REQUEST = frozenset({400, 411, 412, 413, 414, 415, 416, 417, 422, 431})
+"""Statuses of rejections that are attributed to the request, unless another endpoint accepts it."""
+_EXPLAINED = frozenset({400, 403, 404, 405, 411, 412, 414, 415, 416, 417, 422, 431})
+"""Statuses with which an endpoint rejects what it never serves. Other ones may come from something in front of it."""
+Attempt = Callable[[Endpoint, float], Awaitable[T]]
+
+
 class Upstream:
     def __init__(
         self, replicas: Replicas, settings: CallSettings, api_key: SecretStr | None, transport: Transport
@@ -75,7 +88,9 @@ class Upstream:
         if there is none."""
         self.blocked: Callable[[], Awaitable[None] | None] = lambda: None
         """Called before each attempt, which waits for what it returns."""
-        self._tries = RetryingCaller(replicas, settings)
+        self._pauses = Backoff(settings.retry_pause_s, PAUSE_CAP_S, jitter=0.5)
+        self._quiet_until = 0.0
+        self._unlogged = 0
 
     def __repr__(self) -> str:
         return f"Upstream({self.replicas.urls})"
@@ -102,7 +117,7 @@ class Upstream:
             request_context.record_response(answer)
             return value
 
-        return await self._tries.make(path, request_context, once)
+        return await self._retried(path, request_context, once)
 
     async def stream(
         self, path: str, body: bytes, request_context: RequestContext, opening: Opening = lambda: is_event
@@ -134,7 +149,7 @@ class Upstream:
             request_context.record_response(answer)
             return endpoint, started_stream
 
-        endpoint, started_stream = await self._tries.make(path, request_context, once)
+        endpoint, started_stream = await self._retried(path, request_context, once)
         return self._forward(path, endpoint, started_stream)
 
     async def send(
@@ -215,8 +230,7 @@ class Upstream:
 
     def _failure(self, answer: HttpResponse, endpoint: str) -> Failure:
         shown = HttpResponse(answer.status, answer.headers, self._without_key(answer.body))
-        failure = upstream_failure(shown, endpoint, self._hint(answer, endpoint))
-        return UpstreamRefusal(failure, retry_after_s(answer.headers.get("retry-after")))
+        return upstream_failure(shown, endpoint, self._hint(answer, endpoint))
 
     def _hint(self, answer: HttpResponse, endpoint: str) -> str:
         status = answer.status
@@ -234,42 +248,7 @@ class Upstream:
     def _without_key(self, body: bytes) -> bytes:
         return self._secrets.sub(rb"\1***", body) if self._secrets else body
 
-
-def _is_header(name: str, value: str) -> bool:
-    return name.isascii() and name.isprintable() and all(char.isprintable() and char <= "\xff" for char in value)
-
-
-PAUSE_CAP_S = 10.0
-"""Maximum pause between two attempts without Retry-After."""
-_RETRIED = (
-    {FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT, FailureKind.RATE_LIMITED}
-    | {FailureKind.UPSTREAM_ERROR, FailureKind.MALFORMED_ANSWER}
-)  # fmt: skip
-_ABOUT_THE_REQUEST = frozenset({400, 411, 412, 413, 414, 415, 416, 417, 422, 431})
-"""Statuses of rejections that are attributed to the request, unless another endpoint accepts it."""
-_EXPLAINED = frozenset({400, 403, 404, 405, 411, 412, 414, 415, 416, 417, 422, 431})
-"""Statuses with which an endpoint rejects what it never serves. Other ones may come from something in front of it."""
-Attempt = Callable[[Endpoint, float], Awaitable[T]]
-
-
-class UpstreamRefusal(Failure):
-    """The failure for an error response, with the pause in seconds that the response requests."""
-
-    def __init__(self, failure: Failure, pause_s: float) -> None:
-        super().__init__(failure.kind, failure.problem.detail)
-        self.problem = failure.problem
-        self.pause_s = pause_s
-
-
-class RetryingCaller:
-    def __init__(self, replicas: Replicas, settings: CallSettings) -> None:
-        self._replicas = replicas
-        self._settings = settings
-        self._pauses = Backoff(settings.retry_pause_s, PAUSE_CAP_S, jitter=0.5)
-        self._quiet_until = 0.0
-        self._unlogged = 0
-
-    async def make(self, path: str, request_context: RequestContext, once: Attempt[T]) -> T:
+    async def _retried(self, path: str, request_context: RequestContext, once: Attempt[T]) -> T:
         """Call `once` for `path`, with retries. Raises the last attempt's Failure, or session_lost."""
         settings = self._settings
         deadline = time.monotonic() + settings.total_timeout_s
@@ -278,7 +257,10 @@ class RetryingCaller:
         """Endpoints that rejected the request. This counts as their failure only if another endpoint accepts the
         request."""
         while True:
-            endpoint = await self._endpoint(request_context, tried)
+            # All requests of a call go to the same endpoint if possible.
+            endpoint = request_context.endpoint
+            if endpoint is None or endpoint in tried or not self.replicas.holds(endpoint):
+                endpoint = await self.replicas.choose(request_context.affinity, tried)
             started = time.monotonic()
             try:
                 timeout_s = max(min(settings.request_timeout_s, deadline - started), 0.01)
@@ -289,7 +271,7 @@ class RetryingCaller:
                 refused = failure.kind is FailureKind.UPSTREAM_REFUSED
                 if not refused and failure.kind not in _RETRIED:
                     raise
-                requested_s = failure.pause_s if isinstance(failure, UpstreamRefusal) else 0.0
+                requested_s = retry_after_s((failure.problem.model_extra or {}).get("retry_after"))
                 if refused and failure.problem.upstream_status in _ABOUT_THE_REQUEST:
                     rejecting.append(endpoint)
                 else:
@@ -315,40 +297,33 @@ class RetryingCaller:
             else:
                 for other in rejecting:
                     other.fail(path, started)
-                self._replicas.answered(endpoint, request_context.affinity, path)
+                self.replicas.answered(endpoint, request_context.affinity, path)
                 request_context.endpoint = endpoint
                 return answer
             if pause:
                 await asyncio.sleep(pause)
 
-    async def _endpoint(self, request_context: RequestContext, tried: Sequence[Endpoint]) -> Endpoint:
-        """Choose the endpoint for the next attempt. All requests of a call go to the same endpoint if possible."""
-        before = request_context.endpoint
-        if before is not None and before not in tried and self._replicas.holds(before):
-            return before
-        return await self._replicas.choose(request_context.affinity, tried)
-
     def _goes_elsewhere(self, request_context: RequestContext, tried: Sequence[Endpoint]) -> bool:
         """Return True if the next attempt goes to an endpoint that this call has not tried."""
-        if self._replicas.binds(request_context.affinity, tried[-1]):
+        if self.replicas.binds(request_context.affinity, tried[-1]):
             return False
-        candidate = self._replicas.best(tried)
+        candidate = self.replicas.best(tried)
         return candidate is not None and candidate not in tried
 
     def _check_affinity(self, failure: Failure, endpoint: Endpoint, request_context: RequestContext) -> None:
         """Raise Failure session_lost if the episode is bound to this endpoint and cannot continue there."""
         affinity = request_context.affinity
-        if affinity is None or not self._replicas.binds(affinity, endpoint):
+        if affinity is None or not self.replicas.binds(affinity, endpoint):
             return
-        if self._replicas.holds(endpoint):
-            if len(self._replicas) == 1:
+        if self.replicas.holds(endpoint):
+            if len(self.replicas) == 1:
                 return  # the only endpoint: the episode can continue once it is restarted
             refused = failure.kind is FailureKind.UPSTREAM_REFUSED
             if refused and failure.problem.upstream_status in _ABOUT_THE_REQUEST:
                 return
             if not (refused or failure.kind is FailureKind.UNREACHABLE or endpoint.is_down):
                 return
-        raise self._replicas.lost(affinity, failure.problem.detail) from failure
+        raise self.replicas.lost(affinity, failure.problem.detail) from failure
 
     def _log(self, text: str) -> None:
         """Log at most one message per second, because hundreds of calls to a dead endpoint can fail at once."""
@@ -358,6 +333,10 @@ class RetryingCaller:
             return
         log.warning("%s%s", text, f" [and {self._unlogged} more failed attempts]" if self._unlogged else "")
         self._quiet_until, self._unlogged = now + 1.0, 0
+
+
+def _is_header(name: str, value: str) -> bool:
+    return name.isascii() and name.isprintable() and all(char.isprintable() and char <= "\xff" for char in value)
 
 
 def joined(url: str, path: str) -> str:
