@@ -158,7 +158,9 @@ class Agent(Server, Generic[S]):
             try:
                 with self.__partial_episodes.recording(call, state):
                     await episode.seed(call.body if row is given else orjson.dumps(row))
-                    reason = _checked_reason(await self.play(episode))
+                    reason = await self.play(episode)
+                    if not isinstance(reason, FinishReason):
+                        raise TypeError(f"play returned {reason!r:.100}; expected a FinishReason: `turn.ending`")
                     played = {**row, **episode.result()}
                     response, body = _encoded(played, self.__model)
                     verdict = await episode.verify(body, {SESSION_END_HEADER: "1"})
@@ -235,13 +237,6 @@ class Agent(Server, Generic[S]):
             model_path=POLICY_PATH if policy else MODEL_PATH,
             mcp_probe=self.__mcp_probe,
         )
-
-
-def _checked_reason(returned: object) -> FinishReason:
-    """Check what `play` returned before the verdict is requested. Raises TypeError if it is not a FinishReason."""
-    if not isinstance(returned, FinishReason):
-        raise TypeError(f"play returned {returned!r:.100}; expected a FinishReason, such as `turn.ending`")
-    return returned
 
 
 def _encoded(played: Json, model: str) -> tuple[bytes, bytes]:

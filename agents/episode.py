@@ -167,7 +167,11 @@ class Episode:
         try:
             body = arguments_body(read_arguments(arguments))
         except ValueError as error:
-            expected = expected_arguments(self.conversation.params.get("tools"), name)
+            declared = (mapping(tool) for tool in items(self.conversation.params.get("tools")))
+            parameters = next((tool.get("parameters") for tool in declared if tool.get("name") == name), None)
+            expected = "Expected a JSON object."
+            if isinstance(parameters, dict):
+                expected = f"Expected a JSON object with {orjson.dumps(parameters.get('properties')).decode()[:2000]}."
             return error_answer(f"Invalid call to {name}: invalid arguments: {error}. {expected}")
         if mcp is not None:
             return await self._answered(lambda: mcp.call(name, orjson.loads(body)))
@@ -331,14 +335,6 @@ def arguments_body(arguments: str) -> bytes:
     if not isinstance(value, dict):
         raise ValueError(f"found a JSON {type(value).__name__}")
     return body
-
-
-def expected_arguments(tools: Any, name: str) -> str:
-    for tool in tools if isinstance(tools, list) else ():
-        if isinstance(tool, dict) and tool.get("name") == name and isinstance(tool.get("parameters"), dict):
-            schema = orjson.dumps(tool["parameters"].get("properties")).decode()
-            return f"Expected a JSON object with {schema[:2000]}."
-    return "Expected a JSON object."
 
 
 class Conversation:
@@ -630,12 +626,17 @@ class PartialEpisodes:
         """If the caller asked for it, add the partial conversation to what fails within the `with` block. The failure
         stays the same otherwise. If the caller disconnects, the conversation is kept for a while.
         """
-        limit = _limit_of(call)
+        given = call.header(RECORD_HEADER.encode()) or ""
+        # 0 if the caller does not want the conversation.
+        limit = min(int(given), MAX_RECORD_BYTES) if re.fullmatch(r"[0-9]{1,9}", given) else 0
         try:
             yield
         except asyncio.CancelledError:
             if limit:
-                self._keep(state.episode, partial_of(state, limit).model_dump_json().encode())
+                encoded = partial_of(state, limit).model_dump_json().encode()
+                self._kept[state.episode] = (time.monotonic(), encoded)
+                self._kept_bytes += len(encoded)
+                self._expire()
             raise
         except Failure as failure:
             if limit:
@@ -685,11 +686,6 @@ class PartialEpisodes:
         )
         return _json(tail.model_dump_json().encode())
 
-    def _keep(self, episode: str, encoded: bytes) -> None:
-        self._kept[episode] = (time.monotonic(), encoded)
-        self._kept_bytes += len(encoded)
-        self._expire()
-
     def _expire(self) -> None:
         oldest = time.monotonic() - KEPT_S
         while self._kept:
@@ -730,11 +726,6 @@ def _fields(state: EpisodeState) -> Json:
 def _attach(failure: Failure, state: EpisodeState, limit: int) -> None:
     partial = partial_of(state, limit).model_dump(mode="json")
     failure.problem = failure.problem.model_copy(update={PARTIAL_MEMBER: partial})
-
-
-def _limit_of(call: RawRequest) -> int:
-    given = call.header(RECORD_HEADER.encode()) or ""
-    return min(int(given), MAX_RECORD_BYTES) if given.isascii() and given.isdigit() and len(given) <= 9 else 0
 
 
 def _first_items(output: Sequence[ResponseItem]) -> list[Json]:

@@ -144,7 +144,11 @@ class McpClient:
                 isinstance(tool, dict) and isinstance(tool.get("name"), str) and tool["name"] for tool in listed
             ):
                 raise self._malformed("tools/list", f"{listed!r:.200}; expected a list of tools with a name")
-            found += [_function_tool(tool) for tool in listed]
+            for tool in listed:
+                schema, described = tool.get("inputSchema"), tool.get("description")
+                parameters = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+                made: Json = {"type": "function", "name": tool["name"], "parameters": parameters, "strict": False}
+                found.append({**made, "description": described} if isinstance(described, str) else made)
             if not isinstance(cursor := result.get("nextCursor"), str) or not cursor:
                 return found
         raise self._malformed("tools/list", f"more than {MAX_PAGES} pages")
@@ -209,14 +213,6 @@ class McpClient:
     def _malformed(self, method: str, found: str) -> Failure:
         detail = f"{self._path} responded to {method} with {found}"
         return Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._session.server)
-
-
-def _function_tool(tool: Json) -> Json:
-    schema = tool.get("inputSchema")
-    parameters = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
-    described = tool.get("description")
-    made: Json = {"type": "function", "name": tool["name"], "parameters": parameters, "strict": False}
-    return {**made, "description": described} if isinstance(described, str) else made
 
 
 DEFAULT_PATH = "/mcp"

@@ -57,7 +57,12 @@ class AnthropicApi:
         if not self._passes_stop:
             request.pop("stop", None)
         if request.get("stream"):
-            return self._streamed(await self._stream(request, call), stop)
+            streamed = await self._stream(request, call)
+            if streamed.status >= 400:
+                return streamed
+            events = self._converted(streamed, MessageEvents(stop))
+            others = tuple(header for header in streamed.headers if header not in STREAM_HEADERS)
+            return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *others))
         request.pop("stream", None)
         answer = await self._responses(request, call)
         headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -80,13 +85,6 @@ class AnthropicApi:
             request["chat_template_kwargs"] = body["chat_template_kwargs"]
         check_responses_request(request)
         return orjson.dumps({"input_tokens": await self._count(request, call)})
-
-    def _streamed(self, answer: RawResponse, stop: StopSequences) -> RawResponse:
-        if answer.status >= 400:
-            return answer
-        events = self._converted(answer, MessageEvents(stop))
-        headers = tuple(header for header in answer.headers if header not in STREAM_HEADERS)
-        return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *headers))
 
     async def _converted(self, answer: RawResponse, events: MessageEvents) -> AsyncIterator[bytes]:
         async def whole() -> AsyncIterator[bytes]:
@@ -430,7 +428,12 @@ class MessageEvents:
             self._response = event["response"]
             yield {"type": "message_start", "message": empty_message(self._response)}
         elif kind in _ADDED:
-            yield self._start(event)
+            block: Json = {"type": "text", "text": "", "citations": None}
+            if event["part"]["type"] in _THINKING:
+                block = {"type": "thinking", "thinking": "", "signature": ""}
+            self._open[_part_of(event)] = index = len(self._content)
+            self._content.append(block)
+            yield {"type": "content_block_start", "index": index, "content_block": block}
         elif kind.endswith(".delta") and (part := _part_of(event)) in self._open:
             yield from self._delta(self._open[part], event["delta"])
         elif kind in _DONE and (part := _part_of(event)) in self._open:
@@ -444,14 +447,6 @@ class MessageEvents:
             status = mapping(event.get("error")).get("status")
             message = str(event.get("message") or "the response was interrupted")
             yield error_body(status if isinstance(status, int) else 500, message)
-
-    def _start(self, event: Json) -> Json:
-        thinks = event["part"]["type"] in _THINKING
-        thinking: Json = {"type": "thinking", "thinking": "", "signature": ""}
-        block: Json = thinking if thinks else {"type": "text", "text": "", "citations": None}
-        self._open[_part_of(event)] = index = len(self._content)
-        self._content.append(block)
-        return {"type": "content_block_start", "index": index, "content_block": block}
 
     def _delta(self, index: int, text: str) -> Iterator[Json]:
         thinks = self._content[index]["type"] == "thinking"

@@ -257,7 +257,15 @@ class EpisodePolicies:
         request = call.json()
         conversion.check_responses_request(request)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
-        sent = _sendable(request)
+        sent = _without_stream(dict(request))
+        if isinstance(given := request.get("input"), list):
+            sendable = sendable_items(given, offered(request.get("tools")))
+            sent["input"] = [
+                {key: value for key, value in item.items() if key not in TOKEN_FIELDS}
+                if isinstance(item, dict)
+                else item
+                for item in sendable
+            ]
         return request_context.answered(
             await self._answer(endpoint, {**sent, "model": endpoint.model}, request_context)
         )
@@ -306,18 +314,6 @@ class EpisodePolicies:
         if len(self._endpoints) > MAX_ENDPOINTS:
             self._endpoints.popitem(last=False)
         return made
-
-
-def _sendable(request: Json) -> Json:
-    """Return the request without stream fields and tokens, and with tool calls that every endpoint accepts."""
-    sent = {key: value for key, value in request.items() if key not in ("stream", "stream_options")}
-    if isinstance(items := request.get("input"), list):
-        sent["input"] = [_without_tokens(item) for item in sendable_items(items, offered(request.get("tools")))]
-    return sent
-
-
-def _without_tokens(item: Any) -> Any:
-    return {key: value for key, value in item.items() if key not in TOKEN_FIELDS} if isinstance(item, dict) else item
 
 
 def _without_key(body: bytes, key: bytes) -> bytes:

@@ -467,7 +467,10 @@ def token_fields(answer: Json, choice: Json, message: Json) -> TokenHistory:
 
 def text_logprobs(choice: Json) -> list[Json]:
     entries = (choice.get("logprobs") or {}).get("content") or []
-    return [{**entry, "bytes": entry.get("bytes") or [], "top_logprobs": _top(entry)} for entry in entries]
+    return [
+        {**_with_bytes(entry), "top_logprobs": [_with_bytes(top) for top in entry.get("top_logprobs") or ()]}
+        for entry in entries
+    ]
 
 
 def logprobs_of_text(entries: list[Json], text: str, *, to_end: bool = True) -> list[Json]:
@@ -486,8 +489,8 @@ def logprobs_of_text(entries: list[Json], text: str, *, to_end: bool = True) -> 
     return kept
 
 
-def _top(entry: Json) -> list[Json]:
-    return [{**top, "bytes": top.get("bytes") or []} for top in entry.get("top_logprobs") or ()]
+def _with_bytes(entry: Json) -> Json:
+    return {**entry, "bytes": entry.get("bytes") or []}
 
 
 def _response_usage(usage: Json | None) -> Json | None:

@@ -176,7 +176,11 @@ def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
     """Return a shortest solution for `board`; None if searching `limit` positions finds no solution. The search is
     breadth-first over (player, boxes); each state is one integer.
     """
-    flat, stride = _flat(board)
+    # One string surrounded by walls.
+    rows = board.split("\n")
+    width = max(map(len, rows))
+    stride = width + 1
+    flat = "#" * stride + "#" + "#".join(row.ljust(width, "#") for row in rows) + "#" * (stride + 1)
     cells = [at for at, symbol in enumerate(flat) if symbol != "#"]
     number = {at: index for index, at in enumerate(cells)}
     shift = len(cells).bit_length()
@@ -230,13 +234,6 @@ def _search(start: int, astray: int, exits: list[Exits], player: int, limit: int
                         reached.append(following)
         frontier = reached
     return None
-
-
-def _flat(board: str) -> tuple[str, int]:
-    rows = board.split("\n")
-    width = max(map(len, rows))
-    stride = width + 1
-    return "#" * stride + "#" + "#".join(row.ljust(width, "#") for row in rows) + "#" * (stride + 1), stride
 
 
 def _live(flat: str, stride: int) -> set[int]:

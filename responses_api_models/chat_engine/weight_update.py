@@ -212,7 +212,15 @@ class JobQueue:
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` after all earlier jobs and return its result. Raises Failure if the server is stopping."""
-        task = asyncio.create_task(self._in_turn(work))
+
+        async def in_turn() -> T:
+            async with self._lock:
+                if self._stopping:
+                    work.close()
+                    raise Failure(FailureKind.CANCELLED, "the server is stopping; nothing was done")
+                return await work
+
+        task = asyncio.create_task(in_turn())
         self._running.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
@@ -222,13 +230,6 @@ class JobQueue:
         self._stopping = True
         while self._running:
             await asyncio.wait(self._running)
-
-    async def _in_turn(self, work: Coroutine[Any, Any, T]) -> T:
-        async with self._lock:
-            if self._stopping:
-                work.close()
-                raise Failure(FailureKind.CANCELLED, "the server is stopping; nothing was done")
-            return await work
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

@@ -29,7 +29,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Self, TypeVar
 
@@ -140,7 +140,12 @@ class Upstream:
                     raise self._no_stream(HttpResponse(answer.status, answer.headers, whole), target)
                 started_stream = StartedStream(split_events(chunks), opening())
                 first = await started_stream.first()
-                self._check_event(first, answer, target)
+                if error := error_in(first):
+                    code = error.get("code")
+                    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+                    raise self._failure(HttpResponse(status, answer.headers, data_of(first)), target)
+                if not is_event(first):
+                    raise self._no_stream(HttpResponse(answer.status, answer.headers, first), target)
                 self._check_model(first, endpoint, named)
                 await started_stream.hold()
             except BaseException:
@@ -161,14 +166,6 @@ class Upstream:
         limit_s = timeout_s or self._settings.request_timeout_s
         answer = await self._transport.send(method, joined(url, path), body, self._headers, limit_s)
         return HttpResponse(answer.status, answer.headers, self._without_key(answer.body))
-
-    def _check_event(self, event: bytes, answer: HttpResponse, target: str) -> None:
-        if error := error_in(event):
-            code = error.get("code")
-            status = code if isinstance(code, int) and 400 <= code < 600 else 500
-            raise self._failure(HttpResponse(status, answer.headers, data_of(event)), target)
-        if not is_event(event):
-            raise self._no_stream(HttpResponse(answer.status, answer.headers, event), target)
 
     async def _addressed(self, body: bytes, timeout_s: float) -> tuple[bytes, str]:
         """Return the body with the name of the policy's adapter, and that name, which may change between attempts."""
@@ -278,7 +275,9 @@ class Upstream:
                     counts = failure.kind is not FailureKind.RATE_LIMITED
                     endpoint.fail(path, started, pause_s=requested_s, counts=counts)
                 self._check_affinity(failure, endpoint, request_context)
-                elsewhere = self._goes_elsewhere(request_context, tried)
+                # Whether the next attempt goes to an endpoint that this call has not tried.
+                bound = self.replicas.binds(request_context.affinity, endpoint)
+                elsewhere = not bound and self.replicas.best(tried) not in (None, *tried)
                 pause = 0.0 if elsewhere else requested_s + self._pauses.pause_s(len(tried))
                 left = deadline - time.monotonic() - pause
                 last = len(tried) >= settings.max_attempts or left <= 0
@@ -302,13 +301,6 @@ class Upstream:
                 return answer
             if pause:
                 await asyncio.sleep(pause)
-
-    def _goes_elsewhere(self, request_context: RequestContext, tried: Sequence[Endpoint]) -> bool:
-        """Return True if the next attempt goes to an endpoint that this call has not tried."""
-        if self.replicas.binds(request_context.affinity, tried[-1]):
-            return False
-        candidate = self.replicas.best(tried)
-        return candidate is not None and candidate not in tried
 
     def _check_affinity(self, failure: Failure, endpoint: Endpoint, request_context: RequestContext) -> None:
         """Raise Failure session_lost if the episode is bound to this endpoint and cannot continue there."""
