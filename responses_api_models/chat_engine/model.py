@@ -61,27 +61,11 @@ class ChatEngineModel(ModelServer[S]):
         self.trainer = TrainerApi(self.upstream, settings, context, self.on_invalid_weights, self.located)
         super().__init__(settings, context)
         self.measure(replicas)
-        self._model = settings.model
         self._dialect = settings.dialect
-        self._capabilities = capabilities = Capabilities(self.upstream, settings)
-        records = settings.return_token_id_information
-        policy = settings.special_tokens_in_text or ("escape" if records else "allow")
-        self._special_tokens = special = SpecialTokens(
-            self.upstream, settings.model, policy, settings.template_arguments
-        )
-        turns = TokenTurns(
-            self.upstream,
-            capabilities,
-            self.trainer.versions,
-            special,
-            sends_ids=settings.send_token_ids,
-            records_texts=settings.return_token_texts,
-        )
-        self._turns = turns if records else None
-        self._template = settings.chat_template_kwargs
-        self._strict = settings.strict_tools
-        self._defaults = settings.extra_body or {}
-        self._forced = settings.sampling_overrides or {}
+        self._capabilities = Capabilities(self.upstream, settings)
+        self._special_tokens = special = SpecialTokens(self.upstream, settings)
+        turns = TokenTurns(self.upstream, self._capabilities, self.trainer.versions, special, settings)
+        self._turns = turns if settings.return_token_id_information else None
         self.route("/token_check", self.__token_check, cancellable=True)
         self.trainer.mount(self)
 
@@ -164,7 +148,7 @@ class ChatEngineModel(ModelServer[S]):
         return await count_prompt_tokens(self.upstream, body, request_context)
 
     def models(self) -> list[str]:
-        return [self._model]
+        return [self.settings.model]
 
     async def __token_check(self, call: RawRequest) -> bytes:
         """Check for `ng_doctor tokens` whether multi-turn histories are contiguous. Body: `{"samples": 8}`."""
@@ -176,11 +160,11 @@ class ChatEngineModel(ModelServer[S]):
         diagnostics = TokenDiagnostics(
             self.upstream,
             backend or CompletionsBackend(self.upstream, True),
-            self._model,
+            self.settings.model,
             await self.trainer.takes_seeds(),
         )
         report = {
-            "model": self._model,
+            "model": self.settings.model,
             "token_in": backend.name if backend else "off",
             "logprobs_mode": await self._capabilities.logprobs_mode(request_context),
             "template": await diagnostics.template(),
@@ -206,19 +190,23 @@ class ChatEngineModel(ModelServer[S]):
         return await self._complete_body(request)
 
     async def _complete_body(self, body: Json) -> Json:
-        if self._template:
+        settings = self.settings
+        if settings.chat_template_kwargs:
             given = body.get("chat_template_kwargs")
-            body["chat_template_kwargs"] = {**self._template, **(given if isinstance(given, dict) else {})}
-        for key, value in self._defaults.items():
+            body["chat_template_kwargs"] = {
+                **settings.chat_template_kwargs,
+                **(given if isinstance(given, dict) else {}),
+            }
+        for key, value in (settings.extra_body or {}).items():
             body.setdefault(key, value)
-        if self._strict is not None:
+        if settings.strict_tools is not None:
             tools = body.get("tools")
             for tool in tools if isinstance(tools, list) else ():
                 if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
-                    tool["function"] = {**tool["function"], "strict": self._strict}
-        body.update(self._forced)
+                    tool["function"] = {**tool["function"], "strict": settings.strict_tools}
+        body.update(settings.sampling_overrides or {})
         check_limits(body)
-        body["model"] = self._model
+        body["model"] = self.settings.model
         await self.trainer.check_seed(body)
         return body
 

@@ -19,6 +19,7 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 
@@ -49,12 +50,12 @@ _CANNOT_TELL = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
 
 
 class SpecialTokens:
-    def __init__(self, upstream: Upstream, model: str, treatment: Treatment, trusted: Json) -> None:
-        """`trusted` contains the chat template arguments from the settings, which are not checked."""
+    def __init__(self, upstream: Upstream, settings: ChatEngineSettings) -> None:
         self._upstream = upstream
-        self._trusted = trusted
-        self._model = model
-        self._treatment = treatment
+        self._model = settings.model
+        self._trusted = settings.template_arguments
+        default: Treatment = "escape" if settings.return_token_id_information else "allow"
+        self._treatment: Treatment = settings.special_tokens_in_text or default
         self._known: dict[str, bool] = {}
 
     async def treated(self, body: Json, request_context: RequestContext) -> tuple[Json, list[str]]:

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -55,32 +55,6 @@ class Generated:
     """The weight version of each span of generated tokens, if vLLM reports it."""
 
 
-class TokenBackend(Protocol):
-    """An API through which an engine accepts token ids."""
-
-    name: str
-    names_versions: bool
-    """Whether its responses report the weight version of each token."""
-
-    async def check(self, model: str, request_context: RequestContext) -> None:
-        """Raises Failure upstream_refused or malformed_answer if the engine lacks an endpoint of this backend."""
-
-    def unsupported_reason(self, body: Json) -> str:
-        """Return why this backend does not support the chat request `body`; empty if it does."""
-
-    async def render(
-        self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
-    ) -> Rendered:
-        """Render `messages` with the tools and template arguments of `body`; `ask`: with the generation prompt."""
-
-    async def generate(
-        self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
-    ) -> Generated:
-        """Sample the model's turn from the prompt `ids` with the parameters of the chat request `body`. If `texts` is
-        set, the completion also contains logprobs with the text of each token.
-        """
-
-
 SEED_IDS = 16
 """Number of trailing prompt ids that the engine's detokenizer needs before the generation."""
 _OF_RENDERING = ("token_offsets", "request_id")
@@ -90,6 +64,7 @@ _OF_RENDERING = ("token_offsets", "request_id")
 class GenerateBackend:
     name = "generate"
     names_versions = True
+    """Whether the responses report the weight version of each token."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
@@ -104,11 +79,13 @@ class GenerateBackend:
         await self.read(answer, rendered.ids, body, request_context)
 
     def unsupported_reason(self, body: Json) -> str:
+        """Return why this backend does not support the chat request `body`; empty if it does."""
         return ""
 
     async def render(
         self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
     ) -> Rendered:
+        """Render `messages` with the tools and template arguments of `body`; `ask`: with the generation prompt."""
         sent = orjson.dumps({**body, "messages": messages, "add_generation_prompt": ask})
         read = object_reader("token_ids")
         request = await self._upstream.post("/chat/completions/render", sent, read, request_context)
@@ -117,6 +94,7 @@ class GenerateBackend:
     async def generate(
         self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
     ) -> Generated:
+        """Sample a turn from the prompt `ids`. `texts`: with logprobs that contain the text of each token."""
         request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
         params = {key: value for key, value in request["sampling_params"].items() if key != "max_tokens"}
         # Without a limit in the request, the rendered one was computed from the rendered messages. Dropping it lets the
@@ -258,6 +236,9 @@ class CompletionsBackend:
         completion = {**answer, "object": "chat.completion", "choices": [chat_choice]}
         finish(completion, body)
         return Generated(generated, log_probs, completion, sampling.of_request(body, tools_constrain=False))
+
+
+TokenBackend = GenerateBackend | CompletionsBackend
 
 
 def _with_texts(logprobs: Json) -> list[Json]:

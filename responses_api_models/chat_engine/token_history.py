@@ -22,6 +22,7 @@ from rollyard.records.rollout_types import PolicyVersion, PrefixMismatch, Sampli
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine import sampling
 from rollyard.responses_api_models.chat_engine.policy_versions import PolicyVersions
+from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
 from rollyard.responses_api_models.chat_engine.token_backends import Capabilities, Rendered, TokenBackend
 from rollyard.responses_api_models.conversion import token_fields
@@ -65,16 +66,14 @@ class TokenTurns:
         capabilities: Capabilities,
         versions: PolicyVersions,
         special_tokens: SpecialTokens,
-        *,
-        sends_ids: bool = False,
-        records_texts: bool = False,
+        settings: ChatEngineSettings,
     ) -> None:
         self._upstream = upstream
         self._capabilities = capabilities
         self._versions = versions
         self._special_tokens = special_tokens
-        self._sends_ids = sends_ids
-        self._records_texts = records_texts
+        self._sends_ids = settings.send_token_ids
+        self._records_texts = settings.return_token_texts
         self._continuation = Continuation()
 
     async def make(self, request: Json, request_context: RequestContext) -> Json:
