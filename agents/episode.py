@@ -254,7 +254,6 @@ class Episode:
             await self._mcp.close()
 
     def response(self) -> Response:
-        """Return the episode as one Response: the model's last one, with the items of all turns and the total usage."""
         usage = cast(Usage, self.conversation.usage)
         return {**self.conversation.last, "output": self.conversation.output, "usage": usage or None}
 
@@ -371,7 +370,6 @@ class Conversation:
             raise missing_input(self._row)
 
     def offer(self, tools: list[Json]) -> None:
-        """Add tools to those of the request, except those whose names it already has."""
         given = self.params.get("tools") or []
         if not isinstance(given, list):
             return  # the model server rejects the request
@@ -475,8 +473,6 @@ STUCK_WITHOUT_MEDIAN_S = 300.0
 
 @dataclass(slots=True, eq=False)
 class EpisodeState:
-    """The current stage of one episode. Times come from `time.perf_counter`."""
-
     episode: str
     task: int | None
     repeat: int | None
@@ -487,7 +483,6 @@ class EpisodeState:
     started: float = field(default_factory=time.perf_counter)
     since: float = 0.0
     spans: list[tuple[str, float]] = field(default_factory=list)
-    """The finished stages in order, each with its duration in seconds."""
     row: Json = field(default_factory=dict)
     conversation: Conversation | None = None
     """The conversation so far; None before the episode is created."""
@@ -504,7 +499,6 @@ class EpisodeState:
         return now
 
     def progress(self, now: float) -> dict[str, Any]:
-        """Return the fields with which every record of an unfinished episode says how far it has got."""
         return {
             "stage": self.stage,
             "server": self.server,
@@ -542,7 +536,6 @@ class ActiveEpisodes:
             del self._states[state]
 
     def find(self, episode: str) -> EpisodeState | None:
-        """Return the active episode with this id. It is searched for only when somebody asks."""
         return next((state for state in self._states if state.episode == episode), None)
 
     def now(self, limit: int | None) -> RunningEpisodes:

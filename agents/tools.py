@@ -99,8 +99,6 @@ _NOT_OF_THE_MODEL = frozenset({-32700, -32600, -32601})
 
 
 class McpClient:
-    """One connection to an MCP server. Call `open` first."""
-
     def __init__(self, session: Session, path: str, headers: dict[str, str], timeout_s: float) -> None:
         self._session = session
         self._path = path
@@ -168,7 +166,6 @@ class McpClient:
         return error_answer(str(details.get("message") or error))
 
     async def close(self) -> None:
-        """End the connection if the server keeps one. Raises Failure if the server cannot be reached."""
         if "mcp-session-id" in self._headers:
             await self._session.delete(self._path, min(self._timeout_s, CLOSE_TIMEOUT_S), self._headers)
 

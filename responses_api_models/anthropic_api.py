@@ -117,7 +117,6 @@ _WITHOUT_EFFECT = frozenset(
 _REFUSED = ("container", "mcp_servers", "context_management", "fallbacks")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _BLOCKS = {"user": ("text", "image", "tool_result"), "assistant": ("text", "thinking", "tool_use")}
-"""Role -> the types of blocks that its messages can contain."""
 _FIELDS: dict[str, dict[str, type]] = {
     "text": {"text": str},
     "image": {"source": dict},
@@ -364,7 +363,6 @@ class StopSequences:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Return the text that certainly precedes every stop sequence."""
         if self.matched is not None:
             return ""
         text, self._held = self._held + text, ""
@@ -406,7 +404,6 @@ class MessageEvents:
         self._stop = stop
         self._content: list[Json] = []
         self._open: dict[_Part, int] = {}
-        """Parts whose block is not finished -> index of the block."""
         self.ended = False
         """Whether the stream is complete. It can end before the Responses stream, because of a stop sequence."""
         self._response: Json = {}

@@ -187,8 +187,6 @@ class _Remembered:
 
 
 class RecentRequests:
-    """The last request of each of the episodes that called this server most recently."""
-
     def __init__(self) -> None:
         self._requests: OrderedDict[str, _Remembered] = OrderedDict()
         self._bytes = 0

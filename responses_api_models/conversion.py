@@ -64,8 +64,6 @@ _DEFAULT = Dialect()
 
 
 class _Rule(NamedTuple):
-    """The types of a value, and the rules of its fields or of its elements."""
-
     kinds: tuple[type, ...]
     fields: Mapping[str, _Rule] = MappingProxyType({})
     each: _Rule | None = None
@@ -332,7 +330,6 @@ _NO_INPUT_DETAILS = {"cached_tokens": 0, "cache_write_tokens": 0}
 
 
 def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -> Json:
-    """Convert a chat completion to a Response. `request` is the Responses create request to which it is the answer."""
     choice, message = check_completion(answer)
     try:
         serial = str(answer.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
@@ -346,7 +343,6 @@ def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -
 
 
 def encoded_response(answer: Json, request: Json, dialect: Dialect) -> bytes:
-    """Convert a chat completion to an encoded Response that reports a tool call left in its text."""
     response = chat_to_response(answer, request, dialect)
     mark_unreadable_tool_call(response)
     try:
@@ -584,7 +580,6 @@ _CHAT_PARTS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "
 
 
 def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
-    """Convert input items to chat messages. Consecutive items from the model become one assistant message."""
     messages: list[Json] = []
     turn: Json | None = None
     for index, item in enumerate(items):
@@ -805,7 +800,6 @@ class ThinkTags:
         return self._state(text)
 
     def rest(self) -> tuple[str, str]:
-        """Return the text that is still held back at the end of the stream, as reasoning and content."""
         return (self._held, "") if self._state == self._thinking else split_thinking(self._held)
 
     def _begin(self, text: str) -> tuple[str, str]:

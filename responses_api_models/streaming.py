@@ -53,7 +53,6 @@ _CUT_OFF = (FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT)
 
 
 def event_reporter(server: str, call: RawRequest) -> Reporter:
-    """Return a function that logs why a stream of `server` failed, and converts the failure to a problem document."""
 
     def report(failure: Failure) -> Problem:
         log.warning("%s%s: a stream was interrupted: %s", server, call.path, failure)
@@ -124,7 +123,6 @@ class _Choices:
 
 
 async def responses(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[bytes]:
-    """Forward a stream of Responses events; if it is interrupted, end it with an error event."""
     first: Json = {}
     last: Json = {}
     complete = False
@@ -203,11 +201,9 @@ class ResponseEvents:
         self._tags = ThinkTags() if dialect.think_tags else None
         self._with_logprobs = wants_logprobs(request)
         self._answer: Json = {}
-        """Top-level fields of the chunks, except `choices`; empty before the first chunk."""
         self._extra: Json = {}
         self._output: list[Json] = []
         self._open: list[StreamedText] | list[StreamedToolCall] = []
-        """The unfinished text item or tool calls."""
         self._call_ids: set[str] = set()
         self._logprobs: list[Json] = []
         """Logprobs of tokens whose text has not been sent yet."""
@@ -216,7 +212,6 @@ class ResponseEvents:
         self._sent = 0
 
     def chunk(self, chunk: Json) -> bytes:
-        """Convert a chunk to events. Raises Failure if the chunk reports an error or has an unexpected structure."""
         return self._encoded(self._read(chunk), chunk)
 
     @property
@@ -416,8 +411,6 @@ class StreamedText:
 
 
 class StreamedToolCall:
-    """An unfinished tool call; the deltas of several calls can be interleaved."""
-
     kind = "function_call"
 
     def __init__(self, call: Json, index: int, item_id: str, taken: set[str]) -> None:

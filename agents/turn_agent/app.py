@@ -140,7 +140,6 @@ class TurnEpisode(Episode):
             self.conversation.answer(_message(observation))
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
-        """Return the resources server's verdict, or the sum of the step rewards if it has no /verify endpoint."""
         if not self._sum_steps:
             started = self._state.enter("verify", self._environment.server)
             response = await self._environment.send("/verify", body, self._tool_timeout_s, headers)
@@ -155,7 +154,6 @@ class TurnEpisode(Episode):
         return {"reward": tidy(sum(self._rewards))}
 
     def result(self) -> PlayedEpisode:
-        """Return the result of Episode, with the step rewards (one number per model turn) and the final state."""
         steps = {"step_rewards": self._rewards, "total_reward": tidy(sum(self._rewards))}
         return cast(PlayedEpisode, {**super().result(), **steps, **self._last})
 

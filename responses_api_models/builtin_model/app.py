@@ -103,7 +103,6 @@ class Faults:
         self._faults = settings.faults
         self._requests = 0
         self.waits = bool(settings.latency_s or settings.jitter_s or self._faults.hang_rate or self._faults.slow_rate)
-        """Whether requests can wait, because latency, hangs or slow responses are configured."""
 
     def around(self, handler: Handler) -> Handler:
         if not self.waits and not any(self._faults.rates.values()):

@@ -205,12 +205,11 @@ class TokenTurn:
 
 class ServedTokenHistory:
     """The token history that the messages of one chat request contain. The caller sends its `messages`, and calls
-    `trace` with the message that the model returned.
-
-    The last item (or chat message) of each model call contains its tokens and a `token_trace`, and the next request
-    contains them again, so servers store no state between turns. A turn is contiguous if its prompt begins with exactly
-    the ids of the previous turn (prompt and generation). Otherwise the trace records the first difference as a break,
-    and a new segment starts, whose last turn contains the ids of the complete segment.
+    `trace` with the message that the model returned. The last item (or chat message) of each model call contains its
+    tokens and a `token_trace`, and the next request contains them again, so servers store no state between turns. A
+    turn is contiguous if its prompt begins with exactly the ids of the previous turn (prompt and generation). Otherwise
+    the trace records the first difference as a break, and a new segment starts, whose last turn contains the ids of the
+    complete segment.
     """
 
     def __init__(self, request: Json, recorded: list[Json]) -> None:

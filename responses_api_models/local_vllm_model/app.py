@@ -25,7 +25,6 @@ from rollyard.services.server.app import Context
 
 log = logging.getLogger(__name__)
 RAY_S = 5.0
-"""Timeout for connecting to a Ray cluster."""
 
 
 class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
@@ -99,7 +98,6 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
                 engine.give_up("lost its weights in a failed update")
 
     def located(self, root: str) -> str:
-        """Return the local folder of a model, which may be in the Hugging Face Hub cache."""
         flags = self.settings.extra_flags
         if Path(root).is_dir() or root != self.settings.model or isinstance(flags, list) or "download_dir" in flags:
             return root
@@ -132,7 +130,6 @@ def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str] | N
 
 
 def snapshot(model: str, revision: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of a revision (branch, tag or commit); None if it was not downloaded."""
     home = environ.get("HF_HOME") or f"{environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     cache = Path(environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
     model_folder = cache / f"models--{model.replace('/', '--')}"

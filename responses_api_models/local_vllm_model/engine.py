@@ -133,9 +133,7 @@ POLL_S = 0.25
 REPORT_INTERVAL_S = 15.0
 HEALTH_TIMEOUT_S = 5.0
 TAIL_LINES = 12
-"""Number of lines of the engine's log in the error message; the supervisor shows 20 lines in total."""
 MAX_PORT_ATTEMPTS = 3
-"""Maximum number of ports to try if other processes take the chosen port first."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +302,6 @@ _PHASES = tuple(
 
 
 def phase_after(lines: Iterable[str], before: str = FIRST) -> str:
-    """Return the phase that the last matching line shows; `before` if no line matches."""
     phase = before
     for line in lines:
         for pattern, template in _PHASES:
@@ -425,7 +422,6 @@ _DERIVED = re.compile(r"[Ss]ee (?:root cause|stack trace)|initialization failed|
 
 
 def cause_of(lines: Sequence[str]) -> str | None:
-    """Return a known cause that appears in the log, and how to fix it; None if none appears."""
     errors = list(_errors(lines))
     for pattern, message in _CAUSES.items():
         for line in errors:

@@ -108,7 +108,6 @@ class EngineProcess:
 
 
 MARK = "ROLLYARD_ENGINE"
-"""Environment variable that contains the folder of the process's engine."""
 FOLDERS = "rollyard-engine-"
 YOUNG_S = 600.0
 

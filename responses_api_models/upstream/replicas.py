@@ -50,8 +50,6 @@ class _AffinityEntry:
 
 
 class Replicas:
-    """A pool of endpoints. External ones are fixed; engines started by this server are added and removed."""
-
     def __init__(self, urls: Sequence[str] = (), *, wait_s: float = 0.0, why_none: Callable[[], str] = str) -> None:
         self._endpoints = {url: Endpoint(url) for url in urls}
         self._affinities: OrderedDict[Affinity, _AffinityEntry] = OrderedDict()
@@ -78,7 +76,6 @@ class Replicas:
         self._available.set()
 
     def remove(self, url: str) -> None:
-        """Remove an engine; the episodes bound to it are lost."""
         self._endpoints.pop(url, None)
         if not self._endpoints:
             self._available.clear()
@@ -123,7 +120,6 @@ class Replicas:
         )
 
     def answered(self, endpoint: Endpoint, affinity: Affinity | None, path: str) -> None:
-        """Record a successful call to `path`. An episode's first successful call binds it to the endpoint."""
         endpoint.succeed(path)
         if affinity is not None and ((entry := self._affinities.get(affinity)) is None or not entry.started):
             self._assign(affinity, _AffinityEntry(endpoint, started=True))
@@ -133,7 +129,6 @@ class Replicas:
         return entry is not None and entry.started and entry.endpoint is endpoint
 
     def lost(self, affinity: Affinity, why: str) -> Failure:
-        """Drop the episode's affinity and return the failure to raise."""
         self._affinities.pop(affinity, None)
         return Failure(FailureKind.SESSION_LOST, f"the episode cannot continue: {why}")
 
@@ -216,7 +211,6 @@ class Endpoint:
     """Serial number of its last selection: among equally busy endpoints, the least recently chosen one is preferred."""
     model: str = ""
     failures: int = 0
-    """Consecutive failures, not counting 429."""
     cool_downs: int = 0
     cooling_since: float = 0.0
     cooling_until: float = 0.0

@@ -20,7 +20,6 @@ from rollyard.services.responses.tool_calls import normalize_calls, read_items
 
 EXCERPT_CHARS = 300
 _TRANSIENT = frozenset({408, 409, 425})
-"""Statuses of transient rejections: request timeout, conflict, too early."""
 RETRY_AFTER_CAP_S = 60.0
 """Maximum pause that an endpoint can request."""
 OVERFLOW_CODE = "context_length_exceeded"
@@ -33,7 +32,6 @@ _OVERFLOW = re.compile(
 
 
 def json_object(body: bytes) -> Json:
-    """Parse the body as a JSON object. If it is not one, raises Failure malformed_answer with an excerpt."""
     try:
         value = loads(body)
     except ValueError as error:
@@ -108,7 +106,6 @@ def retry_after_s(header: str | None) -> float:
 
 
 def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
-    """Return the failure for an error response from `endpoint`, including the response's error code, if any."""
     status = answer.status
     message = error_message(answer.body)
     detail = f"{endpoint} answered {status}: {message}"
@@ -141,7 +138,6 @@ def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
 
 
 def error_message(body: bytes) -> str:
-    """Return the message in an error response, which can have the format of OpenAI, vLLM or a problem document."""
     with contextlib.suppress(orjson.JSONDecodeError):
         value = mapping(orjson.loads(body))
         error = value.get("error")

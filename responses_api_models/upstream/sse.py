@@ -26,7 +26,6 @@ from rollyard.services.responses.response_validity import (
 )
 
 DONE = b"[DONE]"
-"""Data of the event that ends a Chat Completions stream."""
 DONE_EVENT = b"data: [DONE]\n\n"
 EVENT_BYTES = 16 * 1024 * 1024
 """Maximum size of an event; the last event of a Responses stream contains the complete response."""
@@ -58,7 +57,6 @@ async def split_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, No
 
 
 def is_event(event: bytes) -> bool:
-    """Return True for a server-sent event, False for anything else that an endpoint returned instead."""
     return event.lstrip().startswith(_FIELDS)
 
 
@@ -68,7 +66,6 @@ def data_of(event: bytes) -> bytes:
 
 
 def error_in(event: bytes) -> Json | None:
-    """Return the error that an event contains, in the format of either OpenAI API; None if it contains none."""
     if b"error" not in event:
         return None
     try:
@@ -128,7 +125,6 @@ class StartedStream:
         self._next_event: asyncio.Task[bytes] | None = None
 
     async def first(self) -> bytes:
-        """Return the first event without checking it; empty if the stream contains none."""
         self._held = [await anext(self._events, b"")]
         return self._held[0]
 
@@ -150,7 +146,6 @@ class StartedStream:
             self._held.append(event)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Yield all events. Raises Failure if the stream ends without output from the model."""
         try:
             for event in self._held:
                 yield event

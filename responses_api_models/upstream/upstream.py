@@ -54,7 +54,6 @@ log = logging.getLogger(__name__)
 
 
 PAUSE_CAP_S = 10.0
-"""Maximum pause between two attempts without Retry-After."""
 _RETRIED = (
     {FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT, FailureKind.RATE_LIMITED}
     | {FailureKind.UPSTREAM_ERROR, FailureKind.MALFORMED_ANSWER}
@@ -246,7 +245,6 @@ class Upstream:
         return self._secrets.sub(rb"\1***", body) if self._secrets else body
 
     async def _retried(self, path: str, request_context: RequestContext, once: Attempt[T]) -> T:
-        """Call `once` for `path`, with retries. Raises the last attempt's Failure, or session_lost."""
         settings = self._settings
         deadline = time.monotonic() + settings.total_timeout_s
         tried: list[Endpoint] = []
@@ -354,7 +352,6 @@ class RequestContext:
         self.affinity = affinity
         self.query = query
         self.endpoint: Endpoint | None = None
-        """The endpoint that sent the latest response; None before the first response."""
         self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
@@ -376,7 +373,6 @@ class RequestContext:
         return self.endpoint.url if self.endpoint else None
 
     def record_response(self, answer: HttpResponse) -> None:
-        """Store the response headers that are returned to the caller."""
         kept = [
             (name.lower().encode(), _bytes(value))
             for name, value in answer.headers.items()
@@ -401,7 +397,6 @@ def _bytes(value: str) -> bytes:
 
 
 def _sendable(name: str, value: str) -> bool:
-    """Return False for a header that is invalid in an HTTP response."""
     return name.isascii() and not _CONTROL.search(value)
 
 
