@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -87,16 +89,6 @@ async def test_an_adapter_that_the_engine_refuses_leaves_the_previous_version(
     assert (await policy.call_model(), await policy.version()) == ((200, ONE), "v1b")
 
 
-async def test_if_one_engine_refuses_an_adapter_the_others_return_to_the_previous_one() -> None:
-    engines = AdapterEngine(), AdapterEngine()
-    async with trainer_server(*engines) as policy:
-        await publish(policy, ONE, "v1")
-        engines[1].failing_adapter = TWO
-        assert (await policy.update(TWO, version="v2", kind="adapter"))[0] == 502
-        assert [engine.adapters for engine in engines] == [{"adapter:v1": ONE}] * 2
-        assert await policy.call_model() == (200, ONE)
-
-
 async def test_a_restarted_engine_gets_the_newest_adapter(engine: AdapterEngine, policy: TrainerClient) -> None:
     await publish(policy, ONE, "v1")
     await publish(policy, TWO, "v2")
@@ -126,45 +118,43 @@ async def test_merged_weights_replace_an_adapter_and_an_adapter_cannot_replace_t
     assert (status, "publish merged weights" in answer["detail"]) == (409, True)
 
 
-async def test_a_complete_adapter_of_the_engines_model_passes_every_check(tmp_path: Path) -> None:
-    engine = AdapterEngine(root=write_checkpoint(tmp_path / "base"))
-    async with trainer_server(engine, weights_check="values") as policy:
-        folder = write_adapter(tmp_path / "adapter")
-        status, answer = await policy.update(folder, version="v1", kind="adapter")
-        assert (status, bool(answer["fingerprint"])) == (200, True), answer
-        assert engine.adapters == {"adapter:v1": folder}
+def without_adapter_config(folder: Path) -> None:
+    (folder / "adapter_config.json").unlink()
+
+
+def of_another_method(folder: Path) -> None:
+    (folder / "adapter_config.json").write_bytes(orjson.dumps({"peft_type": "IA3"}))
+
+
+def with_nan(folder: Path) -> None:
+    file = folder / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + np.float32("nan").tobytes())
+
+
+def not_low_rank(folder: Path) -> None:
+    file = folder / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b"lora_B.weight", b"lora_m.weight"))
 
 
 @pytest.mark.parametrize(
-    ("defect", "words"),
+    ("written", "spoil", "words"),
     [
-        ("whole weights", "adapter_config.json cannot be read"),
-        ("another method", "peft_type is 'IA3'"),
-        ("another width", "is for a different model"),
-        ("another module", "has no model.other"),
-        ("NaN", "contains a NaN"),
-        ("not low-rank", "publish merged weights"),
+        ({}, without_adapter_config, "adapter_config.json cannot be read"),
+        ({}, of_another_method, "peft_type is 'IA3'"),
+        ({"width": 6}, bool, "is for a different model"),
+        ({"module": "base_model.model.model.other"}, bool, "has no model.other"),
+        ({}, with_nan, "contains a NaN"),
+        ({}, not_low_rank, "publish merged weights"),
     ],
 )
-async def test_an_invalid_adapter_is_refused_before_an_engine_is_asked(defect: str, words: str, tmp_path: Path) -> None:
+async def test_an_invalid_adapter_is_refused_before_an_engine_is_asked(
+    written: Any, spoil: Callable[[Path], object], words: str, tmp_path: Path
+) -> None:
     engine = AdapterEngine(root=write_checkpoint(tmp_path / "base"))
-    folder = tmp_path / "adapter"
-    if defect == "whole weights":
-        write_checkpoint(folder)
-    elif defect == "another width":
-        write_adapter(folder, width=6)
-    elif defect == "another module":
-        write_adapter(folder, module="base_model.model.model.other")
-    else:
-        write_adapter(folder)
-    if defect == "another method":
-        (folder / "adapter_config.json").write_bytes(orjson.dumps({"peft_type": "IA3"}))
-    file = folder / "adapter_model.safetensors"
-    if defect == "NaN":
-        file.write_bytes(file.read_bytes()[:-4] + np.float32("nan").tobytes())
-    elif defect == "not low-rank":
-        file.write_bytes(file.read_bytes().replace(b"lora_B.weight", b"lora_m.weight"))
+    write_adapter(tmp_path / "adapter", **written)
+    spoil(tmp_path / "adapter")
     async with trainer_server(engine, weights_check="values") as policy:
-        status, answer = await policy.update(str(folder), version="v1", kind="adapter")
+        status, answer = await policy.update(str(tmp_path / "adapter"), version="v1", kind="adapter")
         assert (status, words in answer["detail"]) == (400, True), answer
         assert "/pause?mode=wait" not in engine.paths and (await policy.get("/weights"))[1]["version"] == "0"
+        assert (await policy.update(write_adapter(tmp_path / "good"), version="v1", kind="adapter"))[0] == 200

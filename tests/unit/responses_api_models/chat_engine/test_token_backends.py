@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine import token_backends
 from rollyard.responses_api_models.chat_engine.token_backends import read_hermes, read_plain
 from rollyard.services.responses.policy_logprobs import invalid_numbers, why_not_policy_logprobs
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, TOOL, open_episode, tool_output, user_message
@@ -289,19 +288,6 @@ async def test_the_token_backend_is_the_one_of_the_settings_or_the_first_that_th
     assert [item["token_trace"]["way"] for item in items] == [backend, backend]
     probes = [body for path, body in client.engine.requests if path.endswith("/render") and "tools" not in body]
     assert len(probes) == (token_in == "auto")
-
-
-async def test_an_engine_that_refused_the_first_probe_is_probed_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_backends, "RETRY_AFTER_S", 0.0)
-    async with open_episode(TokenEngine([TEXT_TURN], has_token_endpoints=False)) as client:
-        await client.ask()
-        assert (await client.ask(user_message("on")))["token_trace"]["way"] == "completions"
-        client.engine.has_token_endpoints = True
-        assert (await client.ask(user_message("and on")))["token_trace"]["way"] == "generate"
-    async with open_episode(Changed([TEXT_TURN], "/v1/completions", refuse()), token_in="off") as client:
-        assert mode(await client.ask()) == "unknown"
-        client.transport.mount("http://engine:0", TokenEngine([TEXT_TURN]))
-        assert mode(await client.ask(user_message("on"))) == "processed_logprobs"
 
 
 async def test_an_engine_whose_probe_fails_is_not_treated_as_one_without_the_endpoints() -> None:

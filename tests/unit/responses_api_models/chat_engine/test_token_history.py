@@ -297,13 +297,6 @@ async def test_a_recorded_turn_of_another_stack_is_continued(trace: Json) -> Non
     assert appended_tokens(item, turn)[0] == END
 
 
-async def test_tokens_that_are_null_count_as_missing() -> None:
-    turn = {**TURN, "prompt_token_ids": None, "generation_token_ids": None}
-    async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as client:
-        item = await client.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
-    assert item["token_trace"]["segment"] == 0
-
-
 def versions(answer: Json) -> Json:
     half = len(answer["choices"][0]["token_ids"]) // 2
     ends = {"version": "default", "start": 0, "end": half}, {"version": "step-1", "start": half, "end": 2 * half}

@@ -374,13 +374,6 @@ async def test_the_policy_version_is_available_without_the_setting() -> None:
     assert (answer.status, content, answer.headers[VERSION]) == (200, {"policy_version": "sft-3"}, "sft-3")
 
 
-async def test_only_open_endpoints_are_in_the_openapi_document() -> None:
-    for opened in (True, False):
-        async with trainer_server(WeightEngine(), trainer_endpoints=opened) as policy:
-            _, document = await policy.get("/openapi.json")
-        assert [path in document["paths"] for path in ("/tokenize", "/weights/update", "/is_paused")] == [opened] * 3
-
-
 async def test_a_server_without_a_run_token_is_refused() -> None:
     with pytest.raises(OperatorError, match="token"):
         async with trainer_server(WeightEngine(), token=None):
@@ -607,11 +600,3 @@ async def test_what_is_not_a_list_of_sequences_is_refused() -> None:
         for sequences in invalid:
             status, answer = await policy.post(PATH, {"sequences": sequences})
             assert (status, "sequences: " in answer["detail"]) == (400, True), str(sequences)[:40]
-
-
-async def test_a_refusal_by_the_engine_is_a_bad_request() -> None:
-    engine = WeightEngine()
-    engine.answers["/v1/completions"] = (400, b'{"error": {"message": "Token id 99999 is out of vocabulary"}}')
-    async with trainer_server(engine) as policy:
-        status, answer = await policy.post(PATH, {"sequences": [[4, 99999]]})
-        assert (status, "out of vocabulary" in answer["detail"]) == (400, True)

@@ -220,14 +220,6 @@ async def test_a_server_that_starts_after_an_aborted_update_refuses_model_calls(
         assert await policy.call_model() == (200, NEW)
 
 
-async def test_a_server_that_starts_with_a_paused_engine_resumes_it() -> None:
-    engine = WeightEngine()
-    engine.paused = True
-    engine.hold_requests()
-    async with trainer_server(engine) as policy:
-        assert await policy.call_model() == (200, STARTED)
-
-
 async def test_an_invalid_checkpoint_is_refused_before_any_engine_is_asked(tmp_path: Path) -> None:
     run = CheckpointRun(tmp_path, engines=2)
     without_head = {name: shape for name, shape in SHAPES.items() if name != HEAD}
