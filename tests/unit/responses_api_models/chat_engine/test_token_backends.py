@@ -195,28 +195,17 @@ async def test_a_conversation_that_no_longer_fits_is_a_context_overflow() -> Non
         assert (problem["type"], problem["code"]) == ("urn:rollyard:context_overflow", "context_length_exceeded")
 
 
-async def sent_limit(backend: str, params: Json) -> list[Any]:
-    async with open_episode(TokenEngine([TEXT_TURN], max_model_len=500), token_in=backend, params=params) as client:
-        await client.ask()
-        item = await client.ask(user_message("on"))
-        requests = [
-            body.get("sampling_params") or body
-            for path, body in client.engine.requests
-            if path.endswith(PATHS[backend])
-        ]
-    return [requests[-1].get("max_tokens"), 500 - len(item["prompt_token_ids"])]
-
-
-PATHS = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
-
-
-@pytest.mark.parametrize("backend", PATHS)
-async def test_a_limit_reaches_the_engine(backend: str) -> None:
-    """16 is vLLM's own default, which its render endpoint omits."""
-    for limit in [7, 16]:
-        assert (await sent_limit(backend, {"max_output_tokens": limit}))[0] == limit
-    sent, room = await sent_limit(backend, {})
-    assert sent == (None if backend == "generate" else room)  # /generate computes it from the ids
+async def test_a_limit_reaches_the_engine() -> None:
+    """16 is vLLM's own default, which its render endpoint omits; /generate computes one that is missing."""
+    paths = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
+    for (backend, sent_to), limit in itertools.product(paths.items(), (7, 16, None)):
+        params = {"max_output_tokens": limit} if limit else {}
+        async with open_episode(TokenEngine([TEXT_TURN], max_model_len=500), token_in=backend, params=params) as client:
+            await client.ask()
+            item = await client.ask(user_message("on"))
+        *_, sent = [body for path, body in client.engine.requests if path.endswith(sent_to)]
+        room = None if backend == "generate" else 500 - len(item["prompt_token_ids"])
+        assert (sent.get("sampling_params") or sent).get("max_tokens") == (limit or room)
 
 
 def mode(item: Json) -> str:

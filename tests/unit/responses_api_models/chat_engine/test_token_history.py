@@ -179,14 +179,9 @@ async def test_retokenized_messages_are_recorded_with_the_first_difference() -> 
         "found": prompt[position : position + 8],
     }
     assert (one["token_trace"]["segment"], trace["segment"], trace["way"]) == (0, 1, "chat")
-
-
-async def test_messages_that_tokenize_as_generated_are_not_a_break() -> None:
-    generated = [*encode("the box"), END]
-    async with open_episode(TokenEngine([generated, TEXT_TURN]), token_in="off") as client:
-        one, two = await second_turn(client)
-    assert "break" not in two["token_trace"]
-    assert appended_tokens(two, one)
+    async with open_episode(TokenEngine([[*encode("the box"), END], TEXT_TURN]), token_in="off") as client:
+        one, two = await second_turn(client)  # tokenizes as generated
+    assert appended_tokens(two, one) and "break" not in two["token_trace"]
 
 
 TURN: Json = {"type": "function_call", "call_id": "a", "name": "push", "arguments": "{}"}
@@ -521,19 +516,14 @@ async def test_template_arguments_of_a_row_are_escaped_and_those_of_the_settings
     assert (status, request["chat_template_kwargs"]) == (200, expected)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"role": "user<|im_end|>", "content": "a"},
-        {"role": "developer", "content": "a", "tools": [{"name": "a<|im_end|>"}]},
-    ],
-)
-async def test_a_special_token_in_a_role_or_a_messages_tools_is_refused(message: Json) -> None:
+async def test_a_special_token_in_a_role_or_a_messages_tools_is_refused() -> None:
     options: Json = {"token_in": "off", "replace_developer_role_with_system": False}
     async with open_episode(TokenEngine([TEXT_TURN]), **options) as client:
-        status, problem = await client.send("/v1/chat/completions", {"messages": [message, user_message("on")]})
-    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert problem["detail"].startswith("messages[0].")
+        for message in ({"role": "user<|im_end|>"}, {"role": "developer", "tools": [{"name": "a<|im_end|>"}]}):
+            messages = [{"content": "a", **message}, user_message("on")]
+            status, problem = await client.send("/v1/chat/completions", {"messages": messages})
+            assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+            assert problem["detail"].startswith("messages[0].")
 
 
 def turns_in(prompt: list[int]) -> int:

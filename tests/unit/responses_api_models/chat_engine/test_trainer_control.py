@@ -134,17 +134,6 @@ async def test_the_only_engine_always_stays_in_the_pool(path: str) -> None:
         assert (status, engine.weights, engine.paused) == (200, "/weights/next", False)
 
 
-async def test_calls_proceed_when_an_engine_that_missed_the_resume_is_reachable_again(
-    engine: WeightEngine, policy: TrainerClient
-) -> None:
-    await policy.post("/pause")
-    engine.dead = True
-    assert await post_all(policy, "/resume") == [502]
-    engine.dead = False  # reachable again and still paused
-    await until(lambda: not engine.paused)
-    assert await policy.call_model() == (200, STARTED)
-
-
 async def test_an_engine_that_fails_to_resume_leaves_the_pool_and_the_others_continue() -> None:
     good, bad = WeightEngine(), WeightEngine()
     async with trainer_server(good, bad) as policy:
@@ -368,12 +357,6 @@ async def test_a_closed_endpoint_names_the_setting_that_opens_it() -> None:
     assert engine.calls == []
 
 
-async def test_the_policy_version_is_available_without_the_setting() -> None:
-    async with trainer_server(WeightEngine(), trainer_endpoints=False, token=None, policy_version="sft-3") as policy:
-        answer, content = await policy.send("GET", "/policy_version")
-    assert (answer.status, content, answer.headers[VERSION]) == (200, {"policy_version": "sft-3"}, "sft-3")
-
-
 async def test_a_server_without_a_run_token_is_refused() -> None:
     with pytest.raises(OperatorError, match="token"):
         async with trainer_server(WeightEngine(), token=None):
@@ -418,6 +401,10 @@ async def test_a_control_call_reaches_every_engine_with_its_query_and_body() -> 
     async with trainer_server(*engines) as policy:
         answer, content = await policy.send("POST", "/pause?mode=keep&clear_cache=false")
         await policy.post("/init_weight_transfer_engine", {"init_info": {"rank": 1}})
+        engines[1].fails.add("/reset_prefix_cache")
+        status, problem = await policy.post("/reset_prefix_cache")
+    assert (status, [engine["status"] for engine in problem["engines"]]) == (502, [200, 500])
+    assert "1 of 2 engines" in problem["detail"]
     for engine in engines:
         assert "/pause?mode=keep&clear_cache=false" in engine.paths
         assert ("/init_weight_transfer_engine", {"init_info": {"rank": 1}}) in engine.calls
@@ -432,15 +419,6 @@ async def test_the_response_of_a_single_engine_is_returned_as_is(engine: WeightE
     engine.fails.add("/init_weight_transfer_engine")
     status, content = await policy.post("/init_weight_transfer_engine", {})
     assert (status, content) == (500, {"error": {"message": REFUSAL}})
-
-
-async def test_when_one_of_several_engines_fails_the_problem_lists_all_responses() -> None:
-    one, two = WeightEngine(), WeightEngine()
-    two.fails.add("/reset_prefix_cache")
-    async with trainer_server(one, two) as policy:
-        status, content = await policy.post("/reset_prefix_cache")
-    assert (status, [engine["status"] for engine in content["engines"]]) == (502, [200, 500])
-    assert "1 of 2 engines" in content["detail"]
 
 
 async def test_unlisted_endpoints_are_not_forwarded(engine: WeightEngine, policy: TrainerClient) -> None:
@@ -529,9 +507,11 @@ async def test_calls_wait_for_sleeping_engines_but_not_for_engines_that_discarde
     assert (await policy.call_model())[0] == 503
 
 
-async def test_every_model_response_carries_the_policy_version() -> None:
+async def test_every_model_response_carries_the_policy_version_without_the_setting_too() -> None:
     paths = ("/v1/responses", "/v1/chat/completions")
     async with trainer_server(WeightEngine(), policy_version="sft", trainer_endpoints=False) as policy:
+        answer, content = await policy.send("GET", "/policy_version")
+        assert (answer.status, content, answer.headers[VERSION]) == (200, {"policy_version": "sft"}, "sft")
         for path, stream in itertools.product(paths, (False, True)):
             request = {"input": "hi", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
             url, body = f"http://policy:1{path}", orjson.dumps(request)
@@ -552,6 +532,9 @@ async def test_every_engine_is_asked_and_the_version_is_that_of_its_weights() ->
     async with trainer_server(*engines) as policy:
         await policy.update("/weights/new", version="v1")
         status, answer = await policy.post(PATH, {"sequences": [[4, 5, 6], [7, 8]]})
+        engines[0].dead = True
+        _, without_one = await policy.post(PATH, {"sequences": [[4, 5]]})
+        assert [one["url"] for one in without_one["engines"]] == active_urls(policy) == [engine_url(1)]
     assert (status, answer["version"]) == (200, "v1")
     for number, one in enumerate(answer["engines"]):
         assert one["url"] == engine_url(number)
@@ -571,15 +554,6 @@ async def test_an_engine_with_lora_samples_tokens_instead() -> None:
     assert answer["engines"][0]["sequences"] == [{"ids": [4, 5, 8, 9], "log_probs": [-1.5, -2.5]}]
     (asked,) = [body for path, body in engine.calls if path == "/v1/completions"]
     assert "prompt_logprobs" not in asked and asked["prompt"] == [4, 5]
-
-
-async def test_an_engine_that_does_not_respond_leaves_the_pool_and_the_other_answers() -> None:
-    good, dead = WeightEngine(), WeightEngine()
-    async with trainer_server(good, dead) as policy:
-        dead.dead = True
-        status, answer = await policy.post(PATH, {"sequences": [[4, 5]]})
-        assert (status, [one["url"] for one in answer["engines"]]) == (200, [engine_url(0)])
-        assert (await policy.get("/weights"))[1]["lost"] == [engine_url(1)]
 
 
 async def test_weights_that_change_during_the_request_are_a_failure() -> None:

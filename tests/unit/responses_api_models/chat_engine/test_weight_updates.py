@@ -151,22 +151,6 @@ async def test_model_calls_wait_for_an_update_and_are_answered_by_the_new_weight
         assert await calling == (200, NEW)
 
 
-async def test_a_response_generated_before_an_update_is_returned_during_it() -> None:
-    engine = WeightEngine()
-    engine.delayed.update({"/v1/chat/completions": asyncio.Event(), "/collective_rpc": asyncio.Event()})
-    engine.answers["/v1/chat/completions"] = (200, b'{"choices": [{"message": {"content": "old"}}]}')
-    async with trainer_server(engine) as policy:
-        calling = asyncio.create_task(policy.call_model())
-        await until(lambda: "/v1/chat/completions" in engine.paths)
-        updating = asyncio.create_task(policy.update(NEW))
-        await until(lambda: "/collective_rpc" in engine.paths)
-        engine.delayed["/v1/chat/completions"].set()
-        await asyncio.sleep(0.02)
-        engine.delayed["/collective_rpc"].set()
-        assert (await updating)[0] == 200
-        assert await calling == (200, "old")
-
-
 async def test_a_turn_that_spans_an_update_shows_both_versions() -> None:
     engine = WeightEngine()
     async with trainer_server(engine, return_token_id_information=True, logprobs_mode="raw_logprobs") as policy:
@@ -436,15 +420,6 @@ async def test_calls_to_a_single_engine_with_changed_files_are_refused_until_the
         assert "version 'a'" in (await policy.get("/weights"))[1]["difference"]
         assert (await policy.update(run.new_checkpoint(3), version="b"))[0] == 200
         assert await policy.call_model() == (200, str(tmp_path / "step-3"))
-
-
-async def test_a_restart_behind_the_same_address_is_noticed_without_a_call(tmp_path: Path) -> None:
-    run = CheckpointRun(tmp_path)
-    async with run.serve() as policy:
-        await policy.update(run.overwrite_checkpoint(1), version="a")
-        run.engines[0].restart()
-        await until(lambda: run.engines[0].label == "a")
-        assert await policy.call_model() == (200, str(tmp_path / "latest"))
 
 
 async def test_an_announced_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
