@@ -291,10 +291,11 @@ TAILS: list[tuple[tuple[Json | bytes, ...], str]] = [
     ((b"data: [1]\n\n", DONE), "JSON list"),
     ((DONE,), "ended before its response was complete"),
 ]
+UNFINISHED: Json = {"choices": [{"index": 1, "delta": {}, "finish_reason": None}]}
 CHAT_TAILS: list[tuple[tuple[Json | bytes, ...], str]] = [
     (({"choices": [{"index": 0, "error": {"message": "boom"}}]}, *HELLO_EVENTS[3:]), "boom"),
     (chunks({"content": "half"}, finish_reason="error"), "finish_reason 'error'"),
-    (({"choices": [{"index": 1, "delta": {}, "finish_reason": None}]}, *HELLO_EVENTS[2:]), "ended before"),
+    ((UNFINISHED, DONE), "ended before"),
 ]
 
 
@@ -303,6 +304,7 @@ CHAT_TAILS: list[tuple[tuple[Json | bytes, ...], str]] = [
     [
         *((VllmModel, call, *one) for call in (chat, respond) for one in [*TAILS, *CHAT_TAILS]),
         *((OpenaiModel, respond, *one) for one in TAILS),
+        (VllmModel, chat, (UNFINISHED, *HELLO_EVENTS[2:]), "ended before"),
     ],
 )
 async def test_a_broken_stream_never_looks_like_a_complete_answer(
