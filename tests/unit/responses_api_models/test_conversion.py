@@ -155,6 +155,29 @@ def test_parameters_are_renamed_both_ways() -> None:
     assert conversion.chat_request_to_responses(body) == request
 
 
+def test_files_refusals_and_allowed_tools_survive_both_conversions() -> None:
+    file = {"type": "input_file", "file_id": "f1", "filename": "a.pdf"}
+    said: list[Json] = [{"type": "output_text", "text": "so", "annotations": []}, {"type": "refusal", "refusal": "no"}]
+    request: Json = {
+        "input": [{"role": "user", "content": [file]}, {"role": "assistant", "content": said}],
+        "tools": [TOOL],
+        "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "step"}]},
+        "text": {"verbosity": "low"},
+    }
+    body = conversion.request_to_chat({**request, "truncation": "disabled"})
+    first, second = body["messages"]
+    assert first["content"] == [{"type": "file", "file": {"file_id": "f1", "filename": "a.pdf"}}]
+    assert (second["content"], second["refusal"], "truncation" in body) == ("so", "no", False)
+    back = conversion.chat_request_to_responses(body)
+    assert {key: back[key] for key in ("tools", "tool_choice", "text")} == {
+        key: request[key] for key in ("tools", "tool_choice", "text")
+    }
+    assert back["input"][0]["content"] == [file]
+    assert [part["type"] for part in back["input"][1]["content"]] == ["output_text", "refusal"]
+    again = conversion.request_to_chat({**request, "tools": body["tools"], "tool_choice": body["tool_choice"]})
+    assert again == body  # tools in the form of chat requests are sent as they are
+
+
 def test_fields_without_a_value_are_not_sent() -> None:
     body = chat(temperature=None, tools=[], tool_choice="auto", parallel_tool_calls=True, metadata={}, stream=None)
     assert body == {"messages": [{"role": "user", "content": "hi"}]}
