@@ -82,21 +82,13 @@ async def test_the_final_answer_lists_the_moves_made() -> None:
     assert items[-1]["content"][0]["text"] == "<answer>Up || Right || Up || Left</answer>"
 
 
-@pytest.mark.parametrize(
-    "output",
-    [
-        EASY,
-        json.dumps(EASY),
-        json.dumps({"observation": EASY, "done": False}),
-        json.dumps({"state": EASY, "reward": 0.0}),
-        f"Here is the room:\n\n{EASY}\n\nYour move.",
-        "\n".join(" ".join(row) for row in EASY.split("\n")),
-        EASY.replace("\n", "\r\n"),
-    ],
-    ids=["bare", "json string", "observation", "other key", "in a text", "spaced", "crlf"],
-)
-async def test_a_board_is_found_in_any_format(output: str) -> None:
-    assert arguments(await ModelServer().respond(conversation_with(output), temperature=0)) == {"actions": ["Up"]}
+async def test_a_board_is_found_in_any_format() -> None:
+    values: list[Any] = [EASY, {"observation": EASY, "done": False}, {"state": EASY, "reward": 0.0}]
+    spaced = "\n".join(" ".join(row) for row in EASY.split("\n"))
+    texts = [EASY, f"Here is the room:\n\n{EASY}\n\nYour move.", spaced, EASY.replace("\n", "\r\n")]
+    for output in (*texts, *map(json.dumps, values)):
+        answer = await ModelServer().respond(conversation_with(output), temperature=0)
+        assert arguments(answer) == {"actions": ["Up"]}, output
 
 
 async def test_it_requests_the_board_again_after_an_output_without_one() -> None:
@@ -153,17 +145,11 @@ async def test_every_answer_is_a_valid_openai_response() -> None:
         assert checked.usage and checked.usage.total_tokens > 0 and checked.metadata == {"a": "b"}
 
 
-@pytest.mark.parametrize(
-    ("parameter", "message"),
-    [
-        ({"temperature": "hot"}, "temperature is 'hot'"),
-        ({"temperature": -1}, "temperature is -1"),
-        ({"metadata": {"extra_body": "{"}}, "metadata.extra_body is '{'"),
-    ],
-)
-async def test_an_invalid_parameter_is_refused_by_name(parameter: Json, message: str) -> None:
-    answer = await ModelServer().post({"input": PROMPT, **parameter})
-    assert answer.status == 400 and message in json.loads(answer.body)["detail"]
+async def test_an_invalid_parameter_is_refused_by_name() -> None:
+    invalid: list[Json] = [{"temperature": "hot"}, {"temperature": -1}, {"metadata": {"extra_body": "{"}}]
+    for parameter, message in zip(invalid, ("'hot'", "temperature is -1", "metadata.extra_body is '{'"), strict=True):
+        answer = await ModelServer().post({"input": PROMPT, **parameter})
+        assert answer.status == 400 and message in json.loads(answer.body)["detail"]
 
 
 HELLO: Json = {"messages": [{"role": "user", "content": "hi"}]}
@@ -199,15 +185,9 @@ async def test_the_same_seed_gives_the_same_answer_with_the_same_ids_from_any_se
     first = await ModelServer().respond(conversation_with(EASY), temperature=0.8, seed=3)
     again = await ModelServer().respond(conversation_with(EASY), temperature=0.8, seed=3)
     assert without_time(first) == without_time(again)
-
-
-async def test_the_seed_may_be_in_nemo_gyms_extra_body() -> None:
-    policy = ModelServer()
-    direct = await policy.respond(conversation_with(EASY), temperature=0.8, seed=3)
-    in_extra_body = await policy.respond(
-        conversation_with(EASY), temperature=0.8, metadata={"extra_body": '{"seed": 3}'}
-    )
-    assert direct["output"] == in_extra_body["output"]
+    nemo_gyms = {"extra_body": '{"seed": 3}'}
+    in_metadata = await ModelServer().respond(conversation_with(EASY), temperature=0.8, metadata=nemo_gyms)
+    assert first["output"] == in_metadata["output"]
 
 
 async def test_answers_depend_neither_on_order_nor_on_concurrency() -> None:
@@ -295,39 +275,28 @@ def test_it_answers_with_text_when_done_and_in_one_turn_of_eight() -> None:
     assert text_turns(done=False, tool_choice="required") == 0
 
 
-@pytest.mark.parametrize(
-    ("choice", "names"), [("none", []), ("auto", ["buy", "sell"]), ({"type": "function", "name": "sell"}, ["sell"])]
-)
-def test_the_tool_choice_is_respected(choice: Any, names: list[str]) -> None:
+def test_the_tool_choice_is_respected() -> None:
     tools = [BUY.schema(), {**BUY.schema(), "name": "sell"}, {"type": "web_search"}]
-    assert [tool["name"] for tool in callable_tools({"tools": tools, "tool_choice": choice})] == names
+    choices: list[Any] = ["none", "auto", {"type": "function", "name": "sell"}]
+    found = [[tool["name"] for tool in callable_tools({"tools": tools, "tool_choice": one})] for one in choices]
+    assert found == [[], ["buy", "sell"], ["sell"]]
 
 
 REQUEST: Json = {"input": PROMPT, "tools": [STEP_TOOL], "temperature": 0}
 CHAT: Json = {"messages": PROMPT, "temperature": 0}
-BOTH_PATHS = pytest.mark.parametrize(
-    ("path", "request_body"), [("/v1/responses", REQUEST), ("/v1/chat/completions", CHAT)], ids=["responses", "chat"]
-)
 
 
-async def faulty(path: str, request_body: Json, **faults: float) -> HttpResponse:
-    return await ModelServer(faults=faults).post(request_body, path)
+@pytest.mark.parametrize(("path", "body"), [("/v1/responses", REQUEST), ("/v1/chat/completions", CHAT)])
+async def test_injected_faults_are_openai_errors_a_retry_after_header_or_truncated_json(path: str, body: Json) -> None:
+    async def faulty(**faults: float) -> HttpResponse:
+        return await ModelServer(faults=faults).post(body, path)
 
-
-@BOTH_PATHS
-async def test_an_injected_error_is_an_openai_error_object_and_a_rate_limit_has_a_retry_after_header(
-    path: str, request_body: Json
-) -> None:
-    answer = await faulty(path, request_body, error_rate=1)
+    answer = await faulty(error_rate=1)
     assert answer.status == 500 and json.loads(answer.body)["error"]["type"] == "server_error"
-    answer = await faulty(path, request_body, rate_limit_rate=1, retry_after_s=7)
+    answer = await faulty(rate_limit_rate=1, retry_after_s=7)
     assert (answer.status, answer.headers["retry-after"]) == (429, "7")
     assert json.loads(answer.body)["error"]["code"] == "rate_limit_exceeded"
-
-
-@BOTH_PATHS
-async def test_garbage_is_truncated_json_with_status_200(path: str, request_body: Json) -> None:
-    answer = await faulty(path, request_body, garbage_rate=1)
+    answer = await faulty(garbage_rate=1)
     assert answer.status == 200
     with pytest.raises(json.JSONDecodeError):
         json.loads(answer.body)

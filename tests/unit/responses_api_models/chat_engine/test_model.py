@@ -193,20 +193,13 @@ async def test_a_limit_that_leaves_no_token_is_a_bad_request_and_not_an_overflow
     assert not client.engine.requests
 
 
-LIMITING: list[tuple[Json, Json]] = [
-    ({"extra_body": {"max_tokens": 0}}, {}),
-    ({"sampling_overrides": {"max_completion_tokens": 0}}, {}),
-    ({}, {"metadata": {"extra_body": '{"max_tokens": 0}'}}),
-]
-
-
-@pytest.mark.parametrize(("settings", "params"), LIMITING)
-async def test_a_limit_that_leaves_no_token_is_also_refused_in_settings_and_row_metadata(
-    settings: Json, params: Json
-) -> None:
-    async with open_episode(TokenEngine([TEXT_TURN]), **settings) as client:
-        status, problem = await client.send("/v1/responses", {**HI, **params})
-    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+async def test_a_limit_that_leaves_no_token_is_also_refused_in_settings_and_row_metadata() -> None:
+    metadata = {"metadata": {"extra_body": '{"max_tokens": 0}'}}
+    in_settings = {"extra_body": {"max_tokens": 0}}, {"sampling_overrides": {"max_completion_tokens": 0}}
+    for settings, params in (*((one, {}) for one in in_settings), ({}, metadata)):
+        async with open_episode(TokenEngine([TEXT_TURN]), **settings) as client:
+            status, problem = await client.send("/v1/responses", {**HI, **params})
+        assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
 
 
 @pytest.mark.parametrize("setting", ["extra_body", "sampling_overrides"])
