@@ -119,9 +119,10 @@ async def test_many_failures_are_logged_in_one_line(caplog: pytest.LogCaptureFix
 async def test_a_timeout_is_retried_while_another_attempt_fits_and_is_wanted() -> None:
     async with engine(Step(delay_s=30), COMPLETION) as fake:
         assert await post(fake.url, request_timeout_s=2, total_timeout_s=60) == COMPLETION
-    for settings in ({"request_timeout_s": 1.0, "total_timeout_s": 1.5}, {"retry_timeouts": False}):
+    too_short: list[Json] = [{"request_timeout_s": 1.0, "total_timeout_s": 1.5}, {"request_timeout_s": 0.5}]
+    for settings, retry_timeouts in zip(too_short, (True, False), strict=True):
         async with engine(Step(delay_s=deadline_s())) as fake:
-            failure = await failure_of(fake.url, **{"request_timeout_s": 0.5, **settings})
+            failure = await failure_of(fake.url, retry_timeouts=retry_timeouts, **settings)
         assert (failure.kind, len(fake.requests)) == (FailureKind.TIMEOUT, 1)
 
 
@@ -203,7 +204,8 @@ async def test_the_key_is_never_shown(step: Step, caplog: pytest.LogCaptureFixtu
 
 def test_an_unusable_address_is_refused_at_startup() -> None:
     with_password = "http://user:pass@host/v1", "http://host/v1?key=pass"
-    for url in ("127.0.0.1:8000/v1", "", "ftp://host/v1", "http://[::1", [], *with_password):
+    urls: list[Any] = ["127.0.0.1:8000/v1", "", "ftp://host/v1", "http://[::1", [], *with_password]
+    for url in urls:
         with pytest.raises(OperatorError, match="base_url") as caught:
             EndpointSettings(base_url=url, model="m")
         assert "pass" not in str(caught.value)
