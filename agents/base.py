@@ -30,9 +30,17 @@ import orjson
 from fastapi import Query
 from pydantic import Field, field_validator
 
-from rollyard.agents.episode import MODEL_PATH, ActiveEpisodes, Conversation, Episode, EpisodeState, create_params
+from rollyard.agents.episode import (
+    MODEL_PATH,
+    ActiveEpisodes,
+    Conversation,
+    Episode,
+    EpisodeState,
+    PartialEpisodes,
+    create_params,
+    episode_id,
+)
 from rollyard.agents.episode_policy import AllowedUrl, EpisodePolicy, PolicyOverrides
-from rollyard.agents.partial_episodes import PartialEpisodes, episode_id
 from rollyard.agents.tools import McpProbe
 from rollyard.records.activity import RunningEpisodes
 from rollyard.records.errors import Failure, FailureKind
@@ -150,7 +158,9 @@ class Agent(Server, Generic[S]):
             try:
                 with self.__partial_episodes.recording(call, state):
                     await episode.seed(call.body if row is given else orjson.dumps(row))
-                    reason = _checked_reason(await self.play(episode))
+                    reason = await self.play(episode)
+                    if not isinstance(reason, FinishReason):
+                        raise TypeError(f"play returned {reason!r:.100}; expected a FinishReason: `turn.ending`")
                     played = {**row, **episode.result()}
                     response, body = _encoded(played, self.__model)
                     verdict = await episode.verify(body, {SESSION_END_HEADER: "1"})
@@ -172,9 +182,8 @@ class Agent(Server, Generic[S]):
         return RawResponse(encode_row(rollout, response), headers=(length,))
 
     async def __responses(self, call: RawRequest) -> RawResponse:
-        """Play in the caller's session, which is identified by its cookies. Returns the episode as one Response.
-
-        With `"stream": true`, returns the finished episode as a stream of events.
+        """Play in the caller's session, which is identified by its cookies. Returns the episode as one Response. With
+        `"stream": true`, returns the finished episode as a stream of events.
         """
         params, policy = self.__policies.read(call.json())
         stream = params.get("stream")
@@ -230,20 +239,9 @@ class Agent(Server, Generic[S]):
         )
 
 
-def _checked_reason(returned: object) -> FinishReason:
-    """Check the return value of `play` before the verdict is requested.
-
-    Raises TypeError if it is not a FinishReason.
-    """
-    if not isinstance(returned, FinishReason):
-        raise TypeError(f"play returned {returned!r:.100}; expected a FinishReason, such as `turn.ending`")
-    return returned
-
-
 def _encoded(played: Json, model: str) -> tuple[bytes, bytes]:
-    """Return the encoded response, and the encoded row that contains it. The long episode is encoded only once.
-
-    Raises Failure malformed_answer if the episode is nested too deeply to be encoded as JSON.
+    """Return the encoded response, and the encoded row that contains it. The long episode is encoded only once. Raises
+    Failure malformed_answer if the episode is nested too deeply to be encoded as JSON.
     """
     try:
         response = encode_response(played["response"])
@@ -254,12 +252,10 @@ def _encoded(played: Json, model: str) -> tuple[bytes, bytes]:
 
 
 WAIT_S = 5.0
-"""How long a rollout waits for its session to close. After that, closing continues in the background."""
 STOP_S = 2.5
 """How long a stopping agent waits for all sessions to close; its process is killed soon after."""
 ATTEMPT_TIMEOUT_S = 10.0
 PAUSES_S = (0.2, 1.0, 5.0, 15.0)
-"""Pauses between attempts."""
 MAX_CONCURRENT_RETRIES = 64
 """Maximum number of sessions whose closing is retried at the same time. The environment may already be overloaded."""
 _TRANSIENT = frozenset({FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT})
@@ -274,7 +270,6 @@ class SessionCloser:
 
     async def close(self, environment: Session, disconnect: Callable[[], Awaitable[None]]) -> None:
         """Close the session that `environment` has, or may have, opened. Returns once it is closed, or after WAIT_S.
-
         `disconnect` is called once before, to end what the episode opened within the session.
         """
         task = asyncio.create_task(self._close(environment, disconnect))
@@ -283,7 +278,6 @@ class SessionCloser:
         await asyncio.wait({task}, timeout=WAIT_S)
 
     async def settle(self) -> None:
-        """Wait up to STOP_S for all sessions to close, then cancel the rest."""
         if self._running:
             _, left = await asyncio.wait(self._running, timeout=STOP_S)
             for task in left:

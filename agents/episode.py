@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 import statistics
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard, cast
+from typing import Annotated, Any, TypeGuard, cast
 
 import orjson
+from fastapi import Query, responses
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from rollyard.agents.tools import McpClient, McpProbe, ToolAnswer, answer_of, error_answer, open_tools
-from rollyard.records.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
+from rollyard.records.activity import (
+    EPISODE_ID_HEADER,
+    MAX_RECORD_BYTES,
+    PARTIAL_MEMBER,
+    RECORD_HEADER,
+    STAGES,
+    EpisodeTail,
+    PartialConversation,
+    RunningEpisode,
+    RunningEpisodes,
+    Stage,
+    StageActivity,
+)
 from rollyard.records.errors import Failure, FailureKind
-from rollyard.records.json_values import json_kind
+from rollyard.records.json_values import items, json_kind, mapping
 from rollyard.records.rollout_types import (
     CreateParams,
     PlayedEpisode,
@@ -28,20 +44,18 @@ from rollyard.records.rollout_types import (
 )
 from rollyard.records.types import RESERVED_PATHS, TOKEN_FIELDS, FinishReason, Json
 from rollyard.services.http.client import Session
-from rollyard.services.http.request import raise_for_status, reported_failure, with_server
+from rollyard.services.http.request import RawRequest, raise_for_status, reported_failure, with_server
 from rollyard.services.responses.response_validity import read_answer, read_response
 from rollyard.services.responses.tool_calls import offered, read_arguments, read_items, read_name, sendable_items
+from rollyard.services.rollouts.partial_conversation import encoded_item, shortened
 
 MODEL_PATH = "/v1/responses"
 ABSENT = (404, 405, 501)
-"""Statuses of a path that a server does not have."""
 _REJECTED = (400, 413, 422)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTurn:
-    """One response of the model."""
-
     response: Response
     ended: FinishReason | None = None
     """Set if the model could not be called because the conversation no longer fits into its context."""
@@ -148,11 +162,16 @@ class Episode:
     async def _execute(self, name: str, arguments: object) -> ToolAnswer:
         mcp = self._mcp if self._mcp and name in self._mcp.names else None
         if mcp is None and not is_tool_name(name):
-            return error_answer(f"There is no tool {_shown(name)}.")
+            shown = f"{name[:100]!r} ... ({len(name)} characters)" if len(name) > 100 else repr(name)
+            return error_answer(f"There is no tool {shown}.")
         try:
             body = arguments_body(read_arguments(arguments))
         except ValueError as error:
-            expected = expected_arguments(self.conversation.params.get("tools"), name)
+            declared = (mapping(tool) for tool in items(self.conversation.params.get("tools")))
+            parameters = next((tool.get("parameters") for tool in declared if tool.get("name") == name), None)
+            expected = "Expected a JSON object."
+            if isinstance(parameters, dict):
+                expected = f"Expected a JSON object with {orjson.dumps(parameters.get('properties')).decode()[:2000]}."
             return error_answer(f"Invalid call to {name}: invalid arguments: {error}. {expected}")
         if mcp is not None:
             return await self._answered(lambda: mcp.call(name, orjson.loads(body)))
@@ -163,7 +182,6 @@ class Episode:
 
     async def _answered(self, call: Callable[[], Awaitable[ToolAnswer]]) -> ToolAnswer:
         """Return the answer of a tool, or a message for the model if a tool of another framework exceeds the timeout.
-
         Such a timeout is not a failure: a model could otherwise get another attempt with a call that takes too long.
         Tools of Rollyard's environments limit their own work, so their timeouts are failures of the server.
         """
@@ -175,9 +193,8 @@ class Episode:
             raise
 
     async def seed(self, row: bytes) -> None:
-        """Open the session with the complete row, and add what the environment returns to the conversation.
-
-        Raises Failure bad_task if there is still no message for the model to respond to.
+        """Open the session with the complete row, and add what the environment returns to the conversation. Raises
+        Failure bad_task if there is still no message for the model to respond to.
         """
         started = self._state.enter("seed", self._environment.server)
         body = await self._open("/seed_session", row)
@@ -237,15 +254,12 @@ class Episode:
             await self._mcp.close()
 
     def response(self) -> Response:
-        """Return the episode as one Response: the model's last one, with the items of all turns and the total usage."""
         usage = cast(Usage, self.conversation.usage)
         return {**self.conversation.last, "output": self.conversation.output, "usage": usage or None}
 
     def result(self) -> PlayedEpisode:
-        """Return the fields that the episode adds to the row.
-
-        They are `responses_create_params` of the first model call, `response`, and `token_trail` if tokens were
-        recorded.
+        """Return the fields that the episode adds to the row. They are `responses_create_params` of the first model
+        call, `response`, and `token_trail` if tokens were recorded.
         """
         params = cast(CreateParams, self.conversation.create_params)
         played: PlayedEpisode = {"responses_create_params": params, "response": self.response()}
@@ -254,10 +268,8 @@ class Episode:
 
 
 def _token_trail(output: list[ResponseItem]) -> PrefixMismatchSummary | None:
-    """Summarize the recorded tokens; None if no tokens were recorded.
-
-    The summary contains the number of turns after the first, of prefix mismatches and of contiguous segments, and the
-    names of the sampling constraints.
+    """Summarize the recorded tokens; None if no tokens were recorded. The summary contains the number of turns after
+    the first, of prefix mismatches and of contiguous segments, and the names of the sampling constraints.
     """
     traces = [trace for item in output if isinstance(trace := item.get("token_trace"), dict)]
     if not traces:
@@ -266,18 +278,10 @@ def _token_trail(output: list[ResponseItem]) -> PrefixMismatchSummary | None:
     segment = traces[-1].get("segment", 0)
     if not isinstance(segment, int):
         return None  # written by another framework
-    constraints = {name for trace in traces for name in _constraints(trace.get("sampling"))}
+    samplings = (mapping(trace.get("sampling")) for trace in traces)
+    constraints = {name for one in samplings for name in items(one.get("constrained")) if isinstance(name, str)}
     trail: PrefixMismatchSummary = {"turns": len(traces) - 1, "breaks": mismatches, "segments": segment + 1}
     return {**trail, "constrained": sorted(constraints)} if constraints else trail
-
-
-def _constraints(sampling: object) -> list[str]:
-    names = sampling.get("constrained") if isinstance(sampling, dict) else None
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _shown(name: str) -> str:
-    return f"{name[:100]!r} ... ({len(name)} characters)" if len(name) > 100 else repr(name)
 
 
 @dataclass(slots=True)
@@ -290,7 +294,6 @@ class Timings:
         self.spent[stage] = self.spent.get(stage, 0.0) + seconds
 
     def seconds(self) -> Json:
-        """Return `{stage}_s` for each stage, together with the call counts."""
         seconds = {f"{stage}_s": round(spent, 6) for stage, spent in self.spent.items()}
         return {**seconds, "model_calls": self.model_calls, "tool_calls": self.tool_calls}
 
@@ -312,10 +315,9 @@ def is_tool_name(name: object) -> TypeGuard[str]:
 
 
 def arguments_body(arguments: str) -> bytes:
-    """Return the request body for a tool call.
-
-    Raises ValueError, with a message for the model, unless the arguments are a valid JSON object. Servers of other
-    frameworks accept NaN, lone surrogates and unlimited nesting, and fail on them later.
+    """Return the request body for a tool call. Raises ValueError, with a message for the model, unless the arguments
+    are a valid JSON object. Servers of other frameworks accept NaN, lone surrogates and unlimited nesting, and fail on
+    them later.
     """
     try:
         body = arguments.encode()
@@ -332,15 +334,6 @@ def arguments_body(arguments: str) -> bytes:
     if not isinstance(value, dict):
         raise ValueError(f"found a JSON {type(value).__name__}")
     return body
-
-
-def expected_arguments(tools: Any, name: str) -> str:
-    """Describe, for the model, the arguments that the request declares for the tool with this name."""
-    for tool in tools if isinstance(tools, list) else ():
-        if isinstance(tool, dict) and tool.get("name") == name and isinstance(tool.get("parameters"), dict):
-            schema = orjson.dumps(tool["parameters"].get("properties")).decode()
-            return f"Expected a JSON object with {schema[:2000]}."
-    return "Expected a JSON object."
 
 
 class Conversation:
@@ -363,7 +356,6 @@ class Conversation:
 
     def open(self, additions: object, observed: list[ResponseItem]) -> None:
         """Prepend the environment's input to the row's, append its observation, and use its tools if the row has none.
-
         Raises Failure bad_task if there is still no message for the model to respond to.
         """
         has_input = bool(self.start)
@@ -378,7 +370,6 @@ class Conversation:
             raise missing_input(self._row)
 
     def offer(self, tools: list[Json]) -> None:
-        """Add tools to those of the request, except those whose names it already has."""
         given = self.params.get("tools") or []
         if not isinstance(given, list):
             return  # the model server rejects the request
@@ -413,7 +404,6 @@ class Conversation:
 
 
 def without_tokens(item: ResponseItem) -> ResponseItem:
-    """Return the output item without the token ids and log-probabilities of its model call."""
     kept = {key: value for key, value in item.items() if key not in TOKEN_FIELDS}
     return cast(ResponseItem, kept)
 
@@ -434,9 +424,8 @@ _PARAMS = "responses_create_params"
 
 
 def create_params(row: Json) -> Json:
-    """Return the row's parameters. Raises Failure bad_task if they are invalid.
-
-    They may have no `input`, because the environment can add it.
+    """Return the row's parameters. Raises Failure bad_task if they are invalid. They may have no `input`, because the
+    environment can add it.
     """
     if (params := row.get(_PARAMS)) is None:
         return {}
@@ -475,7 +464,6 @@ def _bad(field: str, found: Any, expected: str) -> Failure:
 
 
 MEDIAN_WINDOW = 256
-"""Number of finished stages from which the median duration is computed."""
 STUCK_AFTER_S = 30.0
 STUCK_TIMES = 10.0
 """An episode is stuck once its stage takes longer than STUCK_AFTER_S and STUCK_TIMES times the median duration."""
@@ -485,8 +473,6 @@ STUCK_WITHOUT_MEDIAN_S = 300.0
 
 @dataclass(slots=True, eq=False)
 class EpisodeState:
-    """The current stage of one episode. Times come from `time.perf_counter`."""
-
     episode: str
     task: int | None
     repeat: int | None
@@ -494,14 +480,10 @@ class EpisodeState:
     durations: dict[Stage, deque[float]]
     stage: Stage = "seed"
     turn: int = 0
-    """Number of model calls that have been started."""
     started: float = field(default_factory=time.perf_counter)
     since: float = 0.0
-    """When the current stage started."""
     spans: list[tuple[str, float]] = field(default_factory=list)
-    """The finished stages in order, each with its duration in seconds."""
     row: Json = field(default_factory=dict)
-    """The dataset row; empty if the caller plays in its own session."""
     conversation: Conversation | None = None
     """The conversation so far; None before the episode is created."""
 
@@ -509,7 +491,6 @@ class EpisodeState:
         self.since = self.started
 
     def enter(self, stage: Stage, server: str) -> float:
-        """Start a stage in which the episode waits for `server`. Returns the start time."""
         self.stage = stage
         self.server = server
         self.since = now = time.perf_counter()
@@ -518,7 +499,6 @@ class EpisodeState:
         return now
 
     def progress(self, now: float) -> dict[str, Any]:
-        """Return the fields with which every record of an unfinished episode says how far it has got."""
         return {
             "stage": self.stage,
             "server": self.server,
@@ -528,7 +508,6 @@ class EpisodeState:
         }
 
     def finish(self, stage: Stage, stage_started: float) -> float:
-        """Record that a stage has finished. Returns its duration in seconds."""
         took = time.perf_counter() - stage_started
         self.durations[stage].append(took)
         self.spans.append((stage, took))
@@ -557,11 +536,9 @@ class ActiveEpisodes:
             del self._states[state]
 
     def find(self, episode: str) -> EpisodeState | None:
-        """Return the active episode with this id. It is searched for only when somebody asks."""
         return next((state for state in self._states if state.episode == episode), None)
 
     def now(self, limit: int | None) -> RunningEpisodes:
-        """Return a snapshot: the counts per stage, and the `limit` oldest episodes (all if None)."""
         now = time.perf_counter()
         medians = {stage: statistics.median(took) for stage, took in self._durations.items() if took}
         shown: list[RunningEpisode] = []
@@ -612,10 +589,154 @@ class ActiveEpisodes:
 
 
 def is_stuck(stage_s: float, median_s: float | None) -> bool:
-    """Return whether an episode that has been in its stage for `stage_s` is stuck. `median_s` is None if unknown."""
     return stage_s > (STUCK_WITHOUT_MEDIAN_S if median_s is None else max(STUCK_AFTER_S, STUCK_TIMES * median_s))
 
 
 def _index(row: Json, key: str) -> int | None:
     value = row.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+KEPT_BYTES = 32 << 20
+KEPT_S = 60.0
+"""Conversations of cancelled episodes are kept this long, up to KEPT_BYTES: their caller no longer waits for `/run`."""
+TAIL_BYTES = 2 << 20
+"""A watcher gets at most this much at once, but at least one item."""
+_EPISODE_ID = re.compile(r"[0-9a-f]{32}")
+
+log = logging.getLogger(__name__)
+
+
+class PartialEpisodes:
+    def __init__(self, agent: str, active: ActiveEpisodes) -> None:
+        self._agent = agent
+        self._active = active
+        self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self._kept_bytes = 0
+
+    @contextmanager
+    def recording(self, call: RawRequest, state: EpisodeState) -> Iterator[None]:
+        """If the caller asked for it, add the partial conversation to what fails within the `with` block. The failure
+        stays the same otherwise. If the caller disconnects, the conversation is kept for a while.
+        """
+        given = call.header(RECORD_HEADER.encode()) or ""
+        # 0 if the caller does not want the conversation.
+        limit = min(int(given), MAX_RECORD_BYTES) if re.fullmatch(r"[0-9]{1,9}", given) else 0
+        try:
+            yield
+        except asyncio.CancelledError:
+            if limit:
+                encoded = partial_of(state, limit).model_dump_json().encode()
+                self._kept[state.episode] = (time.monotonic(), encoded)
+                self._kept_bytes += len(encoded)
+                self._expire()
+            raise
+        except Failure as failure:
+            if limit:
+                _attach(failure, state, limit)
+            raise
+        except (Exception, SystemExit) as error:  # code of a plug-in may call sys.exit
+            if not limit:
+                raise
+            log.error("%s%s failed", self._agent, call.path, exc_info=error)
+            detail = f"{type(error).__name__}: {error} (traceback in the log of {self._agent})"
+            raised = Failure(FailureKind.SERVER_ERROR, detail)
+            _attach(raised, state, limit)
+            raise raised from error
+
+    async def partial(
+        self, episode: str, bytes: Annotated[int, Query(ge=1, le=MAX_RECORD_BYTES)]
+    ) -> responses.Response:
+        """Return the conversation of an active episode, or of one whose caller disconnected within the last minute."""
+        self._expire()
+        # A cancelled episode stays active while its session is closed, but what it waited for is no longer known.
+        if (kept := self._kept.pop(episode, None)) is not None:
+            self._kept_bytes -= len(kept[1])
+            return _json(kept[1])
+        if (state := self._active.find(episode)) is None:
+            raise _unknown(episode)
+        return _json(partial_of(state, bytes).model_dump_json().encode())
+
+    async def tail(self, episode: str, since: Annotated[int, Query(ge=0)] = 0) -> responses.Response:
+        """Return an active episode from the output item `since` on."""
+        if (state := self._active.find(episode)) is None or state.conversation is None:
+            raise _unknown(episode)
+        now, output = time.perf_counter(), state.conversation.output
+        row: Json | None = None
+        if since == 0:
+            row, _ = shortened(_fields(state), state.conversation.start, [], MAX_RECORD_BYTES)
+        tail = EpisodeTail(
+            agent=self._agent,
+            episode=episode,
+            task=state.task,
+            repeat=state.repeat,
+            **state.progress(now),
+            timings=_rounded(state.spans),
+            row=row,
+            since=since,
+            items=_first_items(output[since:]),
+            total=len(output),
+        )
+        return _json(tail.model_dump_json().encode())
+
+    def _expire(self) -> None:
+        oldest = time.monotonic() - KEPT_S
+        while self._kept:
+            kept_at, encoded = next(iter(self._kept.values()))
+            if kept_at > oldest and self._kept_bytes <= KEPT_BYTES:
+                return
+            self._kept.popitem(last=False)
+            self._kept_bytes -= len(encoded)
+
+
+def episode_id(call: RawRequest) -> str:
+    given = call.header(EPISODE_ID_HEADER.encode()) or ""
+    return given if _EPISODE_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def partial_of(state: EpisodeState, limit: int) -> PartialConversation:
+    now, conversation = time.perf_counter(), state.conversation
+    start, output = (conversation.start, conversation.output) if conversation else ([], [])
+    timings = _rounded(state.spans[:_SPANS] + state.spans[max(_SPANS, len(state.spans) - _SPANS) :])
+    row, omitted = shortened(_fields(state), start, output, limit - _SPAN_BYTES * len(timings))
+    return PartialConversation(source="agent", **state.progress(now), timings=timings, row=row, omitted=omitted)
+
+
+_SPANS = 500
+_SPAN_BYTES = 20
+"""The first and the last 500 durations are recorded, each of which takes about 20 bytes."""
+
+
+def _rounded(spans: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    return [(stage, round(seconds, 6)) for stage, seconds in spans]
+
+
+def _fields(state: EpisodeState) -> Json:
+    params = state.conversation.params if state.conversation else {}
+    return {**state.row, "responses_create_params": params}
+
+
+def _attach(failure: Failure, state: EpisodeState, limit: int) -> None:
+    partial = partial_of(state, limit).model_dump(mode="json")
+    failure.problem = failure.problem.model_copy(update={PARTIAL_MEMBER: partial})
+
+
+def _first_items(output: Sequence[ResponseItem]) -> list[Json]:
+    found: list[Json] = []
+    used = 0
+    for item in output:
+        encoded = encoded_item(item)
+        used += len(encoded)
+        if used > TAIL_BYTES and found:
+            break
+        found.append(orjson.loads(encoded))
+    return found
+
+
+def _unknown(episode: str) -> Failure:
+    detail = f"episode {episode[:64]!r} is not active: it has ended, or the agent restarted"
+    return Failure(FailureKind.BAD_REQUEST, detail, status=404, code="episode_not_active")
+
+
+def _json(body: bytes) -> responses.Response:
+    return responses.Response(body, media_type="application/json")

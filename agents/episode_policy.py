@@ -29,9 +29,8 @@ class PolicyOverrides:
         self._has_token = has_token
 
     def read(self, row: Json) -> tuple[Json, EpisodePolicy | None]:
-        """Return the row without the policy fields, and the episode's policy; None if it uses the agent's.
-
-        Raises Failure: bad_request if a field is invalid, forbidden if the endpoint is not allowed.
+        """Return the row without the policy fields, and the episode's policy; None if it uses the agent's. Raises
+        Failure: bad_request if a field is invalid, forbidden if the endpoint is not allowed.
         """
         if not any(name in row for name in _FIELDS):
             return row, None
@@ -42,9 +41,9 @@ class PolicyOverrides:
         if BASE_URL not in given:
             raise Failure(FailureKind.BAD_REQUEST, f"{' and '.join(given)} given without {BASE_URL}; expected a URL")
         urls = _urls(given[BASE_URL])
-        endpoint = PolicyEndpoint(
-            base_urls=urls, api_key=_key(given.get(API_KEY, "")), model=_name(given.get(MODEL_NAME, ""))
-        )
+        if not isinstance(model := given.get(MODEL_NAME, ""), str):
+            raise Failure(FailureKind.BAD_REQUEST, f"{MODEL_NAME} is {json_kind(model)}; expected text")
+        endpoint = PolicyEndpoint(base_urls=urls, api_key=_key(given.get(API_KEY, "")), model=model)
         self._check(urls)
         return rest, EpisodePolicy(endpoint, {name: given[name] for name in given if name != API_KEY})
 
@@ -83,17 +82,10 @@ def _key(value: Any) -> str:
     return value.strip()
 
 
-def _name(value: Any) -> str:
-    if not isinstance(value, str):
-        raise Failure(FailureKind.BAD_REQUEST, f"{MODEL_NAME} is {json_kind(value)}; expected text")
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class AllowedUrl:
-    """One entry of the list: a URL prefix (`http://trainer:30000/sessions`), a host, or `host:port`.
-
-    A host may begin with `*.`, which stands for every host below that domain.
+    """One entry of the list: a URL prefix (`http://trainer:30000/sessions`), a host, or `host:port`. A host may begin
+    with `*.`, which stands for every host below that domain.
     """
 
     host: str
@@ -135,10 +127,8 @@ class ParsedUrl:
 
 
 def parsed_url(url: str) -> ParsedUrl:
-    """Parse the base URL of an API.
-
-    Raises ValueError if it is invalid, or if two parsers might read it differently: the check must see the host and
-    path that the request goes to.
+    """Parse the base URL of an API. Raises ValueError if it is invalid, or if two parsers might read it differently:
+    the check must see the host and path that the request goes to.
     """
     if not url.isascii() or not url.isprintable() or any(char in url for char in " \\"):
         raise ValueError("it contains characters that a URL must encode")

@@ -27,17 +27,14 @@ _PARTS = ("input_text", "input_image", "input_file")
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The result of a tool call, as the model will read it."""
-
     output: str | list[Json]
     """Text, or Responses content parts such as images, if the environment returned content parts."""
     done: bool
 
 
 def answer_of(response: HttpResponse, server: str) -> ToolAnswer:
-    """Return what the model reads of the response to `POST /<tool>`.
-
-    Raises the Failure that the response reports, or Failure server_error for a redirect.
+    """Return what the model reads of the response to `POST /<tool>`. Raises the Failure that the response reports, or
+    Failure server_error for a redirect.
     """
     if response.status >= 400:
         if failure := reported_failure(response, server):
@@ -52,7 +49,6 @@ def answer_of(response: HttpResponse, server: str) -> ToolAnswer:
 
 
 def text_answer(text: str) -> ToolAnswer:
-    """Return the answer for a tool's text, which ends the episode if it is a JSON object with `"done": true`."""
     return ToolAnswer(text, _is_done(text))
 
 
@@ -63,10 +59,8 @@ def error_answer(text: str) -> ToolAnswer:
 def _text_for_model(body: bytes) -> str:
     """Return a tool's result as the model reads it: a JSON string is decoded, and any other JSON stays unchanged."""
     if body.startswith(b'"'):
-        try:
+        with contextlib.suppress(orjson.JSONDecodeError):
             return str(orjson.loads(body))
-        except orjson.JSONDecodeError:
-            pass
     return body.decode("utf-8", "replace")
 
 
@@ -105,8 +99,6 @@ _NOT_OF_THE_MODEL = frozenset({-32700, -32600, -32601})
 
 
 class McpClient:
-    """One connection to an MCP server. Call `open` first."""
-
     def __init__(self, session: Session, path: str, headers: dict[str, str], timeout_s: float) -> None:
         self._session = session
         self._path = path
@@ -118,7 +110,6 @@ class McpClient:
         self._timeout_s = timeout_s
         self._last_id = 0
         self.tools: list[Json] = []
-        """The server's tools, as function tools of the Responses API."""
         self.names: frozenset[str] = frozenset()
 
     async def responds(self) -> bool:
@@ -133,7 +124,10 @@ class McpClient:
             self._headers["mcp-session-id"] = session_id
         version = result.get("protocolVersion")
         self._headers["mcp-protocol-version"] = version if isinstance(version, str) else PROTOCOL_VERSION
-        await self._notify("notifications/initialized")
+        raise_for_status(
+            await self._send({"jsonrpc": "2.0", "method": "notifications/initialized"}, lambda _: True),
+            self._session.server,
+        )
         self.tools = await self._list_tools()
         self.names = frozenset(tool["name"] for tool in self.tools)
 
@@ -144,9 +138,15 @@ class McpClient:
             params: Json = {} if cursor is None else {"cursor": cursor}
             _, result = await self._result("tools/list", params)
             listed = result.get("tools")
-            if not isinstance(listed, list) or not all(_is_tool(tool) for tool in listed):
+            if not isinstance(listed, list) or not all(
+                isinstance(tool, dict) and isinstance(tool.get("name"), str) and tool["name"] for tool in listed
+            ):
                 raise self._malformed("tools/list", f"{listed!r:.200}; expected a list of tools with a name")
-            found += [_function_tool(tool) for tool in listed]
+            for tool in listed:
+                schema, described = tool.get("inputSchema"), tool.get("description")
+                parameters = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+                made: Json = {"type": "function", "name": tool["name"], "parameters": parameters, "strict": False}
+                found.append({**made, "description": described} if isinstance(described, str) else made)
             if not isinstance(cursor := result.get("nextCursor"), str) or not cursor:
                 return found
         raise self._malformed("tools/list", f"more than {MAX_PAGES} pages")
@@ -166,7 +166,6 @@ class McpClient:
         return error_answer(str(details.get("message") or error))
 
     async def close(self) -> None:
-        """End the connection if the server keeps one. Raises Failure if the server cannot be reached."""
         if "mcp-session-id" in self._headers:
             await self._session.delete(self._path, min(self._timeout_s, CLOSE_TIMEOUT_S), self._headers)
 
@@ -184,9 +183,6 @@ class McpClient:
         message = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params}
         request_id = self._last_id
         return request_id, await self._send(message, lambda response: reply_to(request_id, response) is not None)
-
-    async def _notify(self, method: str) -> None:
-        raise_for_status(await self._send({"jsonrpc": "2.0", "method": method}, lambda _: True), self._session.server)
 
     async def _send(self, message: Json, is_complete: IsComplete) -> HttpResponse:
         body = orjson.dumps(message)
@@ -216,26 +212,12 @@ class McpClient:
         return Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._session.server)
 
 
-def _is_tool(tool: object) -> bool:
-    return isinstance(tool, dict) and isinstance(tool.get("name"), str) and tool["name"] != ""
-
-
-def _function_tool(tool: Json) -> Json:
-    schema = tool.get("inputSchema")
-    parameters = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
-    described = tool.get("description")
-    made: Json = {"type": "function", "name": tool["name"], "parameters": parameters, "strict": False}
-    return {**made, "description": described} if isinstance(described, str) else made
-
-
 DEFAULT_PATH = "/mcp"
 
 
 async def open_tools(session: Session, metadata: Any, timeout_s: float) -> McpClient:
-    """Open the MCP server that `/seed_session` announced, and list its tools.
-
-    `metadata` is the `mcp` of its response: `{"url_path": "/mcp", "headers": {...}}`. Raises Failure if it is invalid,
-    or if the server does not list its tools.
+    """Open the MCP server that `/seed_session` announced, and list its tools. `metadata` is the `mcp` of its response:
+    `{"url_path": "/mcp", "headers": {...}}`. Raises Failure if it is invalid, or if the server does not list its tools.
     """
     given = metadata if isinstance(metadata, dict) else None
     path = (given or {}).get("url_path", DEFAULT_PATH)
@@ -265,26 +247,22 @@ class McpProbe:
         self._found: bool | None = None
 
     async def found(self, timeout_s: float) -> bool:
-        """Return True if `/mcp` is an MCP server, even one that reports an error."""
         async with self._lock:
             if self._found is None:
-                self._found = await self._probe(timeout_s)
+                # A session of its own: an environment that takes every path for a tool may record the call.
+                session = Session(self._client, self._server)
+                try:
+                    self._found = await McpClient(session, DEFAULT_PATH, {}, timeout_s).responds()
+                except Failure as failure:
+                    if failure.kind in (FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST):
+                        raise
+                    self._found = False
         return self._found
-
-    async def _probe(self, timeout_s: float) -> bool:
-        # A session of its own: an environment that takes every path for a tool may record the call.
-        try:
-            return await McpClient(Session(self._client, self._server), DEFAULT_PATH, {}, timeout_s).responds()
-        except Failure as failure:
-            if failure.kind in (FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST):
-                raise
-            return False
 
 
 def reply_to(request_id: int, response: HttpResponse) -> Json | None:
-    """Return the message that answers the request; None if there is none.
-
-    A stream may hold notifications, progress reports and the server's own requests before the answer.
+    """Return the message that answers the request; None if there is none. A stream may hold notifications, progress
+    reports and the server's own requests before the answer.
     """
     for message in _messages(response):
         if "method" not in message and ("result" in message or "error" in message) and message.get("id") == request_id:
@@ -293,23 +271,15 @@ def reply_to(request_id: int, response: HttpResponse) -> Json | None:
 
 
 def _messages(response: HttpResponse) -> Iterator[Json]:
-    if response.headers.get("content-type", "").lower().startswith(EVENT_STREAM):
-        texts: Iterator[str] = event_data(response.body.decode("utf-8", "replace"))
-    else:
-        texts = iter([response.body.decode("utf-8", "replace")])
-    for text in texts:
-        yield from _objects(text)
-
-
-def _objects(text: str) -> Iterator[Json]:
-    """Yield the JSON object in `text`, or those of a batch. Anything else is skipped, as MCP's clients do."""
-    try:
-        value: Any = loads(text.encode())
-    except ValueError:
-        return
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, dict):
-            yield one
+    """Yield the JSON objects in the body, also those of a batch. Anything else is skipped, as MCP's clients do."""
+    body = response.body.decode("utf-8", "replace")
+    is_stream = response.headers.get("content-type", "").lower().startswith(EVENT_STREAM)
+    for text in event_data(body) if is_stream else (body,):
+        try:
+            value: Any = loads(text.encode())
+        except ValueError:
+            continue
+        yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict))
 
 
 def event_data(text: str) -> Iterator[str]:
@@ -359,17 +329,13 @@ def _part(part: Any) -> Json:
     if kind == "resource_link":
         return _text(f"{part.get('name')}: {part.get('uri')}")
     if kind == "resource" and isinstance(resource := part.get("resource"), dict):
-        return _resource(resource)
+        blob, media_type = resource.get("blob"), resource.get("mimeType")
+        if isinstance(text := resource.get("text"), str):
+            return _text(text)
+        if isinstance(blob, str) and isinstance(media_type, str) and media_type.startswith("image/"):
+            return _image(media_type, blob)
+        return _text(f"[{media_type}: {resource.get('uri')}]")
     return _text(_dumped(part))
-
-
-def _resource(resource: Json) -> Json:
-    text, blob, media_type = resource.get("text"), resource.get("blob"), resource.get("mimeType")
-    if isinstance(text, str):
-        return _text(text)
-    if isinstance(blob, str) and isinstance(media_type, str) and media_type.startswith("image/"):
-        return _image(media_type, blob)
-    return _text(f"[{media_type}: {resource.get('uri')}]")
 
 
 def _text(text: str) -> Json:

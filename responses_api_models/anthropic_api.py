@@ -57,7 +57,12 @@ class AnthropicApi:
         if not self._passes_stop:
             request.pop("stop", None)
         if request.get("stream"):
-            return self._streamed(await self._stream(request, call), stop)
+            streamed = await self._stream(request, call)
+            if streamed.status >= 400:
+                return streamed
+            events = self._converted(streamed, MessageEvents(stop))
+            others = tuple(header for header in streamed.headers if header not in STREAM_HEADERS)
+            return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *others))
         request.pop("stream", None)
         answer = await self._responses(request, call)
         headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -66,7 +71,11 @@ class AnthropicApi:
                 return answer
             headers, answer = answer.headers, answer.body
         response = orjson.loads(answer) if isinstance(answer, bytes) else answer
-        return RawResponse(_dumped(response_to_message(response, stop)), headers=headers)
+        message = response_to_message(response, stop)
+        try:
+            return RawResponse(orjson.dumps(message), headers=headers)
+        except TypeError as error:
+            raise malformed(f"cannot be encoded as JSON ({error})", sorted(message)) from error
 
     async def count_tokens(self, call: RawRequest) -> bytes:
         """Return the number of tokens of a prompt (Anthropic's token counting), as `{"input_tokens": 42}`."""
@@ -77,15 +86,11 @@ class AnthropicApi:
         check_responses_request(request)
         return orjson.dumps({"input_tokens": await self._count(request, call)})
 
-    def _streamed(self, answer: RawResponse, stop: StopSequences) -> RawResponse:
-        if answer.status >= 400:
-            return answer
-        source = answer.stream if answer.stream is not None else _one(answer.body)
-        events = self._converted(source, MessageEvents(stop))
-        headers = tuple(header for header in answer.headers if header not in STREAM_HEADERS)
-        return RawResponse(stream=events, content_type=SSE, headers=(*STREAM_HEADERS, *headers))
+    async def _converted(self, answer: RawResponse, events: MessageEvents) -> AsyncIterator[bytes]:
+        async def whole() -> AsyncIterator[bytes]:
+            yield answer.body
 
-    async def _converted(self, source: AsyncIterator[bytes], events: MessageEvents) -> AsyncIterator[bytes]:
+        source = answer.stream if answer.stream is not None else whole()
         try:
             async with contextlib.aclosing(split_events(source)) as pieces:
                 async for piece in pieces:
@@ -96,17 +101,6 @@ class AnthropicApi:
             raise Failure(FailureKind.CONNECTION_LOST, "the stream ended before its response was complete")
         except Failure as failure:
             yield events.broken_off(failure.problem.status, failure.problem.detail)
-
-
-async def _one(body: bytes) -> AsyncIterator[bytes]:
-    yield body
-
-
-def _dumped(message: Json) -> bytes:
-    try:
-        return orjson.dumps(message)
-    except TypeError as error:
-        raise malformed(f"cannot be encoded as JSON ({error})", sorted(message)) from error
 
 
 INVALID_ARGUMENTS = "invalid_arguments"
@@ -123,7 +117,6 @@ _WITHOUT_EFFECT = frozenset(
 _REFUSED = ("container", "mcp_servers", "context_management", "fallbacks")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _BLOCKS = {"user": ("text", "image", "tool_result"), "assistant": ("text", "thinking", "tool_use")}
-"""Role -> the types of blocks that its messages can contain."""
 _FIELDS: dict[str, dict[str, type]] = {
     "text": {"text": str},
     "image": {"source": dict},
@@ -134,13 +127,11 @@ _FIELDS: dict[str, dict[str, type]] = {
     "custom": {"name": str, "input_schema": dict},
     "tool": {"name": str},
 }
-"""Type of an object -> its required fields."""
 
 
 def messages_to_responses(request: Json) -> Json:
-    """Convert a create request. Raises Failure bad_request if it is invalid or cannot be converted.
-
-    The stop sequences stay in the request as `stop`.
+    """Convert a create request. Raises Failure bad_request if it is invalid or cannot be converted. The stop sequences
+    stay in the request as `stop`.
     """
     for name in _REFUSED:
         if request.get(name):
@@ -169,15 +160,16 @@ def messages_to_responses(request: Json) -> Json:
 
 
 def prompt_of(request: Json) -> Json:
-    """Convert what becomes the prompt: `system`, `messages`, `tools` and `tool_choice`.
-
-    Raises Failure bad_request if it is invalid or cannot be converted.
+    """Convert what becomes the prompt: `system`, `messages`, `tools` and `tool_choice`. Raises Failure bad_request if
+    it is invalid or cannot be converted.
     """
     body: Json = {"input": _items(request.get("messages"))}
     if system := _text(_blocks(request.get("system"), "system", "text")):
         body["instructions"] = system
-    if tools := [_tool(tool) for tool, _ in _blocks(request.get("tools"), "tools", "custom")]:
-        body["tools"] = tools
+    for tool, _ in _blocks(request.get("tools"), "tools", "custom"):
+        optional = {key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}
+        function = {"type": "function", "name": tool["name"], "parameters": tool["input_schema"], **optional}
+        body.setdefault("tools", []).append(function)
     if (choice := request.get("tool_choice")) is not None:
         kind = _checked(choice, "tool_choice", *_CHOICES, "tool")["type"]
         body["tool_choice"] = _CHOICES.get(kind) or {"type": "function", "name": choice["name"]}
@@ -220,7 +212,6 @@ def _item(block: Json, role: str, where: str) -> Json:
 
 
 def _output(block: Json, where: str) -> str | list[Json]:
-    """Return a tool's output: its text or, if it contains images, its parts in their order."""
     parts = _blocks(block.get("content"), f"{where}.content", "text", "image")
     if any(part["type"] == "image" for part, _ in parts):
         error = [{"type": "input_text", "text": "error:"}] if block.get("is_error") else []
@@ -238,11 +229,6 @@ def _part(block: Json, where: str) -> Json:
 
 def _text(blocks: list[tuple[Json, str]]) -> str:
     return "\n".join([block["text"] for block, _ in blocks])
-
-
-def _tool(tool: Json) -> Json:
-    optional = {key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}
-    return {"type": "function", "name": tool["name"], "parameters": tool["input_schema"], **optional}
 
 
 def _blocks(content: Any, where: str, *kinds: str) -> list[tuple[Json, str]]:
@@ -275,9 +261,8 @@ STOPPED_BY = "stop_sequence"
 
 
 def response_to_message(response: Json, stop: StopSequences) -> Json:
-    """Convert a complete Response.
-
-    `stop`: the request's stop sequences. If the engine ignored them, the message ends at the first one.
+    """Convert a complete Response. `stop`: the request's stop sequences. If the engine ignored them, the message ends
+    at the first one.
     """
     check_response(response)
     try:
@@ -313,7 +298,12 @@ def ending(response: Json, content: list[Json], stop: StopSequences) -> Json:
     reason = (response.get("incomplete_details") or {}).get("reason")
     if reason == "max_output_tokens":
         found = "max_tokens"
-    elif reason == "content_filter" or any(_is_refusal(item) for item in response["output"]):
+    elif reason == "content_filter" or any(
+        part.get("type") == "refusal"
+        for item in response["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    ):
         found = "refusal"
     else:
         found = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
@@ -364,21 +354,15 @@ def _content(output: list[Json], stop: StopSequences) -> list[Json]:
     return content
 
 
-def _is_refusal(item: Json) -> bool:
-    return item["type"] == "message" and any(part.get("type") == "refusal" for part in item["content"])
-
-
 class StopSequences:
     """Returns the text up to the first stop sequence. Text that may be the start of a sequence is held back."""
 
     def __init__(self, sequences: Sequence[str]) -> None:
         self.sequences = sequences
         self.matched: str | None = None
-        """The sequence that was found."""
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Return the text that certainly precedes every stop sequence."""
         if self.matched is not None:
             return ""
         text, self._held = self._held + text, ""
@@ -387,8 +371,9 @@ class StopSequences:
             # The one that is complete first, so that the result does not depend on how the text is divided.
             _, at, self.matched = min(found)
             return text[:at]
-        keep = max((_overlap(text, one) for one in self.sequences), default=0)
-        if keep:
+        # The longest end of the text with which a sequence begins.
+        starts = {one[:size] for one in self.sequences for size in range(1, min(len(one) - 1, len(text)) + 1)}
+        if keep := max((len(start) for start in starts if text.endswith(start)), default=0):
             text, self._held = text[:-keep], text[-keep:]
         return text
 
@@ -397,17 +382,11 @@ class StopSequences:
         return held
 
 
-def _overlap(text: str, sequence: str) -> int:
-    """Return the length of the longest end of the text with which the sequence begins."""
-    return next((size for size in range(min(len(sequence) - 1, len(text)), 0, -1) if text.endswith(sequence[:size])), 0)
-
-
 _ADDED = frozenset({"response.content_part.added", "response.reasoning_summary_part.added"})
 _DONE = frozenset({"response.content_part.done", "response.reasoning_summary_part.done"})
 _ENDS = frozenset({"response.completed", "response.incomplete"})
 _THINKING = frozenset({"summary_text", "reasoning_text"})
 _Part = tuple[object, object]
-"""Index of an item in the output, and of a part in the item."""
 
 
 class MessageEvents:
@@ -425,7 +404,6 @@ class MessageEvents:
         self._stop = stop
         self._content: list[Json] = []
         self._open: dict[_Part, int] = {}
-        """Parts whose block is not finished -> index of the block."""
         self.ended = False
         """Whether the stream is complete. It can end before the Responses stream, because of a stop sequence."""
         self._response: Json = {}
@@ -447,7 +425,12 @@ class MessageEvents:
             self._response = event["response"]
             yield {"type": "message_start", "message": empty_message(self._response)}
         elif kind in _ADDED:
-            yield self._start(event)
+            block: Json = {"type": "text", "text": "", "citations": None}
+            if event["part"]["type"] in _THINKING:
+                block = {"type": "thinking", "thinking": "", "signature": ""}
+            self._open[_part_of(event)] = index = len(self._content)
+            self._content.append(block)
+            yield {"type": "content_block_start", "index": index, "content_block": block}
         elif kind.endswith(".delta") and (part := _part_of(event)) in self._open:
             yield from self._delta(self._open[part], event["delta"])
         elif kind in _DONE and (part := _part_of(event)) in self._open:
@@ -458,18 +441,9 @@ class MessageEvents:
             yield from self._finish(event["response"])
         elif kind == "error":
             self.ended = True
-            yield error_body(_status_of(event), str(event.get("message") or "the response was interrupted"))
-
-    def _start(self, event: Json) -> Json:
-        thinks = event["part"]["type"] in _THINKING
-        block: Json = (
-            {"type": "thinking", "thinking": "", "signature": ""}
-            if thinks
-            else {"type": "text", "text": "", "citations": None}
-        )
-        self._open[_part_of(event)] = index = len(self._content)
-        self._content.append(block)
-        return {"type": "content_block_start", "index": index, "content_block": block}
+            status = mapping(event.get("error")).get("status")
+            message = str(event.get("message") or "the response was interrupted")
+            yield error_body(status if isinstance(status, int) else 500, message)
 
     def _delta(self, index: int, text: str) -> Iterator[Json]:
         thinks = self._content[index]["type"] == "thinking"
@@ -516,12 +490,6 @@ def _part_of(event: Json) -> _Part:
     return event.get("output_index"), number if number is not None else ("summary", event.get("summary_index"))
 
 
-def _status_of(event: Json) -> int:
-    error = event.get("error")
-    status = error.get("status") if isinstance(error, dict) else None
-    return status if isinstance(status, int) else 500
-
-
 def _encoded(event: Json) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
 
@@ -547,11 +515,9 @@ def error_body(status: int, message: str, problem: Json | None = None) -> Json:
 
 
 def as_anthropic_error(response: RawResponse) -> RawResponse:
-    """Return an error response in Anthropic's format, with the same status and headers."""
     described: Json = {}
     with contextlib.suppress(orjson.JSONDecodeError):
-        parsed = orjson.loads(response.body)
-        described = parsed if isinstance(parsed, dict) else {}
+        described = mapping(orjson.loads(response.body))
     nested = described.get("error")
     message = nested.get("message") if isinstance(nested, dict) else described.get("detail")
     shown = message if isinstance(message, str) else response.body[:300].decode("utf-8", "replace")

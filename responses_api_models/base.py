@@ -16,6 +16,7 @@ your coroutine is cancelled or your stream is closed, which lets an engine behin
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -23,21 +24,27 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import orjson
+from pydantic import SecretStr
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.json_values import items
-from rollyard.records.types import Json
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models import conversion
 from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, AnthropicApi, as_anthropic_error
-from rollyard.responses_api_models.episode_policies import EpisodePolicies
+from rollyard.responses_api_models.conversion import Dialect
+from rollyard.responses_api_models.upstream.replicas import Replicas
+from rollyard.responses_api_models.upstream.response_parsing import encode_request, json_object, response_bytes
+from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.responses_api_models.upstream.sse import chat_chunks
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.client import EPISODE_HEADER
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
-from rollyard.services.responses.policy_endpoint import POLICY_PATH
+from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH, PolicyEndpoint, unsealed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
+from rollyard.services.responses.tool_calls import offered, sendable_items
 from rollyard.services.server.app import Context, Server
-from rollyard.services.server.settings import ServerSettings, settings_argument
+from rollyard.services.server.settings import REDACTED, ServerSettings, settings_argument
 
 S = TypeVar("S", bound=ServerSettings)
 
@@ -69,7 +76,6 @@ class ModelServer(Server, Generic[S]):
 
     async def responses(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
         """Return the complete Response object for a create request, from which the `stream` fields have been removed.
-
         Subclasses must implement this method. To pass on a response unchanged, return bytes or a RawResponse.
         """
         raise NotImplementedError(f"{type(self).__name__} must define responses")
@@ -85,9 +91,8 @@ class ModelServer(Server, Generic[S]):
         return conversion.response_to_chat(response)
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
-        """Return the exact number of tokens in the prompt of a Responses create request.
-
-        By default, raises Failure bad_request with status 501.
+        """Return the exact number of tokens in the prompt of a Responses create request. By default, raises Failure
+        bad_request with status 501.
         """
         detail = f"{self.name} cannot count tokens: its model server has no tokenizer; read the usage of a response"
         raise Failure(FailureKind.BAD_REQUEST, detail, status=501)
@@ -156,7 +161,6 @@ def _encoded(answer: Json | bytes | RawResponse) -> bytes | RawResponse:
 
 
 def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes]) -> RawResponse:
-    """Return the finished response as a body of server-sent events. Error responses are returned unchanged."""
     headers: tuple[tuple[bytes, bytes], ...] = STREAM_HEADERS
     if isinstance(answer, RawResponse):
         if answer.status >= 400 or answer.stream is not None:
@@ -177,15 +181,12 @@ _HEADER = EPISODE_HEADER.encode()
 @dataclass(slots=True)
 class _Remembered:
     start: int
-    """Number of items in the episode's first request: what follows was said in the episode."""
     turn: int
     body: bytes
     at: float
 
 
 class RecentRequests:
-    """The last request of each of the episodes that called this server most recently."""
-
     def __init__(self) -> None:
         self._requests: OrderedDict[str, _Remembered] = OrderedDict()
         self._bytes = 0
@@ -217,3 +218,102 @@ class RecentRequests:
         conversation = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
         age_s = round(time.monotonic() - found.at, 3)
         return {"input": conversation, "params": params, "start": found.start, "turn": found.turn, "age_s": age_s}
+
+
+MAX_ENDPOINTS = 4096
+"""Number of endpoints whose state is kept. The least recently used one is dropped; it is created again if needed."""
+SHORTEST_SECRET = 8
+"""Shorter keys are placeholders such as `EMPTY`, which a response may contain by chance."""
+_RETRY_SETTINGS = ("request_timeout_s", "total_timeout_s", "max_attempts", "retry_timeouts", "retry_pause_s")
+_ABSENT = (404, 405, 501)
+
+
+@dataclass(slots=True, eq=False)
+class _Endpoint:
+    upstream: Upstream
+    model: str
+    key: bytes
+    has_chat: bool = True
+
+
+class EpisodePolicies:
+    def __init__(self, settings: ServerSettings, context: Context, models: Callable[[], list[str]]) -> None:
+        """`models` returns the server's own model names; the first is used if an episode gives none."""
+        self._context = context
+        self._models = models
+        self._retries = {
+            name: getattr(settings, name) for name in _RETRY_SETTINGS if isinstance(settings, CallSettings)
+        }
+        dialect = getattr(settings, "dialect", Dialect())
+        # The endpoint records the tokens itself, so they are not sent back to it.
+        self._dialect: Dialect = dataclasses.replace(dialect, send_token_ids=False)
+        self._endpoints: OrderedDict[PolicyEndpoint, _Endpoint] = OrderedDict()
+
+    async def respond(self, call: RawRequest) -> RawResponse:
+        """Create a Response (OpenAI's Responses API) with the endpoint of the agent's episode."""
+        endpoint = self._endpoint(unsealed(call.header(POLICY_HEADER.encode()), self._context.keys.secret))
+        request = call.json()
+        conversion.check_responses_request(request)
+        request_context = RequestContext.of(call, request.get("prompt_cache_key"))
+        sent = _without_stream(dict(request))
+        if isinstance(given := request.get("input"), list):
+            sendable = sendable_items(given, offered(request.get("tools")))
+            sent["input"] = [
+                {key: value for key, value in item.items() if key not in TOKEN_FIELDS}
+                if isinstance(item, dict)
+                else item
+                for item in sendable
+            ]
+        return request_context.answered(
+            await self._answer(endpoint, {**sent, "model": endpoint.model}, request_context)
+        )
+
+    async def _answer(self, endpoint: _Endpoint, request: Json, request_context: RequestContext) -> bytes:
+        if endpoint.has_chat:
+            try:
+                return await self._chat(endpoint, request, request_context)
+            except Failure as failure:
+                if failure.problem.upstream_status not in _ABSENT:
+                    raise
+                absent = failure
+            try:
+                body = await self._responses(endpoint, request, request_context)
+            except Failure as failure:
+                raise absent from failure
+            endpoint.has_chat = False
+            return body
+        return await self._responses(endpoint, request, request_context)
+
+    async def _chat(self, endpoint: _Endpoint, request: Json, request_context: RequestContext) -> bytes:
+        def read(answer: bytes) -> bytes:
+            completion = json_object(_without_key(answer, endpoint.key))
+            return conversion.encoded_response(completion, request, self._dialect)
+
+        body = encode_request(conversion.request_to_chat(request, self._dialect))
+        return await endpoint.upstream.post("/chat/completions", body, read, request_context)
+
+    async def _responses(self, endpoint: _Endpoint, request: Json, request_context: RequestContext) -> bytes:
+        def read(answer: bytes) -> bytes:
+            return response_bytes(_without_key(answer, endpoint.key))
+
+        return await endpoint.upstream.post("/responses", encode_request(request), read, request_context)
+
+    def _endpoint(self, policy: PolicyEndpoint) -> _Endpoint:
+        if (found := self._endpoints.get(policy)) is not None:
+            self._endpoints.move_to_end(policy)
+            return found
+        model = policy.model or next(iter(self._models()), "")
+        settings = CallSettings(model=model, **self._retries)
+        upstream = Upstream(
+            Replicas(policy.base_urls), settings, SecretStr(policy.api_key), self._context.external_transport
+        )
+        key = policy.api_key.encode() if len(policy.api_key) >= SHORTEST_SECRET else b""
+        self._endpoints[policy] = made = _Endpoint(upstream, model, key)
+        if len(self._endpoints) > MAX_ENDPOINTS:
+            self._endpoints.popitem(last=False)
+        return made
+
+
+def _without_key(body: bytes, key: bytes) -> bytes:
+    """Return the body without the API key, which an endpoint that echoes its request would add to the rollout."""
+    return body.replace(key, REDACTED.encode()) if key else body

@@ -64,8 +64,6 @@ _DEFAULT = Dialect()
 
 
 class _Rule(NamedTuple):
-    """The types of a value, and the rules of its fields or of its elements."""
-
     kinds: tuple[type, ...]
     fields: Mapping[str, _Rule] = MappingProxyType({})
     each: _Rule | None = None
@@ -106,7 +104,6 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 def check_responses_request(request: Json) -> None:
     """Check the types and token limits of a Responses create request. Raises Failure bad_request if one is invalid.
-
     Only fields whose type the code relies on are checked. Unknown fields are accepted, values are validated by the
     engine, and a null field counts as absent.
     """
@@ -115,7 +112,6 @@ def check_responses_request(request: Json) -> None:
 
 
 def check_chat_request(request: Json) -> None:
-    """Check a chat create request in the same way."""
     _check(request, _CHAT_REQUEST, "")
     check_limits(request)
 
@@ -164,8 +160,15 @@ def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
             body["parallel_tool_calls"] = parallel
     if (limit := request.get("max_output_tokens")) is not None:
         body[dialect.max_tokens_field] = limit
-    if text := request.get("text"):
-        _add_text_options(body, text)
+    text = request.get("text") or {}
+    text_format = text.get("format") or {}
+    if text_format.get("type") == "json_schema":
+        schema = {key: value for key, value in text_format.items() if key != "type" and value is not None}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif text_format and text_format.get("type") != "text":
+        body["response_format"] = text_format
+    if text.get("verbosity"):
+        body["verbosity"] = text["verbosity"]
     if (reasoning := request.get("reasoning")) and (effort := reasoning.get("effort")):
         body["reasoning_effort"] = effort
     if wants_logprobs(request):
@@ -178,7 +181,6 @@ def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
 
 
 def refuse_state(request: Json) -> None:
-    """Raises Failure bad_request if a Responses create request refers to a stored conversation."""
     for name in STATEFUL:
         if request.get(name):
             advice = "send the complete conversation as `input`"
@@ -186,14 +188,12 @@ def refuse_state(request: Json) -> None:
 
 
 def refuse_logprobs(request: Json, server: str) -> None:
-    """Raises Failure bad_request if a Responses create request asks for log-probabilities."""
     if wants_logprobs(request):
         name = "top_logprobs" if request.get("top_logprobs") else "include"
         raise unconvertible(name, f"{server} has no log-probabilities: its model is a program; remove the field")
 
 
 def wants_logprobs(request: Json) -> bool:
-    """Return True if a Responses create request asks for the log-probabilities of the output text."""
     include = request.get("include")  # of a chat request, whose own fields have no such name, it can be anything
     listed = isinstance(include, list) and "message.output_text.logprobs" in include
     return bool(request.get("top_logprobs")) or listed
@@ -201,7 +201,6 @@ def wants_logprobs(request: Json) -> bool:
 
 def apply_metadata(body: Json) -> None:
     """Merge NeMo Gym's `metadata.extra_body` and `metadata.chat_template_kwargs` (JSON strings) into a chat request.
-
     The request's own fields take precedence over `extra_body`, as in NeMo Gym; `metadata.chat_template_kwargs` takes
     precedence over the request's own `chat_template_kwargs`.
     """
@@ -266,17 +265,6 @@ def _allowed(choice: Json) -> list[Json]:
     return tools
 
 
-def _add_text_options(body: Json, text: Json) -> None:
-    text_format = text.get("format") or {}
-    if text_format.get("type") == "json_schema":
-        schema = {key: value for key, value in text_format.items() if key != "type" and value is not None}
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    elif text_format and text_format.get("type") != "text":
-        body["response_format"] = text_format
-    if text.get("verbosity"):
-        body["verbosity"] = text["verbosity"]
-
-
 def chat_request_to_responses(request: Json) -> Json:
     messages = request.get("messages")
     if not isinstance(messages, list):
@@ -328,7 +316,6 @@ _ECHOED = (
     {"instructions", "metadata", "temperature", "top_p", "max_output_tokens", "reasoning", "text", "truncation"}
     | {"user", "top_logprobs"}
 )  # fmt: skip
-"""Request fields that are copied to the Response."""
 _ANSWER_KEYS = {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"}
 _ANSWER_MESSAGE_KEYS = frozenset(
     {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", "annotations"}
@@ -343,7 +330,6 @@ _NO_INPUT_DETAILS = {"cached_tokens": 0, "cache_write_tokens": 0}
 
 
 def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -> Json:
-    """Convert a chat completion to a Response. `request` is the Responses create request to which it is the answer."""
     choice, message = check_completion(answer)
     try:
         serial = str(answer.get("id") or uuid.uuid4().hex).removeprefix("chatcmpl-")
@@ -357,7 +343,6 @@ def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -
 
 
 def encoded_response(answer: Json, request: Json, dialect: Dialect) -> bytes:
-    """Convert a chat completion to an encoded Response that reports a tool call left in its text."""
     response = chat_to_response(answer, request, dialect)
     mark_unreadable_tool_call(response)
     try:
@@ -437,9 +422,8 @@ def text_of(content: Any) -> str:
 
 
 def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
-    """Convert a tool call to an item. Invalid parts are kept, so the agent can return an error to the model.
-
-    `taken` contains the ids of earlier calls.
+    """Convert a tool call to an item. Invalid parts are kept, so the agent can return an error to the model. `taken`
+    contains the ids of earlier calls.
     """
     call, function = call_function(call)
     item = {
@@ -479,7 +463,10 @@ def token_fields(answer: Json, choice: Json, message: Json) -> TokenHistory:
 
 def text_logprobs(choice: Json) -> list[Json]:
     entries = (choice.get("logprobs") or {}).get("content") or []
-    return [{**entry, "bytes": entry.get("bytes") or [], "top_logprobs": _top(entry)} for entry in entries]
+    return [
+        {**_with_bytes(entry), "top_logprobs": [_with_bytes(top) for top in entry.get("top_logprobs") or ()]}
+        for entry in entries
+    ]
 
 
 def logprobs_of_text(entries: list[Json], text: str, *, to_end: bool = True) -> list[Json]:
@@ -498,8 +485,8 @@ def logprobs_of_text(entries: list[Json], text: str, *, to_end: bool = True) -> 
     return kept
 
 
-def _top(entry: Json) -> list[Json]:
-    return [{**top, "bytes": top.get("bytes") or []} for top in entry.get("top_logprobs") or ()]
+def _with_bytes(entry: Json) -> Json:
+    return {**entry, "bytes": entry.get("bytes") or []}
 
 
 def _response_usage(usage: Json | None) -> Json | None:
@@ -558,8 +545,11 @@ def _add_output_item(message: Json, choice: Json, item: Json) -> None:
                 message["refusal"] = (message["refusal"] or "") + part["refusal"]
                 continue
             message["content"] = (message["content"] or "") + part["text"]
-            if annotations := part.get("annotations"):
-                message.setdefault("annotations", []).extend(_chat_annotation(entry) for entry in annotations)
+            for entry in part.get("annotations") or ():
+                if entry.get("type") == "url_citation" and "url_citation" not in entry:
+                    rest = {key: value for key, value in entry.items() if key != "type"}
+                    entry = {"type": "url_citation", "url_citation": rest}
+                message.setdefault("annotations", []).append(entry)
             if logprobs := part.get("logprobs"):
                 before = choice["logprobs"]["content"] if choice["logprobs"] else []
                 choice["logprobs"] = {"content": [*before, *logprobs], "refusal": None}
@@ -580,13 +570,6 @@ def _beyond(item: Json, known: frozenset[str], taken: Json) -> Json:
     return {key: item[key] for key in item.keys() - known - taken.keys() if item[key] is not None}
 
 
-def _chat_annotation(entry: Json) -> Json:
-    kind = entry.get("type")
-    if kind != "url_citation" or kind in entry:
-        return entry
-    return {"type": kind, kind: {key: value for key, value in entry.items() if key != "type"}}
-
-
 _MESSAGE_ITEM_KEYS = frozenset({"type", "id", "status", "role", "content", "phase", *TOKEN_FIELDS})
 _CHAT_CALL_KEYS = frozenset({"id", "type", "function", "index"})
 _CHAT_MESSAGE_KEYS = frozenset(
@@ -597,7 +580,6 @@ _CHAT_PARTS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "
 
 
 def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
-    """Convert input items to chat messages. Consecutive items from the model become one assistant message."""
     messages: list[Json] = []
     turn: Json | None = None
     for index, item in enumerate(items):
@@ -629,11 +611,19 @@ def _add_input_item(messages: list[Json], turn: Json | None, item: Json, index: 
         turn = {"role": "assistant", "content": None}
         messages.append(turn)
     if kind == "function_call":
-        turn.setdefault("tool_calls", []).append(_chat_call(item, index))
+        name, arguments = _required_text(item, "name", index), read_arguments(item.get("arguments", ""))
+        call: Json = {"id": _required_text(item, "call_id", index), "type": "function"}
+        call["function"] = {"name": name, "arguments": arguments}
+        turn.setdefault("tool_calls", []).append({**call, **_beyond(item, _ITEM_KEYS, call)})
     elif kind == "message":
         _add_content(turn, item, index)
     elif kind == "reasoning":
-        _add_reasoning(turn, item, dialect)
+        text = "\n".join([part["text"] for part in item.get("content") or item.get("summary") or ()])
+        if text and dialect.think_tags:
+            turn["content"] = (turn["content"] or "") + f"<think>{text}</think>"
+        elif text:
+            for field in dialect.reasoning_fields:
+                turn[field] = f"{turn[field]}\n{text}" if field in turn else text
     else:
         found = f"found an item of type {kind!r}, which Chat Completions does not support"
         raise unconvertible(f"input[{index}]", found)
@@ -663,12 +653,6 @@ def _required_text(item: Json, key: str, index: int) -> str:
     return value
 
 
-def _chat_call(item: Json, index: int) -> Json:
-    function = {"name": _required_text(item, "name", index), "arguments": read_arguments(item.get("arguments", ""))}
-    call = {"id": _required_text(item, "call_id", index), "type": "function", "function": function}
-    return {**call, **_beyond(item, _ITEM_KEYS, call)}
-
-
 def _add_content(turn: Json, item: Json, index: int) -> None:
     content = item.get("content")
     if not isinstance(content, str):
@@ -686,17 +670,6 @@ def _add_content(turn: Json, item: Json, index: int) -> None:
         turn["content"] = (turn["content"] or "") + content
     if extra := item.keys() - _MESSAGE_ITEM_KEYS:
         turn.update({key: item[key] for key in extra})
-
-
-def _add_reasoning(turn: Json, item: Json, dialect: Dialect) -> None:
-    text = "\n".join([part["text"] for part in item.get("content") or item.get("summary") or ()])
-    if not text:
-        return
-    if dialect.think_tags:
-        turn["content"] = (turn["content"] or "") + f"<think>{text}</think>"
-        return
-    for field in dialect.reasoning_fields:
-        turn[field] = f"{turn[field]}\n{text}" if field in turn else text
 
 
 def _chat_content(parts: Any, where: str) -> str | list[Json]:
@@ -802,10 +775,9 @@ OPENING, CLOSING = "<think>", "</think>"
 
 
 def split_thinking(content: str) -> tuple[str, str]:
-    """Return the text inside a leading `<think>...</think>`, and the rest of the content, both verbatim.
-
-    If the opening tag is missing, it was part of the prompt, as in the templates of pure reasoning models. If the
-    closing tag is missing, the output was truncated during the reasoning.
+    """Return the text inside a leading `<think>...</think>`, and the rest of the content, both verbatim. If the opening
+    tag is missing, it was part of the prompt, as in the templates of pure reasoning models. If the closing tag is
+    missing, the output was truncated during the reasoning.
     """
     head, closing, rest = content.partition(CLOSING)
     before, opening, reasoning = head.partition(OPENING)
@@ -815,10 +787,9 @@ def split_thinking(content: str) -> tuple[str, str]:
 
 
 class ThinkTags:
-    """Splits streamed text into reasoning and content.
-
-    Text after an opening tag is reasoning and is returned immediately. Text without an opening tag is held back until
-    the closing tag arrives, because it can still turn out to be reasoning.
+    """Splits streamed text into reasoning and content. Text after an opening tag is reasoning and is returned
+    immediately. Text without an opening tag is held back until the closing tag arrives, because it can still turn out
+    to be reasoning.
     """
 
     def __init__(self) -> None:
@@ -826,11 +797,9 @@ class ThinkTags:
         self._state = self._begin
 
     def split(self, text: str) -> tuple[str, str]:
-        """Return the reasoning and the content that can be distinguished so far."""
         return self._state(text)
 
     def rest(self) -> tuple[str, str]:
-        """Return the text that is still held back at the end of the stream, as reasoning and content."""
         return (self._held, "") if self._state == self._thinking else split_thinking(self._held)
 
     def _begin(self, text: str) -> tuple[str, str]:

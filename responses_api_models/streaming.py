@@ -53,7 +53,6 @@ _CUT_OFF = (FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT)
 
 
 def event_reporter(server: str, call: RawRequest) -> Reporter:
-    """Return a function that logs why a stream of `server` failed, and converts the failure to a problem document."""
 
     def report(failure: Failure) -> Problem:
         log.warning("%s%s: a stream was interrupted: %s", server, call.path, failure)
@@ -63,10 +62,9 @@ def event_reporter(server: str, call: RawRequest) -> Reporter:
 
 
 async def chat(events: AsyncIterator[bytes], report: Reporter, requested: int = 1) -> AsyncIterator[bytes]:
-    """Forward a stream of chat chunks; if it is interrupted or loses a tool call, end it with an error event.
-
-    It is complete when every choice has a finish_reason, also if the engine then closes it without `[DONE]`.
-    `requested`: the number of choices that the request asked for.
+    """Forward a stream of chat chunks; if it is interrupted or loses a tool call, end it with an error event. It is
+    complete when every choice has a finish_reason, also if the engine then closes it without `[DONE]`. `requested`: the
+    number of choices that the request asked for.
     """
     choices = _Choices(requested)
     try:
@@ -101,9 +99,8 @@ class _Choices:
         return all(self._finished.values()) if self._finished else self.ended
 
     def read(self, event: bytes, data: bytes) -> bytes:
-        """Return the event of a chunk, with arguments of tool calls that are text.
-
-        Raises Failure if the engine aborted a choice, or if a call is in a choice that was not requested or missing.
+        """Return the event of a chunk, with arguments of tool calls that are text. Raises Failure if the engine aborted
+        a choice, or if a call is in a choice that was not requested or missing.
         """
         chunk, changed = _payload(event, data), False
         choices = chunk.get("choices")
@@ -126,7 +123,6 @@ class _Choices:
 
 
 async def responses(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[bytes]:
-    """Forward a stream of Responses events; if it is interrupted, end it with an error event."""
     first: Json = {}
     last: Json = {}
     complete = False
@@ -194,11 +190,9 @@ _STANDARD_KEYS = frozenset(
 
 
 class ResponseEvents:
-    """Converts a chat engine's chunks to Responses stream events, without I/O.
-
-    Together, the events form the Response that `chat_to_response` would return for the complete completion. At any
-    time, either one text item or any number of tool calls are open, and the deltas of open calls can be interleaved.
-    Text after a tool call starts a new item.
+    """Converts a chat engine's chunks to Responses stream events, without I/O. Together, the events form the Response
+    that `chat_to_response` would return for the complete completion. At any time, either one text item or any number of
+    tool calls are open, and the deltas of open calls can be interleaved. Text after a tool call starts a new item.
     """
 
     def __init__(self, request: Json, dialect: Dialect, on_response: Callable[[Json], object] = bool) -> None:
@@ -207,12 +201,9 @@ class ResponseEvents:
         self._tags = ThinkTags() if dialect.think_tags else None
         self._with_logprobs = wants_logprobs(request)
         self._answer: Json = {}
-        """Top-level fields of the chunks, except `choices`; empty before the first chunk."""
         self._extra: Json = {}
-        """Non-standard fields that the deltas contained."""
         self._output: list[Json] = []
         self._open: list[StreamedText] | list[StreamedToolCall] = []
-        """The unfinished text item or tool calls."""
         self._call_ids: set[str] = set()
         self._logprobs: list[Json] = []
         """Logprobs of tokens whose text has not been sent yet."""
@@ -221,7 +212,6 @@ class ResponseEvents:
         self._sent = 0
 
     def chunk(self, chunk: Json) -> bytes:
-        """Convert a chunk to events. Raises Failure if the chunk reports an error or has an unexpected structure."""
         return self._encoded(self._read(chunk), chunk)
 
     @property
@@ -364,8 +354,6 @@ def _joined(before: Any, value: Any) -> Any:
 
 
 class StreamedText:
-    """An unfinished message or reasoning item, which consists of parts."""
-
     def __init__(self, item: Json, index: int) -> None:
         self.item = item
         self.index = index
@@ -423,8 +411,6 @@ class StreamedText:
 
 
 class StreamedToolCall:
-    """An unfinished tool call; the deltas of several calls can be interleaved."""
-
     kind = "function_call"
 
     def __init__(self, call: Json, index: int, item_id: str, taken: set[str]) -> None:

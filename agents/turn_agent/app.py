@@ -56,7 +56,10 @@ class TurnAgent(Agent[TurnAgentSettings]):
             turn = await episode.ask()
             if turn.ending not in (FinishReason.ANSWERED, FinishReason.LENGTH):
                 return turn.ending
-            action = self._action(turn.response)
+            action: Response | None = turn.response
+            if self._tag is not None:
+                text = self._tag.action_in(message_text(turn.response))
+                action = None if text is None else with_message(turn.response, text)
             if action is None:
                 episode.skip(turn.response, self._reminder)
             elif ending := (await episode.step(action)).ending:
@@ -65,17 +68,9 @@ class TurnAgent(Agent[TurnAgentSettings]):
                 return turn.ending
         return FinishReason.MAX_STEPS
 
-    def _action(self, response: Response) -> Response | None:
-        if self._tag is None:
-            return response
-        action = self._tag.action_in(message_text(response))
-        return None if action is None else with_message(response, action)
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The environment's response to one message of the model."""
-
     reward: float
     terminated: bool
     truncated: bool
@@ -83,7 +78,6 @@ class Step:
 
     @property
     def ending(self) -> FinishReason | None:
-        """Why the episode is over; None while it continues."""
         if self.terminated:
             return FinishReason.DONE
         return FinishReason.TRUNCATED if self.truncated else None
@@ -146,7 +140,6 @@ class TurnEpisode(Episode):
             self.conversation.answer(_message(observation))
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
-        """Return the resources server's verdict, or the sum of the step rewards if it has no /verify endpoint."""
         if not self._sum_steps:
             started = self._state.enter("verify", self._environment.server)
             response = await self._environment.send("/verify", body, self._tool_timeout_s, headers)
@@ -161,14 +154,12 @@ class TurnEpisode(Episode):
         return {"reward": tidy(sum(self._rewards))}
 
     def result(self) -> PlayedEpisode:
-        """Return the result of Episode, with the step rewards (one number per model turn) and the final state."""
         steps = {"step_rewards": self._rewards, "total_reward": tidy(sum(self._rewards))}
         return cast(PlayedEpisode, {**super().result(), **steps, **self._last})
 
     def _step_body(self, response: Response) -> bytes:
-        """Encode the row with the response: servers of NeMo Gym read the task from the row at every step.
-
-        Tool calls beyond the limit per turn are left out, because the environment runs what it receives.
+        """Encode the row with the response: servers of NeMo Gym read the task from the row at every step. Tool calls
+        beyond the limit per turn are left out, because the environment runs what it receives.
         """
         excess = self._excess(response)
         output = [item for item in response["output"] if not excess or id(item) not in excess]
@@ -194,22 +185,16 @@ class TurnEpisode(Episode):
                     output = error_answer(self._too_many()).output
                 elif not isinstance(output, str | list):
                     output = '{"error":"This environment runs no tool calls. Answer with a message."}'
-                result: ResponseItem = {
-                    "type": "function_call_output",
-                    "call_id": item["call_id"],
-                    "output": output,
-                }
+                result: ResponseItem = {"type": "function_call_output", "call_id": item["call_id"], "output": output}
                 self.conversation.answer(result)
 
     def _excess(self, response: Response) -> set[int]:
-        """Return the identities of the turn's tool calls beyond the limit."""
         calls = [item for item in response["output"] if item.get("type") == "function_call"]
         return {id(item) for item in calls[self._max_tool_calls :]}
 
     def _flag(self, answer: Json, name: str) -> bool:
-        """Return a boolean field of the response to `/step`; False if it is missing.
-
-        Raises Failure malformed_answer if it is not a boolean.
+        """Return a boolean field of the response to `/step`; False if it is missing. Raises Failure malformed_answer if
+        it is not a boolean.
         """
         if not isinstance(flag := answer.get(name), bool | None):
             detail = f"/step returned {name} {flag!r:.100}; expected true or false"
@@ -232,8 +217,6 @@ def _message(observation: str | list[Json]) -> ResponseItem:
 
 
 class ActionTag:
-    """Finds the last `<tag>...</tag>` in a message, ignoring case."""
-
     def __init__(self, name: str) -> None:
         # An action does not contain a tag: in "<a>up <a>down</a>" the action is "down". This keeps the search linear.
         self._pattern = re.compile(rf"<{name}>((?:(?!</?{name}>).)*)</{name}>", re.IGNORECASE | re.DOTALL)

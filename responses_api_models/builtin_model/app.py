@@ -37,7 +37,6 @@ _ERRORS = {
     "rate_limit": (429, "Rate limit reached for requests.", "requests", "rate_limit_exceeded"),
     "hang": (504, "The engine did not respond in time.", "server_error", "timeout"),
 }
-"""Fault -> status, message, type and code of OpenAI's error object."""
 _FAULTS = (*_ERRORS, "garbage", "slow")
 
 
@@ -95,9 +94,8 @@ class BuiltinModelSettings(PolicySettings):
 
 class Faults:
     """Wraps handlers to inject the faults of a real endpoint as raw HTTP responses, and delays; if all rates and delays
-    are 0, handlers are returned unwrapped.
-
-    The random numbers depend on how many requests came before, so a retry of the same request can succeed.
+    are 0, handlers are returned unwrapped. The random numbers depend on how many requests came before, so a retry of
+    the same request can succeed.
     """
 
     def __init__(self, settings: BuiltinModelSettings) -> None:
@@ -105,7 +103,6 @@ class Faults:
         self._faults = settings.faults
         self._requests = 0
         self.waits = bool(settings.latency_s or settings.jitter_s or self._faults.hang_rate or self._faults.slow_rate)
-        """Whether requests can wait, because latency, hangs or slow responses are configured."""
 
     def around(self, handler: Handler) -> Handler:
         if not self.waits and not any(self._faults.rates.values()):
@@ -115,7 +112,12 @@ class Faults:
         async def faulty(call: RawRequest) -> bytes | RawResponse:
             draws = RandomDraws(b"%d" % self._requests, f"faults/{self._settings.seed}")
             self._requests += 1
-            fault = self._pick(draws.unit())
+            drawn, fault = draws.unit(), ""
+            for name, rate in self._faults.rates.items():
+                if drawn < rate:
+                    fault = name
+                    break
+                drawn -= rate
             await asyncio.sleep(self._settings.latency_s + self._settings.jitter_s * draws.unit())
             if fault in ("slow", "hang"):
                 await asyncio.sleep(self._faults.slow_s if fault == "slow" else self._faults.hang_s)
@@ -130,13 +132,6 @@ class Faults:
 
         return faulty
 
-    def _pick(self, drawn: float) -> str:
-        for fault, rate in self._faults.rates.items():
-            if drawn < rate:
-                return fault
-            drawn -= rate
-        return ""
-
 
 class BuiltinModel(ModelServer[BuiltinModelSettings]):
     def __init__(self, settings: BuiltinModelSettings, context: Context) -> None:
@@ -146,9 +141,8 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         self._policy = SokobanPolicy(settings)
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
-        """Register a route behind the fault injection.
-
-        Detecting disconnects costs 15 us per request, so it is enabled only if requests can wait.
+        """Register a route behind the fault injection. Detecting disconnects costs 15 us per request, so it is enabled
+        only if requests can wait.
         """
         super().route(path, self._faults.around(handler), cancellable=cancellable and self._faults.waits)
 
@@ -156,7 +150,6 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         return [self.settings.model]
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
-        """Return the number that the usage of a response reports."""
         return input_tokens(len(read_conversation(request).text))
 
     async def responses(self, request: Json, call: RawRequest) -> Json:
@@ -174,9 +167,8 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
         return response(request, turn, self.settings.model, temperature, tag, len(conversation.text))
 
     def _draws(self, text: bytes, seed: object, temperature: float) -> tuple[RandomDraws, str]:
-        """Return the random numbers and the id of this turn.
-
-        A seed determines both. Without a seed the id is random, and so are the numbers unless the temperature is 0.
+        """Return the random numbers and the id of this turn. A seed determines both. Without a seed the id is random,
+        and so are the numbers unless the temperature is 0.
         """
         if seed is not None:
             draws = RandomDraws(text, f"seed/{self.settings.seed}/{seed}")
@@ -265,7 +257,6 @@ ECHOED = ("instructions", "max_output_tokens", "metadata", "reasoning", "text", 
 
 
 def response(request: Json, turn: PolicyTurn, model: str, temperature: float, tag: str, input_bytes: int) -> Json:
-    """Return the Response to `request`; all its ids contain `tag`."""
     if turn.arguments is None:
         text = turn.text
         part: Json = {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
@@ -278,6 +269,7 @@ def response(request: Json, turn: PolicyTurn, model: str, temperature: float, ta
     prompt_tokens = input_tokens(input_bytes)
     output_tokens = len(text) // BYTES_PER_TOKEN + 1
     get = request.get
+    no_schema = {"parameters": None, "strict": None}  # optional in a request
     whole: Json = {
         "id": f"resp_{tag}",
         "object": "response",
@@ -290,7 +282,10 @@ def response(request: Json, turn: PolicyTurn, model: str, temperature: float, ta
         "parallel_tool_calls": get("parallel_tool_calls") is not False,
         "temperature": temperature,
         "tool_choice": get("tool_choice") or "auto",
-        "tools": [_tool(tool) for tool in get("tools") or ()],
+        "tools": [
+            tool if tool.get("type") != "function" or {"strict", "parameters"} <= tool.keys() else {**no_schema, **tool}
+            for tool in get("tools") or ()
+        ],
         "usage": {
             "input_tokens": prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -299,24 +294,14 @@ def response(request: Json, turn: PolicyTurn, model: str, temperature: float, ta
             "total_tokens": prompt_tokens + output_tokens,
         },
     }
-    for name in ECHOED:
-        whole[name] = get(name)
-    return whole
+    return {**whole, **{name: get(name) for name in ECHOED}}
 
 
 def input_tokens(size: int) -> int:
     return size // BYTES_PER_TOKEN + 1
 
 
-def _tool(tool: Json) -> Json:
-    """Return the tool in the format of a Response: with `strict` and `parameters`, which are optional in a request."""
-    if tool.get("type") != "function" or ("strict" in tool and "parameters" in tool):
-        return tool
-    return {"parameters": None, "strict": None, **tool}
-
-
 def can_step(request: Json) -> bool:
-    """Return True if the request offers the tool `step` and allows calling it."""
     if request.get("tool_choice") == "none":
         return False
     return any(tool.get("name") == "step" for tool in request.get("tools") or ())

@@ -28,7 +28,6 @@ CANONICAL = {name.lower(): name for name in MOVES} | {str(index): name for index
 INVALID_ARGUMENTS = ('{"actions":["Upward"]}', '{"actions":["Jump"]}', '{"actions":"go on"}', '{"actions":["Up", "Le')
 INVALID_TEXTS = ("I would push the box.", "<action>Jump</action>", "<action></action>", "Let me think again.")
 BURST = 3
-"""Maximum number of moves in a random call."""
 
 
 class ErrorRates(BaseModel):
@@ -115,13 +114,12 @@ class SokobanPolicy:
         if moves is None:
             resigns = temperature == 0 or draws.unit() < self._slips.resign
             return _answer(conversation) if resigns else _wander(draws)
-        return _step(*moves[: self._size(len(moves), len(conversation.calls), temperature, draws)])
-
-    def _size(self, moves: int, calls_made: int, temperature: float, draws: RandomDraws) -> int:
-        """Return the number of moves for this call: enough to finish the plan within the planned calls."""
-        calls_left = max(1, self._settings.calls_planned - calls_made)
-        size = max(self._settings.moves_per_call, -(-moves // calls_left))
-        return size + draws.below(self._settings.moves_spread + 1) if temperature > 0 else size
+        # Enough moves to finish the plan within the planned calls.
+        calls_left = max(1, self._settings.calls_planned - len(conversation.calls))
+        size = max(self._settings.moves_per_call, -(-len(moves) // calls_left))
+        if temperature > 0:
+            size += draws.below(self._settings.moves_spread + 1)
+        return _step(*moves[:size])
 
     def _speak(self, board: str, temperature: float, draws: RandomDraws) -> str:
         if (slip := self._slip(temperature, draws)) in ("mumble", "give_up"):
@@ -132,7 +130,6 @@ class SokobanPolicy:
         return f"<action>{moves[0] if moves else MOVES[draws.below(len(MOVES))]}</action>"
 
     def _slip(self, temperature: float, draws: RandomDraws) -> str:
-        """Return the kind of error that this decision makes; empty if it makes none."""
         slips = self._slips
         if temperature <= 0 or not slips.total:
             return ""
@@ -176,11 +173,14 @@ pushed)."""
 
 
 def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
-    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution.
-
-    The search is breadth-first over (player, boxes); each state is one integer.
+    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution. The search is
+    breadth-first over (player, boxes); each state is one integer.
     """
-    flat, stride = _flat(board)
+    # One string surrounded by walls.
+    rows = board.split("\n")
+    width = max(map(len, rows))
+    stride = width + 1
+    flat = "#" * stride + "#" + "#".join(row.ljust(width, "#") for row in rows) + "#" * (stride + 1)
     cells = [at for at, symbol in enumerate(flat) if symbol != "#"]
     number = {at: index for index, at in enumerate(cells)}
     shift = len(cells).bit_length()
@@ -209,7 +209,6 @@ def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
 
 
 def _search(start: int, astray: int, exits: list[Exits], player: int, limit: int) -> list[int] | None:
-    """Return the states from `start` to the nearest one without a box on `astray` cells; None if there is none."""
     came_from = {start: start}
     frontier = [start]
     while frontier and len(came_from) < limit:
@@ -228,27 +227,13 @@ def _search(start: int, astray: int, exits: list[Exits], player: int, limit: int
                     if following not in came_from:
                         came_from[following] = state
                         if not following & astray:
-                            return _back(following, came_from)
+                            path = [following]
+                            while path[-1] != start:
+                                path.append(came_from[path[-1]])
+                            return path[::-1]
                         reached.append(following)
         frontier = reached
     return None
-
-
-def _back(state: int, came_from: dict[int, int]) -> list[int]:
-    path = [state]
-    while (before := came_from[state]) != state:
-        path.append(before)
-        state = before
-    path.reverse()
-    return path
-
-
-def _flat(board: str) -> tuple[str, int]:
-    """Return the board as one string surrounded by walls, and its row stride."""
-    rows = board.split("\n")
-    width = max(map(len, rows))
-    stride = width + 1
-    return "#" * stride + "#" + "#".join(row.ljust(width, "#") for row in rows) + "#" * (stride + 1), stride
 
 
 def _live(flat: str, stride: int) -> set[int]:
@@ -285,13 +270,10 @@ class ReadConversation:
     text: bytes
     """The text of all items without their ids, so the same conversation always has the same text."""
     board: str | None = None
-    """The last board shown, one line per row."""
     done: bool = False
     """Whether the environment returned `done`, or every box is on a target."""
     blanks: int = 0
-    """Number of tool outputs without a board since the last board, up to `MAX_BLANKS`."""
     calls: list[str] = field(default_factory=list)
-    """Arguments of the tool calls made so far."""
 
 
 def read_conversation(request: Json) -> ReadConversation:
@@ -339,7 +321,6 @@ def _find_last_board(conversation: ReadConversation, outputs: list[str], user_te
 
 
 def _observation(output: str) -> tuple[str, bool]:
-    """Return the observation's text, and whether the environment ended the episode."""
     if output[:1] not in ("{", '"'):
         return output, False
     try:
@@ -355,7 +336,6 @@ def _observation(output: str) -> tuple[str, bool]:
 
 
 def find_board(text: str) -> str | None:
-    """Return the last board drawn in `text` (spaces between symbols are allowed), or None."""
     if "#" not in text:
         return None
     for rows in reversed(ROWS.findall(text)):
@@ -392,7 +372,6 @@ class RandomDraws:
         """32 hex digits for use in ids; no random numbers are derived from them."""
 
     def unit(self) -> float:
-        """Draw a number in [0, 1)."""
         if not self._left:
             self._block = hashlib.blake2b(self._block).digest()
             self._left = list(BLOCK.unpack(self._block))

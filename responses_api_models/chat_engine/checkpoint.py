@@ -45,7 +45,6 @@ def check(
     folder: str, engine: ModelSignature | None, depth: Depth = "values", *, is_adapter: bool = False
 ) -> Checkpoint:
     """Check the checkpoint, or the LoRA adapter, in `folder` for engines that were started with the model `engine`.
-
     Links are resolved once, so every engine loads the same folder. Raises Failure bad_request if the checkpoint is
     invalid, or if it changes during the check.
     """
@@ -122,11 +121,10 @@ _NAME = "adapter:"
 
 
 def adapter_name(version: str) -> str:
-    """Return the model name of a version that is an adapter.
-
-    An engine loads each version under a name of its own, which its responses report. vLLM's `load_inplace` is not used:
-    a request that was admitted with it makes vLLM (0.32) read its own version's folder again at every step, so that
-    requests of two versions would replace each other's weights.
+    """Return the model name of a version that is an adapter. An engine loads each version under a name of its own,
+    which its responses report. vLLM's `load_inplace` is not used: a request that was admitted with it makes vLLM (0.32)
+    read its own version's folder again at every step, so that requests of two versions would replace each other's
+    weights.
     """
     return f"{_NAME}{version}"
 
@@ -160,7 +158,6 @@ def compare_adapter(folder: Path, tensors: Mapping[str, Tensor], engine: ModelSi
 HEAD = "lm_head.weight"
 EMBEDDINGS = "embed_tokens.weight"
 PIECE = 8 * 1024 * 1024
-"""Bytes compared at a time."""
 FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
 """Tensor types that an engine converts to its own type when it loads weights."""
 _COMPUTED = "rotary_emb.inv_freq"
@@ -169,8 +166,6 @@ _COMPUTED = "rotary_emb.inv_freq"
 
 @dataclass(frozen=True)
 class ModelSignature:
-    """A model's configuration, tensors, output head and vocabulary."""
-
     config: Json
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
@@ -181,9 +176,8 @@ class ModelSignature:
 
     @property
     def is_tied(self) -> bool:
-        """Whether an engine that was started with this model uses the embeddings as the output head.
-
-        transformers always writes tie_word_embeddings if it is false; vLLM unties a model whose head differs.
+        """Whether an engine that was started with this model uses the embeddings as the output head. transformers
+        always writes tie_word_embeddings if it is false; vLLM unties a model whose head differs.
         """
         inner = self.config.get("text_config")
         default = inner.get("tie_word_embeddings") if isinstance(inner, dict) else None
@@ -202,12 +196,16 @@ def model_signature(folder: Path, tensors: Mapping[str, Tensor]) -> ModelSignatu
 
 def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> list[str]:
     """Compare the checkpoint in `folder` with the model `engine` that the engines were started with (None if unknown)
-    and return warnings. Raises Failure bad_request if the checkpoint belongs to a different model or is incomplete.
-
-    An engine keeps the configuration and the tokenizer that it was started with. Loading a checkpoint of a different
-    model either fails, which destroys the weights, or succeeds with wrong results.
+    and return warnings. Raises Failure bad_request if the checkpoint belongs to a different model or is incomplete. An
+    engine keeps the configuration and the tokenizer that it was started with. Loading a checkpoint of a different model
+    either fails, which destroys the weights, or succeeds with wrong results.
     """
-    _check_head(folder, new)
+    named = new.config.get("architectures")
+    is_causal = isinstance(named, list) and any(str(name).endswith("ForCausalLM") for name in named)
+    has_embeddings = any(name.endswith(EMBEDDINGS) for name in new.shapes)
+    if is_causal and has_embeddings and not new.is_tied and not any(name.endswith(HEAD) for name in new.shapes):
+        # vLLM returns 200 and keeps the old head.
+        raise bad_request(f"{folder} is incomplete: it lacks {HEAD}, but tie_word_embeddings is false")
     if engine is None:
         return ["the checkpoint was not compared with the engines' model, which cannot be read on this host"]
     for name, new_value, engine_value in config_changes(new.config, engine.config):
@@ -219,35 +217,6 @@ def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> 
         )
     if not engine.shapes:
         return ["the engines' own folder has no *.safetensors, so the tensors were not compared"]
-    _compare_shapes(folder, new, engine)
-    return _compare_types(folder, new, engine)
-
-
-def check_announced(request: Json, engine: ModelSignature | None) -> None:
-    """Check the tensors that a trainer announces before a transfer (`update_info` of vLLM's NCCL transfer).
-
-    Raises Failure bad_request if a shape differs from the engines' model. Unknown names pass, because a trainer may
-    send parts that the engine has fused.
-    """
-    info = mapping(request.get("update_info"))
-    for name, shape in zip(items(info.get("names")), items(info.get("shapes")), strict=False) if engine else ():
-        known = engine.shapes.get(name) if engine and isinstance(name, str) else None
-        if known is not None and list(known) != shape:
-            raise bad_request(
-                f"update_info: {name} has the shape {shape!r:.80}, but the engines' model has {list(known)}"
-            )
-
-
-def _check_head(folder: str, new: ModelSignature) -> None:
-    """Require an output head: if it is missing, vLLM returns 200 and keeps the old one."""
-    named = new.config.get("architectures")
-    is_causal = isinstance(named, list) and any(str(name).endswith("ForCausalLM") for name in named)
-    has_embeddings = any(name.endswith(EMBEDDINGS) for name in new.shapes)
-    if is_causal and has_embeddings and not new.is_tied and not any(name.endswith(HEAD) for name in new.shapes):
-        raise bad_request(f"{folder} is incomplete: it lacks {HEAD}, but tie_word_embeddings is false")
-
-
-def _compare_shapes(folder: str, new: ModelSignature, engine: ModelSignature) -> None:
     shapes, known = new.shapes, engine.shapes
     different = f"{folder} is a different model"
     if other := [name for name, shape in known.items() if shapes.get(name, shape) != shape]:
@@ -260,17 +229,28 @@ def _compare_shapes(folder: str, new: ModelSignature, engine: ModelSignature) ->
         raise bad_request(f"{different}: it has {_some(extra)}, which the engines' model does not have")
     if new.has_own_head and engine.is_tied:
         raise bad_request(f"{different}: it has its own {HEAD}, but the engines use their embeddings as the head")
-
-
-def _compare_types(folder: str, new: ModelSignature, engine: ModelSignature) -> list[str]:
-    known = engine.dtypes
-    changed = [(name, dtype, known[name]) for name, dtype in new.dtypes.items() if known.get(name, dtype) != dtype]
+    types = engine.dtypes
+    changed = [(name, dtype, types[name]) for name, dtype in new.dtypes.items() if types.get(name, dtype) != dtype]
     if wrong := [f"{name} is {now} instead of {then}" for name, now, then in changed if not {now, then} <= FLOATS]:
         raise bad_request(f"{folder} has tensors of a different type: {_some(wrong)}")
-    if changed:
-        name, now, then = changed[0]
-        return [f"{len(changed)} tensors are {now}, but {then} in the engines' folder ({name}); engines convert them"]
-    return []
+    if not changed:
+        return []
+    name, now, then = changed[0]
+    return [f"{len(changed)} tensors are {now}, but {then} in the engines' folder ({name}); engines convert them"]
+
+
+def check_announced(request: Json, engine: ModelSignature | None) -> None:
+    """Check the tensors that a trainer announces before a transfer (`update_info` of vLLM's NCCL transfer). Raises
+    Failure bad_request if a shape differs from the engines' model. Unknown names pass, because a trainer may send parts
+    that the engine has fused.
+    """
+    info = mapping(request.get("update_info"))
+    for name, shape in zip(items(info.get("names")), items(info.get("shapes")), strict=False) if engine else ():
+        known = engine.shapes.get(name) if engine and isinstance(name, str) else None
+        if known is not None and list(known) != shape:
+            raise bad_request(
+                f"update_info: {name} has the shape {shape!r:.80}, but the engines' model has {list(known)}"
+            )
 
 
 def _is_optional(name: str, engine: ModelSignature) -> bool:
@@ -288,7 +268,6 @@ def _has_own_head(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _pieces(tensor: Tensor) -> Iterator[bytes]:
-    """Yield the bytes of a tensor, a few megabytes at a time."""
     with tensor.file.open("rb", buffering=0) as opened:
         opened.seek(tensor.start)
         left = tensor.end - tensor.start
@@ -336,9 +315,8 @@ compute."""
 def config_changes(new: Json, engine: Json) -> Iterator[tuple[str, Any, Any]]:
     """Yield each key that has different values in the two configs, with the new and the engine's value. Null values are
     ignored, because other versions of transformers may fill in the default, except for rope_scaling, where null means
-    no scaling.
-
-    It ignores a list of irrelevant keys and compares all other keys, because new models have new keys that matter.
+    no scaling. It ignores a list of irrelevant keys and compares all other keys, because new models have new keys that
+    matter.
     """
     new, engine = _with_theta(new), _with_theta(engine)
     for name in sorted(new.keys() & engine.keys() - _BOOKKEEPING):
@@ -378,11 +356,10 @@ _MASKS: dict[str, tuple[str, int]] = {
 
 
 def check_finite(tensors: Iterable[Tensor]) -> None:
-    """Read every weight. Raises Failure bad_request for the first tensor that contains a NaN or an infinity.
-
-    The bytes are read in chunks of a few megabytes and never converted to floats: in each IEEE format, a NaN or an
-    infinity has an exponent of all ones, which a mask detects. The OCP 8-bit formats differ (arXiv 2209.05433): E4M3
-    has no infinity and one NaN; E8M0 consists only of an exponent and has one NaN.
+    """Read every weight. Raises Failure bad_request for the first tensor that contains a NaN or an infinity. The bytes
+    are read in chunks of a few megabytes and never converted to floats: in each IEEE format, a NaN or an infinity has
+    an exponent of all ones, which a mask detects. The OCP 8-bit formats differ (arXiv 2209.05433): E4M3 has no infinity
+    and one NaN; E8M0 consists only of an exponent and has one NaN.
     """
     for tensor in tensors:
         if tensor.dtype not in _MASKS:
@@ -403,12 +380,11 @@ SAMPLE = 64
 
 
 def fingerprint(folder: Path) -> str:
-    """Return the fingerprint of a folder of safetensors. Raises Failure bad_request if a file cannot be read.
-
-    It covers config.json or adapter_config.json, the index and, for each weight file, the name, size, modification
-    time, header and a few bytes of every tensor. It distinguishes checkpoints that were saved into the same folder
-    without reading all weights, even if a copy preserved the times. A copy of a folder has a different fingerprint
-    unless it preserves the times (`cp -p`, `rsync -t`).
+    """Return the fingerprint of a folder of safetensors. Raises Failure bad_request if a file cannot be read. It covers
+    config.json or adapter_config.json, the index and, for each weight file, the name, size, modification time, header
+    and a few bytes of every tensor. It distinguishes checkpoints that were saved into the same folder without reading
+    all weights, even if a copy preserved the times. A copy of a folder has a different fingerprint unless it preserves
+    the times (`cp -p`, `rsync -t`).
     """
     digest = hashlib.sha256()
     for name in ("config.json", "adapter_config.json", INDEX):
@@ -434,9 +410,8 @@ SINGLE = "model.safetensors"
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files that vLLM loads: those in the index, else every *.safetensors.
-
-    Raises Failure bad_request if the index is invalid or ambiguous.
+    """Return the files that vLLM loads: those in the index, else every *.safetensors. Raises Failure bad_request if the
+    index is invalid or ambiguous.
     """
     if not (folder / INDEX).exists():
         return sorted(folder.glob("*.safetensors"))
@@ -451,7 +426,6 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of the folder by name. Raises Failure bad_request if a file is missing or invalid."""
     found: dict[str, Tensor] = {}
     for file in weight_files(folder):
         for tensor in read_header(file):
@@ -466,7 +440,6 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def read_header(file: Path) -> list[Tensor]:
-    """Return the tensors of a file, sorted by offset. Raises Failure bad_request if the file is missing or invalid."""
     try:
         return safetensors_headers.read_header(file)
     except FileNotFoundError:

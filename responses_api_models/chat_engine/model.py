@@ -7,7 +7,7 @@ Responses requests are converted, sent to `{base_url}/chat/completions`, and the
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import SecretStr
@@ -18,10 +18,21 @@ from rollyard.responses_api_models import conversion, streaming
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
-from rollyard.responses_api_models.chat_engine.token_backends import Capabilities, CompletionsBackend
-from rollyard.responses_api_models.chat_engine.token_diagnostics import TokenDiagnostics
-from rollyard.responses_api_models.chat_engine.token_history import TokenTurns, without_traces
-from rollyard.responses_api_models.chat_engine.training_routes import TrainerApi
+from rollyard.responses_api_models.chat_engine.token_backends import (
+    Capabilities,
+    CompletionsBackend,
+    GenerateBackend,
+    TokenBackend,
+    read_hermes,
+)
+from rollyard.responses_api_models.chat_engine.token_history import (
+    Continuation,
+    TokenTurn,
+    TokenTurns,
+    first_difference,
+    without_traces,
+)
+from rollyard.responses_api_models.chat_engine.vllm_control import TrainerApi
 from rollyard.responses_api_models.conversion import check_limits, mark_unreadable_tool_call
 from rollyard.responses_api_models.streaming import ResponseEvents
 from rollyard.responses_api_models.upstream.replicas import Replicas
@@ -34,6 +45,7 @@ from rollyard.responses_api_models.upstream.response_parsing import (
 from rollyard.responses_api_models.upstream.sse import ChatStreamStart
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
+from rollyard.services.responses.response_validity import first_choice
 from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
 
@@ -49,27 +61,11 @@ class ChatEngineModel(ModelServer[S]):
         self.trainer = TrainerApi(self.upstream, settings, context, self.on_invalid_weights, self.located)
         super().__init__(settings, context)
         self.measure(replicas)
-        self._model = settings.model
         self._dialect = settings.dialect
-        self._capabilities = capabilities = Capabilities(self.upstream, settings)
-        records = settings.return_token_id_information
-        policy = settings.special_tokens_in_text or ("escape" if records else "allow")
-        self._special_tokens = special = SpecialTokens(
-            self.upstream, settings.model, policy, settings.template_arguments
-        )
-        turns = TokenTurns(
-            self.upstream,
-            capabilities,
-            self.trainer.versions,
-            special,
-            sends_ids=settings.send_token_ids,
-            records_texts=settings.return_token_texts,
-        )
-        self._turns = turns if records else None
-        self._template = settings.chat_template_kwargs
-        self._strict = settings.strict_tools
-        self._defaults = settings.extra_body or {}
-        self._forced = settings.sampling_overrides or {}
+        self._capabilities = Capabilities(self.upstream, settings)
+        self._special_tokens = special = SpecialTokens(self.upstream, settings)
+        turns = TokenTurns(self.upstream, self._capabilities, self.trainer.versions, special, settings)
+        self._turns = turns if settings.return_token_id_information else None
         self.route("/token_check", self.__token_check, cancellable=True)
         self.trainer.mount(self)
 
@@ -78,10 +74,9 @@ class ChatEngineModel(ModelServer[S]):
         super().route(path, self.trainer.guarded(path, handler), cancellable=cancellable)
 
     def on_invalid_weights(self, url: str) -> None:
-        """Handle an engine that lost its weights in a failed load; vLLM cannot load new weights afterwards.
-
-        Servers that start engines themselves restart it. An external engine stays excluded until its operator restarts
-        it, which this server detects.
+        """Handle an engine that lost its weights in a failed load; vLLM cannot load new weights afterwards. Servers
+        that start engines themselves restart it. An external engine stays excluded until its operator restarts it,
+        which this server detects.
         """
 
     def located(self, root: str) -> str:
@@ -89,7 +84,6 @@ class ChatEngineModel(ModelServer[S]):
         return root
 
     async def start(self) -> None:
-        """Ask engines that are already running which weights they have loaded."""
         await self.trainer.start()
 
     async def stop(self) -> None:
@@ -154,7 +148,7 @@ class ChatEngineModel(ModelServer[S]):
         return await count_prompt_tokens(self.upstream, body, request_context)
 
     def models(self) -> list[str]:
-        return [self._model]
+        return [self.settings.model]
 
     async def __token_check(self, call: RawRequest) -> bytes:
         """Check for `ng_doctor tokens` whether multi-turn histories are contiguous. Body: `{"samples": 8}`."""
@@ -166,11 +160,11 @@ class ChatEngineModel(ModelServer[S]):
         diagnostics = TokenDiagnostics(
             self.upstream,
             backend or CompletionsBackend(self.upstream, True),
-            self._model,
+            self.settings.model,
             await self.trainer.takes_seeds(),
         )
         report = {
-            "model": self._model,
+            "model": self.settings.model,
             "token_in": backend.name if backend else "off",
             "logprobs_mode": await self._capabilities.logprobs_mode(request_context),
             "template": await diagnostics.template(),
@@ -196,19 +190,23 @@ class ChatEngineModel(ModelServer[S]):
         return await self._complete_body(request)
 
     async def _complete_body(self, body: Json) -> Json:
-        if self._template:
+        settings = self.settings
+        if settings.chat_template_kwargs:
             given = body.get("chat_template_kwargs")
-            body["chat_template_kwargs"] = {**self._template, **(given if isinstance(given, dict) else {})}
-        for key, value in self._defaults.items():
+            body["chat_template_kwargs"] = {
+                **settings.chat_template_kwargs,
+                **(given if isinstance(given, dict) else {}),
+            }
+        for key, value in (settings.extra_body or {}).items():
             body.setdefault(key, value)
-        if self._strict is not None:
+        if settings.strict_tools is not None:
             tools = body.get("tools")
             for tool in tools if isinstance(tools, list) else ():
                 if isinstance(tool, dict) and isinstance(tool.get("function"), dict):
-                    tool["function"] = {**tool["function"], "strict": self._strict}
-        body.update(self._forced)
+                    tool["function"] = {**tool["function"], "strict": settings.strict_tools}
+        body.update(settings.sampling_overrides or {})
         check_limits(body)
-        body["model"] = self._model
+        body["model"] = self.settings.model
         await self.trainer.check_seed(body)
         return body
 
@@ -218,9 +216,8 @@ _MISSING = frozenset({404, 405, 501})
 
 
 async def count_prompt_tokens(upstream: Upstream, body: Json, request_context: RequestContext) -> int:
-    """Return the number of tokens in the prompt of a chat request.
-
-    Raises Failure bad_request with status 501 if the engine has no endpoint that tokenizes conversations.
+    """Return the number of tokens in the prompt of a chat request. Raises Failure bad_request with status 501 if the
+    engine has no endpoint that tokenizes conversations.
     """
     sent = {key: body[key] for key in _PROMPT if key in body}
     try:
@@ -241,3 +238,143 @@ def _unsupported(found: str) -> Failure:
         "field count, as vLLM returns it. Read the usage of a response instead"
     )
     return Failure(FailureKind.BAD_REQUEST, detail, status=501)
+
+
+SHOWN_IDS = 12
+TOOL: Json = {
+    "type": "function",
+    "function": {
+        "name": "move",
+        "description": "Move one step and see the board.",
+        "parameters": {
+            "type": "object",
+            "properties": {"direction": {"type": "string", "enum": ["up", "down", "left", "right"]}},
+            "required": ["direction"],
+        },
+    },
+}
+_START: list[Json] = [{"role": "user", "content": "Reach the goal. Move left first, then say where you are."}]
+_FOLLOW_UP: Json = {"role": "user", "content": "And now?"}
+
+
+def _call(number: int, direction: str) -> Json:
+    function = {"name": "move", "arguments": orjson.dumps({"direction": direction}).decode()}
+    return {"id": f"call_{number}", "type": "function", "function": function}
+
+
+def _answer(number: int) -> Json:
+    return {"role": "tool", "tool_call_id": f"call_{number}", "content": "#####\n#_P_#\n#####"}
+
+
+def _cases() -> list[tuple[str, Json, list[Json]]]:
+    calls = [_call(1, "left"), _call(2, "up")]
+    left = "The goal is left of me."
+
+    def message(content: str | None, calls: list[Json] | None = None, reasoning: str = "") -> Json:
+        fields = {"reasoning_content": reasoning, "reasoning": reasoning} if reasoning else {}
+        return {"role": "assistant", "content": content, **fields, **({"tool_calls": calls} if calls else {})}
+
+    return [
+        ("text, then a question", message("I am at the goal."), [_FOLLOW_UP]),
+        ("a tool call, then its answer", message(None, calls[:1]), [_answer(1)]),
+        ("text and a tool call", message("I go left.", calls[:1]), [_answer(1)]),
+        ("two tool calls", message(None, calls), [_answer(1), _answer(2)]),
+        ("reasoning and a tool call", message(None, calls[:1], left), [_answer(1)]),
+        ("reasoning and text, then a question", message("I am there.", None, left), [_FOLLOW_UP]),
+    ]
+
+
+class TokenDiagnostics:
+    def __init__(self, upstream: Upstream, backend: TokenBackend, model: str, takes_seeds: bool) -> None:
+        self._upstream = upstream
+        self._backend = backend
+        self._body: Json = {"model": model, "tools": [TOOL], "temperature": 1.0, "max_tokens": 256}
+        self._request_context = RequestContext({})
+        self._takes_seeds = takes_seeds
+        """If True, requests have seeds, so repeated checks of an engine sample the same turns."""
+        self._continuation = Continuation()
+
+    async def template(self) -> list[Json]:
+        """Check each kind of turn. In each result, `retokenized` and `token_in` describe a mismatch, or are null if the
+        ids are contiguous; `parser` is the result of the tool parser check.
+        """
+        return [{"case": name, **await self._case(message, new)} for name, message, new in _cases()]
+
+    async def sampled(self, count: int) -> Json:
+        """Check sampled turns. Returns their number, the number of prefix mismatches, and the first mismatch."""
+        mismatches: list[Json] = []
+        for seed in range(count):
+            body = {**self._body, "messages": _START, "return_token_ids": True}
+            if self._takes_seeds:
+                body["seed"] = seed
+            completion = await self._post("/chat/completions", body)
+            choice, message = first_choice(completion)
+            ids = [*completion["prompt_token_ids"], *choice["token_ids"]]
+            new = [{**_answer(1), "tool_call_id": call["id"]} for call in message.get("tool_calls") or ()]
+            if found := await self._difference(ids, await self._rendered(message, *(new or [_FOLLOW_UP]))):
+                mismatches.append(found)
+        return {"turns": count, "broken": len(mismatches), "first": mismatches[0] if mismatches else None}
+
+    async def _rendered(self, *messages: Json, ask: bool = True) -> list[int]:
+        return (await self._backend.render(self._body, [*_START, *messages], self._request_context, ask=ask)).ids
+
+    async def _post(self, path: str, body: Json) -> Json:
+        return await self._upstream.post(path, orjson.dumps(body), json_object, self._request_context)
+
+    async def _case(self, message: Json, new: list[Json]) -> Json:
+        try:
+            prompt, whole = await self._rendered(), await self._rendered(message, ask=False)
+            after = await self._rendered(message, *new)
+        except Failure as failure:
+            return {"error": f"the template rejects this turn: {failure.problem.detail}"}
+        if found := await self._difference(prompt, whole):
+            # The generation prompt differs from what the template renders before a finished turn.
+            return {"retokenized": found, "token_in": None, "parser": None}
+        ids = whole
+        ending = await self._continuation.ending(self._backend, self._body, self._request_context)
+        if ending is not None and ending.token in whole:
+            ids = whole[: len(whole) - whole[::-1].index(ending.token)]
+        body = {**self._body, "messages": [*_START, message, *new]}
+        built = await self._continuation.prompt(self._backend, TokenTurn(1, ids, {}), body, self._request_context)
+        expected = await self._text(after[-SHOWN_IDS:])
+        token_in = None
+        if built is None:
+            token_in = {"reason": "the template has no recognizable end of a turn"}
+        elif (built_end := await self._text(built[0][-SHOWN_IDS:])) != expected:
+            token_in = {"expected": expected, "found": built_end}
+        parsed = await self._parsed(prompt, ids[len(prompt) :], message)
+        return {"retokenized": await self._difference(ids, after), "token_in": token_in, "parser": parsed}
+
+    async def _parsed(self, prompt: list[int], generated: list[int], original: Json) -> str:
+        if isinstance(self._backend, GenerateBackend):
+            choice = {"index": 0, "token_ids": generated, "finish_reason": "stop", "logprobs": None}
+            answer = {"request_id": "checkup", "choices": [choice]}
+            _, message = first_choice(await self._backend.read(answer, prompt, self._body, self._request_context))
+        else:
+            message = read_hermes(await self._text(generated, special=False))
+        expected, found = _calls(original), _calls(message)
+        text = str(message.get("content"))[:200]
+        return "ok" if expected == found else f"expected {expected}, found {found} in {text!r}"
+
+    async def _difference(self, expected: list[int], found: list[int]) -> Json | None:
+        """Describe where `found` differs from `expected`; None if `found` begins with `expected`."""
+        at = first_difference(expected, found)
+        if at is None:
+            return None
+        return {
+            "position": at,
+            "before": await self._text(expected[max(at - SHOWN_IDS, 0) : at]),
+            "expected": await self._text(expected[at : at + SHOWN_IDS]),
+            "found": await self._text(found[at : at + SHOWN_IDS]),
+        }
+
+    async def _text(self, ids: list[int], *, special: bool = True) -> str:
+        if not ids:
+            return ""
+        text: str = (await self._post("/../detokenize", {"model": self._body["model"], "tokens": ids}))["prompt"]
+        return text if special else text.removesuffix("<|im_end|>")
+
+
+def _calls(message: Json) -> list[Any]:
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    return [[function["name"], orjson.loads(function["arguments"] or "{}")] for function in functions]

@@ -63,7 +63,6 @@ class PolicyVersions:
 
     @property
     def has_adapter(self) -> bool:
-        """Whether the policy's version is an adapter."""
         return self.adapter_folder(self.now) is not None
 
     @property
@@ -72,11 +71,9 @@ class PolicyVersions:
         return adapter_name(self.now) if self.has_adapter else ""
 
     def learn_adapter(self, version: str, checkpoint: Checkpoint) -> None:
-        """Record the adapter of a version that an engine has loaded for an earlier run of this server."""
         self._checkpoints.setdefault(version, checkpoint)
 
     def adapter_folder(self, version: str) -> str | None:
-        """Return the folder of a version that is an adapter; None for all others."""
         known = self._checkpoints.get(version)
         return known.folder if known is not None and known.is_adapter else None
 
@@ -110,7 +107,6 @@ class PolicyVersions:
         )
 
     def advance(self, version: str, folder: str | None, checkpoint: Checkpoint | None = None) -> None:
-        """Set the policy's new version and the folder that its weights were loaded from."""
         self._past.append(version)
         self.folder = folder
         if checkpoint is not None:
@@ -142,10 +138,8 @@ class PolicyVersions:
 
     def sampled(self, mark: int, spans: Any, url: str | None) -> PolicyVersion:
         """Return the version that sampled a turn, which started at `mark`. If the version changed during the turn, also
-        return the last version and vLLM's `spans`.
-
-        Raises Failure upstream_error if the engine sampled with weights that the policy did not have during the turn,
-        because it was restarted or another client changed its weights.
+        return the last version and vLLM's `spans`. Raises Failure upstream_error if the engine sampled with weights
+        that the policy did not have during the turn, because it was restarted or another client changed its weights.
         """
         start, now = self._past[mark], self.now
         if not isinstance(spans, list) or not spans:
@@ -186,7 +180,6 @@ _VERSION = re.compile(r"[!-~]([ -~]{0,198}[!-~])?")
 
 
 def checked_version(version: Any) -> str:
-    """Validate a version in a request. Raises Failure bad_request unless it is a short printable name."""
     if isinstance(version, int) and not isinstance(version, bool):
         version = str(version)
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
@@ -208,7 +201,6 @@ RESYNCING = "a restarted engine is loading the policy's weights"
 
 class Gate:
     """The gate in front of every model call, which prevents a rollout from being sampled with a mixture of weights.
-
     While weights change, calls wait. While engines have different weights, calls are rejected, and so are the responses
     to calls in flight. Every response reports the policy version.
     """
@@ -217,7 +209,7 @@ class Gate:
         self._versions = versions
         self._urls = urls
         self._timeout_s = timeout_s
-        self.resync: Callable[[], Awaitable[None]] = _nothing
+        self.resync: Callable[[], Awaitable[None]] | None = None
         """Called before a call is rejected, to load the policy's weights into all engines."""
         self._reasons: dict[str, None] = {}
         self._opened = asyncio.Event()
@@ -241,7 +233,6 @@ class Gate:
             self.open(reason)
 
     def waits_for(self, reason: str) -> bool:
-        """Return True while the gate is shut for this reason."""
         return reason in self._reasons
 
     @property
@@ -250,28 +241,34 @@ class Gate:
 
     @property
     def stopped(self) -> bool:
-        """Whether the engines are paused or asleep."""
         return PAUSED in self._reasons or ASLEEP in self._reasons
 
     def update(self) -> Coroutine[Any, Any, None] | None:
         """Return what waits for the end of a weight update; None if none runs. Called before each attempt of a model
         call, because a repeated one is already behind the gate.
         """
-        return self._updated() if UPDATING in self._reasons else None
 
-    async def _updated(self) -> None:
-        while UPDATING in self._reasons:
-            await self._opened.wait()
+        async def updated() -> None:
+            while UPDATING in self._reasons:
+                await self._opened.wait()
+
+        return updated() if UPDATING in self._reasons else None
 
     def guarded(self, handler: Handler) -> Handler:
         @functools.wraps(handler)
         async def answer(call: RawRequest) -> RawResponse:
             if self._needs_check():
-                await self._enter()
+                if self._reasons:
+                    await self._wait()
+                await self.look()
             started = self._versions.now
             reply = self.with_version(await handler(call), started)
             if reply.stream is None and self._needs_check():
-                await self._leave()
+                if list(self._reasons) == [UPDATING]:
+                    await self._wait()  # the result of the update decides
+                # If the engines are paused or asleep, the response was complete before they stopped.
+                if not self.stopped:
+                    self.check()
             return reply
 
         return answer
@@ -295,7 +292,7 @@ class Gate:
 
     async def look(self) -> None:
         """Resync the engines that do not have the policy's version, then `check`."""
-        if self._versions.difference(self._urls()):
+        if self.resync is not None and self._versions.difference(self._urls()):
             try:
                 async with asyncio.timeout(self._timeout_s):
                     await self.resync()
@@ -305,18 +302,6 @@ class Gate:
 
     def _needs_check(self) -> bool:
         return bool(self._reasons or self._versions.difference(self._urls()))
-
-    async def _enter(self) -> None:
-        if self._reasons:
-            await self._wait()
-        await self.look()
-
-    async def _leave(self) -> None:
-        if list(self._reasons) == [UPDATING]:
-            await self._wait()  # the result of the update decides
-        # If the engines are paused or asleep, the response was complete before they stopped.
-        if not self.stopped:
-            self.check()
 
     async def _wait(self) -> None:
         reason = ", ".join(self._reasons)
@@ -332,7 +317,3 @@ class Gate:
         detail = f"the model call waited longer than {self._timeout_s:g} s because {reason}"
         # Not FailureKind.TIMEOUT: the policy was not slow, and training counts its timeouts with reward 0.
         return Failure(FailureKind.UPSTREAM_ERROR, detail, status=504)
-
-
-async def _nothing() -> None:
-    pass

@@ -1,8 +1,7 @@
 """Records how a turn was sampled: its sampling parameters and all active constraints.
 
-The generate backend gets them from the engine, whose render endpoint returns the sampling parameters that it derived
-from the chat request, including the grammar of strict or forced tool calls. The other backends derive them from the
-request. services/responses/policy_endpoint.py documents their effect on the recorded log-probabilities.
+The generate backend takes them from the engine's render endpoint, including the grammar of strict or forced tool calls;
+the other backends derive them from the request. services/responses/policy_endpoint.py has their effect on the record.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ _OTHERS = (
     *("vllm_xargs", "extra_args", "logits_processors"),
 )
 SHOWN_BYTES = 4000
-"""Constraints whose JSON is longer are recorded only with their size and hash."""
 
 
 def of_engine(params: Json, body: Json) -> SamplingRecord:
@@ -66,7 +64,9 @@ def of_request(body: Json, *, tools_constrain: bool) -> SamplingRecord:
 
 def _record(params: Json, grammars: list[str], values: Json) -> SamplingRecord:
     numbers = {key: params[key] for key in (*NUMBERS, "seed") if params.get(key) is not None}
-    changed = [name for name in NUMBERS[1:] if name in numbers and not _is_neutral(name, numbers[name])]
+    changed = [name for name in NUMBERS[1:] if name in numbers and numbers[name] != _NEUTRAL[name]]
+    if "top_k" in changed and numbers["top_k"] == 0:
+        changed.remove("top_k")
     recorded = {key: value for key, value in numbers.items() if key in PLAIN or key in changed or key == "seed"}
     others = {name: value for name in (*_OTHERS, *_ELSEWHERE) if (value := _without_transfers(params.get(name)))}
     constraints = {name: _shown(value) for name, value in {**values, **others}.items()}
@@ -98,10 +98,6 @@ def _of_tools(body: Json) -> Iterator[str]:
         yield "strict_tools"
     if choice not in (None, "auto"):
         yield "tool_choice"
-
-
-def _is_neutral(name: str, value: Any) -> bool:
-    return bool(value == _NEUTRAL[name]) or (name == "top_k" and value == 0)
 
 
 def _without_transfers(value: Any) -> Any:

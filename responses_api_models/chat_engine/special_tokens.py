@@ -19,6 +19,7 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
 
@@ -43,29 +44,25 @@ _USUAL = re.compile(
 )
 """Special tokens of well-known models, used if the engine does not support the lookup."""
 MAX_CACHED = 10_000
-"""Maximum number of cached names."""
 AT_ONCE = 16
 """Number of names looked up per request, which must fit in the context of a small model."""
 _CANNOT_TELL = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
 
 
 class SpecialTokens:
-    """Finds special tokens in a request's text and escapes or refuses them according to the setting."""
-
-    def __init__(self, upstream: Upstream, model: str, treatment: Treatment, trusted: Json) -> None:
-        """`trusted` contains the chat template arguments from the settings, which are not checked."""
+    def __init__(self, upstream: Upstream, settings: ChatEngineSettings) -> None:
         self._upstream = upstream
-        self._trusted = trusted
-        self._model = model
-        self._treatment = treatment
+        self._model = settings.model
+        self._trusted = settings.template_arguments
+        default: Treatment = "escape" if settings.return_token_id_information else "allow"
+        self._treatment: Treatment = settings.special_tokens_in_text or default
         self._known: dict[str, bool] = {}
 
     async def treated(self, body: Json, request_context: RequestContext) -> tuple[Json, list[str]]:
-        """Return the chat request to send, and the special tokens that were escaped in it.
-
-        Raises Failure bad_request if the caller's text contains a special token and the setting is `refuse`, or if a
-        tool's name or schema contains one, because escaping would change its meaning. Special tokens in the model's own
-        output are escaped with both settings.
+        """Return the chat request to send, and the special tokens that were escaped in it. Raises Failure bad_request
+        if the caller's text contains a special token and the setting is `refuse`, or if a tool's name or schema
+        contains one, because escaping would change its meaning. Special tokens in the model's own output are escaped
+        with both settings.
         """
         untrusted = self._untrusted(body)
         if self._treatment == "allow" or not (found := await self._found(untrusted, request_context)):
@@ -74,7 +71,13 @@ class SpecialTokens:
         def rewrite(path: str, text: str, source: Source) -> str:
             in_text = sorted((token for token in found if token in text), key=len, reverse=True)
             if in_text and (source == "schema" or (source == "caller" and self._treatment == "refuse")):
-                raise Failure(FailureKind.BAD_REQUEST, _refusal(path, in_text[0], source))
+                found_text = f"{path}: found {in_text[0]!r}, which the engine's tokenizer reads as a special token"
+                change = "change the text, or set special_tokens_in_text to escape"
+                if source == "schema":
+                    change = (
+                        "tool names and schemas cannot be escaped: change them, or set special_tokens_in_text to allow"
+                    )
+                raise Failure(FailureKind.BAD_REQUEST, f"{found_text}; {change}")
             for token in in_text:
                 text = text.replace(token, f"{token[0]} {token[1:]}")
             return text
@@ -164,13 +167,6 @@ class SpecialTokens:
         return not choice.get("text")
 
 
-def _refusal(path: str, token: str, source: Source) -> str:
-    found = f"{path}: found {token!r}, which the engine's tokenizer reads as a special token"
-    if source == "caller":
-        return f"{found}; change the text, or set special_tokens_in_text to escape"
-    return f"{found}; tool names and schemas cannot be escaped: change them, or set special_tokens_in_text to allow"
-
-
 Source = Literal["caller", "model", "schema"]
 """Where a string comes from: the caller, the model in an earlier turn, or a name or schema that programs also read."""
 Rewrite = Callable[[str, str, Source], str]
@@ -190,7 +186,6 @@ MAX_LENGTH = 128
 
 
 def rewritten(body: Json, rewrite: Rewrite) -> Json:
-    """Return the body with every string in its messages, tools, documents and template arguments rewritten."""
     return rewritten_tools(_rewritten(body, "messages", rewrite, _message), rewrite)
 
 

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -36,14 +36,12 @@ from rollyard.services.responses.response_validity import check_finish, first_ch
 log = logging.getLogger(__name__)
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 QUESTION: Json = {"role": "user", "content": "x"}
-"""The message that `check` sends to test an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
     ids: list[int]
     request: Json = field(default_factory=dict)
-    """The rest of the rendered request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,35 +51,8 @@ class Generated:
     completion: Json
     """The output as a chat completion, with parsed tool calls and reasoning."""
     sampling: SamplingRecord
-    """Sampling parameters of the output (sampling.py)."""
     weight_versions: Any = None
     """The weight version of each span of generated tokens, if vLLM reports it."""
-
-
-class TokenBackend(Protocol):
-    """An API through which an engine accepts token ids."""
-
-    name: str
-    names_versions: bool
-    """Whether its responses report the weight version of each token."""
-
-    async def check(self, model: str, request_context: RequestContext) -> None:
-        """Raises Failure upstream_refused or malformed_answer if the engine lacks an endpoint of this backend."""
-
-    def unsupported_reason(self, body: Json) -> str:
-        """Return why this backend does not support the chat request `body`; empty if it does."""
-
-    async def render(
-        self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
-    ) -> Rendered:
-        """Render `messages` with the tools and template arguments of `body`; `ask`: with the generation prompt."""
-
-    async def generate(
-        self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
-    ) -> Generated:
-        """Sample the model's turn from the prompt `ids` with the parameters of the chat request `body`. If `texts` is
-        set, the completion also contains logprobs with the text of each token.
-        """
 
 
 SEED_IDS = 16
@@ -93,6 +64,7 @@ _OF_RENDERING = ("token_offsets", "request_id")
 class GenerateBackend:
     name = "generate"
     names_versions = True
+    """Whether the responses report the weight version of each token."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
@@ -107,11 +79,13 @@ class GenerateBackend:
         await self.read(answer, rendered.ids, body, request_context)
 
     def unsupported_reason(self, body: Json) -> str:
+        """Return why this backend does not support the chat request `body`; empty if it does."""
         return ""
 
     async def render(
         self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
     ) -> Rendered:
+        """Render `messages` with the tools and template arguments of `body`; `ask`: with the generation prompt."""
         sent = orjson.dumps({**body, "messages": messages, "add_generation_prompt": ask})
         read = object_reader("token_ids")
         request = await self._upstream.post("/chat/completions/render", sent, read, request_context)
@@ -120,6 +94,7 @@ class GenerateBackend:
     async def generate(
         self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
     ) -> Generated:
+        """Sample a turn from the prompt `ids`. `texts`: with logprobs that contain the text of each token."""
         request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
         params = {key: value for key, value in request["sampling_params"].items() if key != "max_tokens"}
         # Without a limit in the request, the rendered one was computed from the rendered messages. Dropping it lets the
@@ -151,7 +126,9 @@ class GenerateBackend:
     async def read(self, answer: Json, ids: list[int], body: Json, request_context: RequestContext) -> Json:
         """Convert a response from /inference/v1/generate to a chat completion, using the engine's parsers."""
         choice = answer["choices"][0]
-        turn_ids = _turn_ids(choice)
+        # Most tool parsers cannot handle the text of the token that ended the turn.
+        by_token = choice.get("finish_reason") == "stop" and not isinstance(choice.get("stop_reason"), str)
+        turn_ids = choice["token_ids"][:-1] if by_token else choice["token_ids"]
         if not turn_ids:
             message = {"role": "assistant", "content": ""}
             empty = {"index": 0, "message": message, "finish_reason": choice.get("finish_reason")}
@@ -169,23 +146,12 @@ class GenerateBackend:
         if isinstance(stop := choice.get("stop_reason"), str):
             parsed, message = first_choice(completion)
             parsed["stop_reason"] = stop
-            _cut_stop(message, stop, len(stop) * bool(body.get("include_stop_str_in_output")))
+            # The text ends at the stop string; its ids stay.
+            kept = len(stop) * bool(body.get("include_stop_str_in_output"))
+            key = next((key for key in ("content", "reasoning", "reasoning_content") if message.get(key)), None)
+            if key is not None and stop in message[key]:
+                message[key] = message[key][: message[key].rindex(stop) + kept]
         return completion
-
-
-def _turn_ids(choice: Json) -> list[int]:
-    """Return the turn's ids without the token that ended it, whose text most tool parsers cannot handle."""
-    ids: list[int] = choice["token_ids"]
-    by_token = choice.get("finish_reason") == "stop" and not isinstance(choice.get("stop_reason"), str)
-    return ids[:-1] if by_token else ids
-
-
-def _cut_stop(message: Json, stop: str, kept: int) -> None:
-    """Remove a stop string (except for its first `kept` characters) and all text after it, but not their ids."""
-    for key in ("content", "reasoning", "reasoning_content"):
-        if text := message.get(key):
-            message[key] = text[: text.rindex(stop) + kept] if stop in text else text
-            return
 
 
 def _read_generated(body: bytes) -> Json:
@@ -272,6 +238,9 @@ class CompletionsBackend:
         return Generated(generated, log_probs, completion, sampling.of_request(body, tools_constrain=False))
 
 
+TokenBackend = GenerateBackend | CompletionsBackend
+
+
 def _with_texts(logprobs: Json) -> list[Json]:
     """Convert logprobs from the format of the completions endpoint to that of the chat endpoint."""
 
@@ -336,13 +305,11 @@ def object_reader(key: str) -> Callable[[bytes], Json]:
 
 
 _END = re.compile(r"\s*(?:<\|[^|<>]*\|>\s*)*\Z")
-"""Matches the end of a text, which may contain special tokens."""
 _DECODER = json.JSONDecoder(strict=False)  # models write line breaks in strings
 
 
 def read_hermes(text: str) -> Json:
     """Parse hermes tool calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, into an assistant message.
-
     It is for engines that return plain text. What cannot be parsed as a call stays in the content.
     """
     message = read_plain(text)
@@ -418,8 +385,6 @@ _CANNOT = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
 
 
 class Capabilities:
-    """An engine's capabilities, detected when they are needed; missing ones are checked again later."""
-
     def __init__(self, upstream: Upstream, settings: ChatEngineSettings) -> None:
         self._upstream = upstream
         self._settings = settings
@@ -430,7 +395,6 @@ class Capabilities:
         """Engine URL -> its logprobs mode, and the time until which the mode is valid."""
 
     async def backend(self, request_context: RequestContext) -> TokenBackend | None:
-        """Return the token backend; None if prompts are sent as messages."""
         if time.monotonic() >= self._backend_until:
             async with self._lock:
                 if time.monotonic() >= self._backend_until:
@@ -439,10 +403,9 @@ class Capabilities:
         return self._backend
 
     async def logprobs_mode(self, request_context: RequestContext) -> str:
-        """Return the detected --logprobs-mode of the engine that responded last.
-
-        `raw_logprobs` are taken before temperature and top_p, `processed_logprobs` from the sampled distribution.
-        Raises Failure upstream_refused if the engine returns logits, or if the mode differs from the setting.
+        """Return the detected --logprobs-mode of the engine that responded last. `raw_logprobs` are taken before
+        temperature and top_p, `processed_logprobs` from the sampled distribution. Raises Failure upstream_refused if
+        the engine returns logits, or if the mode differs from the setting.
         """
         if self._persistent_mode(request_context.url) is None:
             async with self._lock:
@@ -501,7 +464,6 @@ class Capabilities:
 
     async def _find_mode(self, request_context: RequestContext) -> str | None:
         """Compare the top logprob of one prompt at two temperatures: raw logprobs do not depend on the temperature.
-
         Returns None if the engine could not be reached.
         """
 

@@ -1,10 +1,8 @@
-"""Makes model calls and records their tokens. Each prompt begins with exactly the ids of the previous turn, if
-possible.
+"""Makes model calls and records their tokens. Each prompt begins with exactly the ids of the previous turn, if it can.
 
 A turn is preferably sent as token ids: the first one as the engine renders it, so the response reports the weight
 version of each token; later turns continue the previous one (`Continuation`). Otherwise, the turn is sent as messages,
-and its prompt is compared with the previous turn to detect and record a prefix mismatch. The history is part of the
-conversation (`TokenHistory`), so that no server keeps state between turns.
+and its prompt is compared with the previous turn to detect and record a prefix mismatch.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from rollyard.records.rollout_types import PolicyVersion, PrefixMismatch, Sampli
 from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.responses_api_models.chat_engine import sampling
 from rollyard.responses_api_models.chat_engine.policy_versions import PolicyVersions
+from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
 from rollyard.responses_api_models.chat_engine.token_backends import Capabilities, Rendered, TokenBackend
 from rollyard.responses_api_models.conversion import token_fields
@@ -67,20 +66,17 @@ class TokenTurns:
         capabilities: Capabilities,
         versions: PolicyVersions,
         special_tokens: SpecialTokens,
-        *,
-        sends_ids: bool = False,
-        records_texts: bool = False,
+        settings: ChatEngineSettings,
     ) -> None:
         self._upstream = upstream
         self._capabilities = capabilities
         self._versions = versions
         self._special_tokens = special_tokens
-        self._sends_ids = sends_ids
-        self._records_texts = records_texts
+        self._sends_ids = settings.send_token_ids
+        self._records_texts = settings.return_token_texts
         self._continuation = Continuation()
 
     async def make(self, request: Json, request_context: RequestContext) -> Json:
-        """Return the chat completion for a chat request; its message contains the tokens and their trace."""
         history = ServedTokenHistory(request, _messages(request))
         body = {**sampling.PLAIN, **{key: value for key, value in request.items() if value is not None}}
         body.update(messages=history.messages, logprobs=True, top_logprobs=request.get("top_logprobs") or 0)
@@ -90,7 +86,9 @@ class TokenTurns:
         turn = await self._as_ids(history, sent, request_context, texts or self._records_texts)
         if isinstance(turn, str):
             chat = {**sent, "messages": history.with_ids(sent["messages"])} if self._sends_ids else sent
-            turn = await self._as_messages(chat, turn, request_context)
+            encoded = orjson.dumps({**chat, "return_token_ids": True})
+            found = await self._upstream.post("/chat/completions", encoded, _read_completion, request_context)
+            turn = EngineTurn("chat", found, sampling.of_request(chat, tools_constrain=True), turn)
         completion = turn.completion
         choice, message = check_completion(completion)
         normalize_calls(message)
@@ -111,19 +109,14 @@ class TokenTurns:
         if escaped:
             trace["escaped"] = escaped
         mode = await self._capabilities.logprobs_mode(request_context)
-        trace["sampling"] = {**turn.sampling, "logprobs_mode": mode, **self._version(mark, choice, request_context)}
+        spans = choice.pop("weight_versions", None)
+        version: PolicyVersion = {
+            **self._versions.sampled(mark, spans, request_context.url),
+            "version_of": "token" if isinstance(spans, list) and spans else "turn",
+        }
+        trace["sampling"] = {**turn.sampling, "logprobs_mode": mode, **version}
         message["token_trace"] = trace
         return completion
-
-    def _version(self, mark: int, choice: Json, request_context: RequestContext) -> PolicyVersion:
-        spans = choice.pop("weight_versions", None)
-        version = self._versions.sampled(mark, spans, request_context.url)
-        return {**version, "version_of": "token" if isinstance(spans, list) and spans else "turn"}
-
-    async def _as_messages(self, body: Json, reason: str, request_context: RequestContext) -> EngineTurn:
-        sent = orjson.dumps({**body, "return_token_ids": True})
-        completion = await self._upstream.post("/chat/completions", sent, _read_completion, request_context)
-        return EngineTurn("chat", completion, sampling.of_request(body, tools_constrain=True), reason)
 
     async def _as_ids(
         self, history: ServedTokenHistory, body: Json, request_context: RequestContext, texts: bool
@@ -171,13 +164,10 @@ def _unsupported_reason(backend: TokenBackend | None, history: ServedTokenHistor
     if history.last is not None and history.last.index + 1 == len(messages):
         return "nothing_new"
     # An image cannot be sent as ids alone: the engine needs the image itself.
-    if any(isinstance(message.get("content"), list) and not _only_text(message["content"]) for message in messages):
+    parts = (part for message in messages for part in items(message.get("content")))
+    if any(not isinstance(part, dict) or part.get("type") != "text" for part in parts):
         return "not_text"
     return backend.unsupported_reason(body)
-
-
-def _only_text(parts: list[Any]) -> bool:
-    return all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
 
 
 def _messages(request: Json) -> list[Json]:
@@ -207,7 +197,6 @@ def _check(message: Json) -> None:
 @dataclass(frozen=True, slots=True)
 class TokenTurn:
     index: int
-    """Index of its assistant message."""
     ids: list[int]
     """Prompt ids followed by generated ids."""
     trace: Json
@@ -215,24 +204,23 @@ class TokenTurn:
 
 
 class ServedTokenHistory:
-    """The token history that the messages of one chat request contain.
-
-    The caller creates one per request, sends its `messages`, and calls `trace` with the message that the model
-    returned.
-
-    The history is part of the conversation: the last item (or chat message) of each model call contains its tokens and
-    a `token_trace`, and the next request contains them again. Servers therefore store no state between turns.
-
-    A turn is contiguous if its prompt begins with exactly the ids of the previous turn (prompt and generation).
-    Otherwise the trace records the first difference as a break, and a new segment starts. The ids of a segment's last
-    turn contain the complete segment; only the ids after each turn's prompt were generated by the model.
+    """The token history that the messages of one chat request contain. The caller sends its `messages`, and calls
+    `trace` with the message that the model returned. The last item (or chat message) of each model call contains its
+    tokens and a `token_trace`, and the next request contains them again, so servers store no state between turns. A
+    turn is contiguous if its prompt begins with exactly the ids of the previous turn (prompt and generation). Otherwise
+    the trace records the first difference as a break, and a new segment starts, whose last turn contains the ids of the
+    complete segment.
     """
 
     def __init__(self, request: Json, recorded: list[Json]) -> None:
         self.last = last_turn(recorded)
         """The turn that the new one should continue; None at the start of an episode."""
-        self.messages = _without_tokens(recorded)
-        """The messages without recorded tokens, as they are sent to an engine."""
+        self.messages = [
+            {key: value for key, value in message.items() if key not in TOKEN_FIELDS}
+            if "generation_token_ids" in message
+            else message
+            for message in recorded
+        ]
         self._recorded = recorded
         self._fingerprint = Fingerprint(request)
         self._known = self.last.index + 1 if self.last else 0
@@ -241,7 +229,6 @@ class ServedTokenHistory:
         """Whether tools, template arguments or earlier messages were edited after the last turn was recorded."""
 
     def with_ids(self, messages: list[Json]) -> list[Json]:
-        """Add the recorded token ids to `messages` (one per recorded message), for engines that read them."""
         return [
             {**message, **{key: recorded[key] for key in TOKEN_FIELDS if key in recorded and key != "token_trace"}}
             for message, recorded in zip(messages, self._recorded, strict=True)
@@ -261,7 +248,6 @@ class ServedTokenHistory:
 
 
 def last_turn(messages: list[Json]) -> TokenTurn | None:
-    """Return the last turn with recorded tokens; None at the start of an episode."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         prompt, generated = message.get("prompt_token_ids"), message.get("generation_token_ids")
@@ -279,21 +265,11 @@ def without_traces(messages: list[Json]) -> list[Json]:
     ]
 
 
-def _without_tokens(messages: list[Json]) -> list[Json]:
-    return [
-        {key: value for key, value in message.items() if key not in TOKEN_FIELDS}
-        if "generation_token_ids" in message
-        else message
-        for message in messages
-    ]
-
-
 _USER: Json = {"role": "user", "content": "x"}
 _OTHER = '{"y": ["y"]}.\n\n</y>\n## y'
 """Placeholder text that ends in a character other than "x" and contains the punctuation of ordinary text and tool
 calls."""
 MAX_CACHED = 1024
-"""Maximum number of cached endings, one per set of tools and template arguments."""
 _TEMPLATE = ("tools", "chat_template", "chat_template_kwargs", "reasoning_effort", "documents")
 
 
@@ -307,14 +283,12 @@ class TurnEnding:
 
 
 class Continuation:
-    """Builds the prompts of later turns, and caches how each template ends a turn.
-
-    Only the new messages are rendered, by the engine's own chat template; the history is not tokenized again. To get
-    their ids, the template renders a short placeholder conversation followed by the new messages. The token that ends a
-    model turn (`<|im_end|>` in ChatML) is found by rendering two placeholder conversations that differ only in the
-    model's text: it is the first token of their common suffix. The new messages start after the end of the placeholder
-    turn. Templates that treat the model's latest turn specially (Qwen3 drops earlier reasoning) change only what
-    precedes it.
+    """Builds the prompts of later turns, and caches how each template ends a turn. Only the new messages are rendered,
+    by the engine's own chat template; the history is not tokenized again. To get their ids, the template renders a
+    short placeholder conversation followed by the new messages. The token that ends a model turn (`<|im_end|>` in
+    ChatML) is found by rendering two placeholder conversations that differ only in the model's text: it is the first
+    token of their common suffix. The new messages start after the end of the placeholder turn. Templates that treat the
+    model's latest turn specially (Qwen3 drops earlier reasoning) change only what precedes it.
     """
 
     def __init__(self) -> None:
@@ -340,7 +314,6 @@ class Continuation:
         return before.ids + rendered.ids[at + has_ending :], rendered
 
     async def ending(self, backend: TokenBackend, body: Json, request_context: RequestContext) -> TurnEnding | None:
-        """Return how the template ends a turn with this request's tools and template arguments. Results are cached."""
         key = orjson.dumps([body.get(name) for name in _TEMPLATE])
         if key not in self._endings:
             one = await backend.render(body, [_USER, _placeholder("x")], request_context, ask=False)
@@ -352,9 +325,8 @@ class Continuation:
 
 
 def _shared_ending(one: list[int], two: list[int]) -> TurnEnding | None:
-    """Return the token that starts the common suffix of two renderings; None if it also occurs in ordinary text.
-
-    The contents end in different characters, so the suffix belongs to the template.
+    """Return the token that starts the common suffix of two renderings; None if it also occurs in ordinary text. The
+    contents end in different characters, so the suffix belongs to the template.
     """
     backwards = zip(reversed(one), reversed(two), strict=False)
     shared = [pair[0] for pair in takewhile(lambda pair: pair[0] == pair[1], backwards)]
@@ -366,16 +338,12 @@ def _shared_ending(one: list[int], two: list[int]) -> TurnEnding | None:
 
 def _placeholder(text: str, message: Json | None = None) -> Json:
     """Return a placeholder for a model turn. It keeps the calls' names and ids, because tool results refer to them."""
-    calls = [
-        {"id": call.get("id"), "type": "function", "function": {"name": _name(call), "arguments": "{}"}}
-        for call in (message or {}).get("tool_calls") or ()
-    ]
+    calls = []
+    for call in (message or {}).get("tool_calls") or ():
+        function = call.get("function")
+        name = sendable_name(read_name(function.get("name"))) if isinstance(function, dict) else UNNAMED
+        calls.append({"id": call.get("id"), "type": "function", "function": {"name": name, "arguments": "{}"}})
     return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
-
-
-def _name(call: Json) -> str:
-    function = call.get("function")
-    return sendable_name(read_name(function.get("name"))) if isinstance(function, dict) else UNNAMED
 
 
 EXCERPT = 8
@@ -390,7 +358,6 @@ def first_difference(expected: list[int], found: list[int]) -> int | None:
 
 
 def find_prefix_mismatch(expected: list[int], prompt: list[int], reason: str) -> PrefixMismatch | None:
-    """Return a record of the mismatch, with its `reason` and the first difference; None if the prefix matches."""
     at = first_difference(expected, prompt)
     if at is None:
         return None
@@ -405,9 +372,8 @@ def find_prefix_mismatch(expected: list[int], prompt: list[int], reason: str) ->
 
 
 class Fingerprint:
-    """A running hash of a request's tools, its template arguments and the messages added so far.
-
-    It omits what the conversion to Responses items and back can change: call ids, reasoning, surrounding whitespace.
+    """A running hash of a request's tools, its template arguments and the messages added so far. It omits what the
+    conversion to Responses items and back can change: call ids, reasoning, surrounding whitespace.
     """
 
     def __init__(self, request: Json) -> None:
@@ -415,7 +381,6 @@ class Fingerprint:
         self._hash = hashlib.sha256(beginning)
 
     def add(self, messages: list[Json]) -> str:
-        """Append messages and return the updated fingerprint."""
         for message in messages:
             self._hash.update(orjson.dumps(_essence(message)))
         return self._hash.hexdigest()[:24]
@@ -446,20 +411,16 @@ _REPLACEMENT = "\ufffd"
 
 
 def token_texts(choice: Json, count: int) -> list[str]:
-    """Return the text of each of the choice's `count` tokens; empty if the engine did not report all of them.
-
-    If the engine reports the bytes of tokens that contain only a part of a character, the whole character is the text
-    of its last token, and the others have an empty text. Otherwise, they contain U+FFFD.
+    """Return the text of each of the choice's `count` tokens; empty if the engine did not report all of them. If the
+    engine reports the bytes of tokens that contain only a part of a character, the whole character is the text of its
+    last token, and the others have an empty text. Otherwise, they contain U+FFFD.
     """
     entries = [mapping(entry) for entry in items(mapping(choice.get("logprobs")).get("content"))]
     texts = [text for entry in entries if isinstance(text := entry.get("token"), str) and not _ID.fullmatch(text)]
     if len(texts) != count or len(entries) != count:
         return []
-    return _joined(entries, texts) if any(_REPLACEMENT in text for text in texts) else texts
-
-
-def _joined(entries: list[Json], texts: list[str]) -> list[str]:
-    """Return the texts decoded from the bytes, if these contain more than the texts do."""
+    if not any(_REPLACEMENT in text for text in texts):
+        return texts
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     try:
         decoded = [decoder.decode(bytes(entry.get("bytes") or ())) for entry in entries]

@@ -10,25 +10,22 @@ to every engine, and its replies are recorded, so the recorded state is always t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
 import orjson
+from fastapi import Request
+from fastapi.responses import Response
 
-from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.types import Json, Problem
-from rollyard.responses_api_models.chat_engine.checkpoint import (
-    bad_request,
-    check_announced,
-    conflict,
-    upstream_error,
-)
-from rollyard.responses_api_models.chat_engine.engine_group import EngineGroup, EngineReply, JobQueue
+from rollyard.responses_api_models import streaming
+from rollyard.responses_api_models.chat_engine.checkpoint import bad_request, check_announced, conflict, upstream_error
 from rollyard.responses_api_models.chat_engine.policy_versions import (
     ASLEEP,
     CHANGING,
@@ -39,8 +36,22 @@ from rollyard.responses_api_models.chat_engine.policy_versions import (
     PolicyVersions,
     checked_version,
 )
-from rollyard.responses_api_models.chat_engine.weight_update import CpuLimits, JoiningEngines, WeightLoader
-from rollyard.services.http.request import PROBLEM_TYPE, read_object
+from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
+from rollyard.responses_api_models.chat_engine.weight_update import (
+    SERVER_INFO,
+    CpuLimits,
+    EngineGroup,
+    EngineReply,
+    JobQueue,
+    JoiningEngines,
+    WeightLoader,
+    WeightUpdates,
+)
+from rollyard.responses_api_models.upstream.response_parsing import json_bytes
+from rollyard.responses_api_models.upstream.upstream import RequestContext, Upstream
+from rollyard.services.http.request import PROBLEM_TYPE, Handler, RawRequest, RawResponse, read_object
+from rollyard.services.responses.policy_endpoint import POLICY_PATH
+from rollyard.services.server.app import Context, Server
 
 log = logging.getLogger(__name__)
 
@@ -61,29 +72,31 @@ _INTERRUPTED = (
 _CHANGES_WEIGHTS = frozenset({"/update_weights", "/finish_weight_update", "/collective_rpc"})
 
 
-@dataclass(eq=False)
 class VllmControl:
-    _engines: EngineGroup
-    _loader: WeightLoader
-    _versions: PolicyVersions
-    _gate: Gate
-    _jobs: JobQueue
-    _joining_engines: JoiningEngines
-    _cpu: CpuLimits
-    _on_invalid: Callable[[str], None]
-    _lease_s: float
-    _folder: str | None = field(default="", init=False)
-    """The folder of the weights before the running update."""
-    _is_updating: bool = field(default=False, init=False)
-    """Whether an update is between /start_weight_update and /finish_weight_update."""
-    _interrupted: bool = field(default=False, init=False)
-    """Whether the lease expired during an update."""
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        settings: ChatEngineSettings,
+        on_invalid: Callable[[str], None],
+        locate: Callable[[str], str],
+    ) -> None:
+        self.versions = PolicyVersions(settings.policy_version, is_exclusive=settings.trainer_endpoints)
+        self._engines = EngineGroup(upstream)
+        self._gate = Gate(self.versions, lambda: self._engines.urls, settings.request_timeout_s)
+        self._jobs = JobQueue()
+        self._loader = loader = WeightLoader(self._engines, self.versions, locate)
+        self._cpu = CpuLimits(self._engines)
+        self._joining_engines = JoiningEngines(self._engines, loader, self.versions, self._gate, self._jobs)
+        self._gate.resync = self._joining_engines.resync
+        self._on_invalid = on_invalid
+        self._lease_s = settings.pause_lease_s
+        self._folder: str | None = ""
+        self._is_updating = False
+        self._interrupted = False
+        """Whether the lease expired during an update."""
         self.lease = PauseLease(lambda: self._jobs.run(self._expire()))
 
     async def post(self, path: str, query: str, body: bytes) -> list[EngineReply]:
-        """Send the call to every engine. Raises Failure if the call is not allowed at this point."""
         request = read_object(body) if body else {}
         if path == "/collective_rpc" and (method := request.get("method")) in _BY_RPC:
             own = "/weights/update" if method == "reload_weights" else f"/{method}"
@@ -97,7 +110,12 @@ class VllmControl:
 
         async def step() -> list[EngineReply]:
             replies = await self.lease.during(lambda: self._pass_on(path, query, body, request))
-            self._take_lease(path, lease_s, any(one.ok for one in replies))
+            is_done = any(one.ok for one in replies)
+            # A sleep gets a lease only on request, because waking up takes memory from the trainer.
+            if not self._gate.stopped or (is_done and path == "/sleep" and lease_s is None):
+                self.lease.end()
+            elif is_done and path in _STOPS and (lease_s or not self._gate.waits_for(ASLEEP)):
+                self.lease.start(lease_s or self.lease.length_s or self._lease_s)
             return replies
 
         return await self._jobs.run(step())
@@ -131,7 +149,7 @@ class VllmControl:
         if path == "/update_weights":
             if self._interrupted:
                 raise conflict(_INTERRUPTED)
-            check_announced(request, self._versions.model)
+            check_announced(request, self.versions.model)
         bodies: dict[str, bytes] = {}
         if path == "/init_weight_transfer_engine":
             if self._gate.stopped:
@@ -139,25 +157,18 @@ class VllmControl:
             bodies = await ranked_bodies(self._engines, request)
         replies = await self._engines.change_each(target, body, bodies)
         if path in _CHANGES_WEIGHTS:
-            self._versions.folder = None
+            self.versions.folder = None
             self._hold((one.url for one in replies if not one.ok), None)
         return replies
 
     @property
     def _is_unfinished(self) -> bool:
-        return self._is_updating and bool(self._versions.difference(self._engines.urls))
-
-    def _take_lease(self, path: str, lease_s: float | None, is_done: bool) -> None:
-        """Update the lease. A sleep gets a lease only on request, because waking up takes memory from the trainer."""
-        if not self._gate.stopped or (is_done and path == "/sleep" and lease_s is None):
-            self.lease.end()
-        elif is_done and path in _STOPS and (lease_s or not self._gate.waits_for(ASLEEP)):
-            self.lease.start(lease_s or self.lease.length_s or self._lease_s)
+        return self._is_updating and bool(self.versions.difference(self._engines.urls))
 
     async def _expire(self) -> None:
         """Resume the policy without the trainer. An unfinished update is aborted, and model calls are rejected."""
-        if not self.lease.is_over:
-            return
+        if self.lease.length_s is None or self.lease.left_s:
+            return  # it has been renewed or cancelled since
         path, length_s = "/wake_up" if self._gate.waits_for(ASLEEP) else "/resume", self.lease.length_s or self._lease_s
         log.error("no control call for %g s: ending the trainer's pause as if by POST %s", length_s, path)
         self.lease.expire()
@@ -175,10 +186,10 @@ class VllmControl:
 
     async def _abort_update(self) -> None:
         self._is_updating, self._interrupted = False, True
-        self._versions.folder = self._folder
-        left = [url for url in self._engines.urls if url in self._versions.invalid]
+        self.versions.folder = self._folder
+        left = [url for url in self._engines.urls if url in self.versions.invalid]
         for url in left:
-            self._versions.hold(url, None, "its trainer stopped responding during an update; restart it")
+            self.versions.hold(url, None, "its trainer stopped responding during an update; restart it")
         await self._engines.all(left, self._loader.abort)
         self._gate.open(PAUSED)
         for url in left:
@@ -196,16 +207,14 @@ class VllmControl:
                 self._engines.unresumed.clear()
                 self._gate.shut(reason)
             elif not self._gate.waits_for(reason):
-                for url, failure in (await self._engines.all(stopped, lambda url: self._resume(url, undo))).items():
+                for url, failure in (
+                    await self._engines.all(stopped, lambda url: self._engines.step(url, undo))
+                ).items():
                     self._engines.lose(url, str(failure))
         return replies
 
-    async def _resume(self, url: str, path: str) -> None:
-        await self._engines.step(url, path)
-
     async def _continue_update(self, path: str, target: str, body: bytes) -> list[EngineReply]:
         """Resume the engines. Once one has resumed, model calls are released, and engines that failed leave the pool.
-
         Model calls are also released if no engine responds, because engines that died are not paused after a restart.
         """
         replies = await self._engines.change_each(target, body)
@@ -227,13 +236,13 @@ class VllmControl:
         if not self._gate.waits_for(PAUSED):
             raise conflict("a request that runs while weights change crashes vLLM: POST /pause?mode=keep first")
         urls = self._engines.urls
-        await self._cpu.check_head(self._versions.model, urls)
+        await self._cpu.check_head(self.versions.model, urls)
         if not self._is_updating:
-            self._folder = self._versions.folder
-        before = {url: self._versions.held(url) for url in urls if url not in self._versions.invalid}
+            self._folder = self.versions.folder
+        before = {url: self.versions.held(url) for url in urls if url not in self.versions.invalid}
         was_updating, self._is_updating, self._interrupted = self._is_updating, True, False
         self._hold(urls, None)
-        self._versions.invalid.update(urls)
+        self.versions.invalid.update(urls)
         await self._engines.change_each("/update_weight_version", orjson.dumps({"new_version": CHANGING}))
         replies = await self._engines.change_each(target, body)
         if all(400 <= one.status < 500 and one.answered for one in replies):
@@ -250,12 +259,12 @@ class VllmControl:
         replies = await self._engines.change_each(target, orjson.dumps({**request, _NAMES[path]: version}))
         done = [one.url for one in replies if one.ok]
         self._hold(done, version)
-        self._versions.invalid.difference_update(done)
+        self.versions.invalid.difference_update(done)
         if path in _CHANGES_WEIGHTS:
-            self._versions.folder = None
+            self.versions.folder = None
             self._hold((one.url for one in replies if not one.ok), None)
         if done and all_succeeded(replies):
-            self._versions.advance(version, self._versions.folder)
+            self.versions.advance(version, self.versions.folder)
             self._is_updating = False
         return replies
 
@@ -263,18 +272,18 @@ class VllmControl:
         given = request.get(_NAMES[path])
         if given is not None or path == "/update_weight_version":
             version = checked_version(given)
-            if path in _CHANGES_WEIGHTS or version != self._versions.now or self._versions.folder is None:
-                self._versions.check_name(version)
+            if path in _CHANGES_WEIGHTS or version != self.versions.now or self.versions.folder is None:
+                self.versions.check_name(version)
             return version
-        if not self._versions.now.isdecimal():
+        if not self.versions.now.isdecimal():
             raise bad_request(
-                f"weight_version is missing, and the version after {self._versions.now!r} cannot be derived"
+                f"weight_version is missing, and the version after {self.versions.now!r} cannot be derived"
             )
-        return str(int(self._versions.now) + 1)
+        return str(int(self.versions.now) + 1)
 
     def _hold(self, urls: Iterable[str], version: str | None) -> None:
         for url in urls:
-            self._versions.hold(url, version)
+            self.versions.hold(url, version)
 
 
 POSTS = {
@@ -302,9 +311,8 @@ GETS = {
 
 
 def answer(replies: list[EngineReply]) -> tuple[int, bytes, str]:
-    """Return the status, body and content type: of a single engine's response, or of a combined response.
-
-    Raises Failure if an engine failed.
+    """Return the status, body and content type: of a single engine's response, or of a combined response. Raises
+    Failure if an engine failed.
     """
     if len(replies) == 1 and replies[0].content_type == PROBLEM_TYPE:
         raise Failure.of(Problem.model_validate_json(replies[0].body))
@@ -333,10 +341,8 @@ _LEASE = "lease_s"
 
 
 class PauseLease:
-    """Manages the lease on the current pause, if it has one.
-
-    Each control call renews the lease. When it expires, the policy resumes automatically, so a dead trainer cannot stop
-    it forever.
+    """Manages the lease on the current pause, if it has one. Each control call renews the lease. When it expires, the
+    policy resumes automatically, so a dead trainer cannot stop it forever.
     """
 
     def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -351,7 +357,6 @@ class PauseLease:
 
     @property
     def left_s(self) -> float:
-        """Seconds until expiry."""
         return max(0.0, self._ends - time.monotonic())
 
     def start(self, length_s: float) -> None:
@@ -375,11 +380,6 @@ class PauseLease:
             self._timer.cancel()
         self._timer = self.length_s = None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the lease has expired and has been neither renewed nor cancelled since."""
-        return self.length_s is not None and time.monotonic() >= self._ends
-
     def expire(self) -> None:
         self.expired = {"lease_s": self.length_s, "at": round(time.time(), 3)}
         self.end()
@@ -392,9 +392,7 @@ class PauseLease:
 
 def split_lease(query: str, request: Json) -> tuple[float | None, str, Json]:
     """Return the lease in seconds that a call requests, and the call's query and body without the lease field, which
-    engines do not support.
-
-    Raises Failure bad_request if the lease is not a number of seconds within the limits.
+    engines do not support. Raises Failure bad_request if the lease is not a number of seconds within the limits.
     """
     pairs = parse_qsl(query, keep_blank_values=True)
     requested: Any = next((value for name, value in pairs if name == _LEASE), request.get(_LEASE))
@@ -416,12 +414,10 @@ _RANK_OFFSET = "rank_offset"
 
 
 async def ranked_bodies(engines: EngineGroup, request: Json) -> dict[str, bytes]:
-    """Return the body of /init_weight_transfer_engine for each engine; empty if all of them get the same one.
-
-    Raises Failure if an engine does not report its number of workers.
-
-    A trainer sends one `init_info` with the offset of the first engine's workers. vLLM's workers add their own number
-    to it, so that the same offset would give workers of two engines the same rank.
+    """Return the body of /init_weight_transfer_engine for each engine; empty if all of them get the same one. Raises
+    Failure if an engine does not report its number of workers. A trainer sends one `init_info` with the offset of the
+    first engine's workers. vLLM's workers add their own number to it, so that the same offset would give workers of two
+    engines the same rank.
     """
     info = request.get("init_info")
     if not isinstance(info, dict) or not isinstance(info.get(_RANK_OFFSET), int) or len(engines.urls) < 2:
@@ -435,3 +431,303 @@ async def ranked_bodies(engines: EngineGroup, request: Json) -> dict[str, bytes]
         bodies[reply.url] = orjson.dumps({**request, "init_info": {**info, _RANK_OFFSET: offset}})
         offset += size
     return bodies
+
+
+UPDATE = "/weights/update"
+STATUS = "/weights"
+LOG_PROBS = "/weights/log_probs"
+LEASE_HEADER = b"x-rollyard-pause-lease"
+"""Header of the responses to control calls during a pause: seconds until the pause ends automatically."""
+FORWARDED = {
+    "/tokenize": "/../tokenize",
+    "/detokenize": "/../detokenize",
+    "/v1/completions": "/completions",
+    "/inference/v1/generate": "/../inference/v1/generate",
+    "/v1/chat/completions/render": "/chat/completions/render",
+    "/v1/chat/completions/derender": "/chat/completions/derender",
+}
+_SAMPLE = ("/v1/completions", "/inference/v1/generate")
+
+
+class TrainerApi(VllmControl):
+    """The trainer's endpoints. They are disabled unless `trainer_endpoints` is set, which requires a run token, because
+    every caller can change the policy of a running collection.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        settings: ChatEngineSettings,
+        context: Context,
+        on_invalid: Callable[[str], None],
+        locate: Callable[[str], str],
+    ) -> None:
+        if settings.trainer_endpoints and not context.keys.token:
+            raise OperatorError(f"{settings.token_needed_for}: set a run token, or remove trainer_endpoints")
+        super().__init__(upstream, settings, on_invalid, locate)
+        self._server = context.name
+        self._upstream = upstream
+        self._model = settings.model
+        self._open = settings.trainer_endpoints
+        self._log_probs = EngineLogProbs(self._engines, self.versions, self._gate, settings.model)
+        self._seeds = (settings.extra_body, settings.sampling_overrides)
+        self._weights = WeightUpdates(
+            self._engines, self._loader, self.versions, self._gate, self._cpu, on_invalid, settings.weights_check
+        )
+        upstream.engine_model = lambda: self.versions.engine_model
+        upstream.blocked = self._gate.update
+        self._watching: asyncio.Task[None] | None = None
+        self.started_with = self._loader.started_with
+        """Records the files of a folder before engines are started with it; they may have changed at a restart."""
+        self.gone = self._engines.forget
+
+    def guarded(self, path: str, handler: Handler) -> Handler:
+        """Put the handler of a call to this server's policy behind the gate; return any other handler unchanged."""
+        return handler if path in (UPDATE, POLICY_PATH) or path in POSTS else self._gate.guarded(handler)
+
+    def mount(self, server: Server) -> None:
+        """Register the endpoints. If they are disabled, they return an error that says how to enable them."""
+        server.app.get("/policy_version")(self._policy_version)
+        if not self._open:
+
+            async def closed(_: Request) -> Response:
+                detail = f"this trainer endpoint is disabled: set trainer_endpoints: true on {self._server}"
+                raise Failure(FailureKind.BAD_REQUEST, f"{detail} and set a run token", status=404)
+
+            # Starlette's routes: FastAPI would analyse the parameters of two dozen functions that have none.
+            for path in (*FORWARDED, UPDATE, LOG_PROBS, *POSTS):
+                server.app.add_route(path, closed, ["POST"], include_in_schema=False)
+            for path in (STATUS, *GETS):
+                server.app.add_route(path, closed, ["GET"], include_in_schema=False)
+            return
+        for path, target in FORWARDED.items():
+            server.route(path, self._forward(path, target), cancellable=True)
+        server.route(UPDATE, self._update)
+        server.route(LOG_PROBS, self._read_log_probs, cancellable=True)
+        server.app.get(STATUS)(self._status)
+        for path, reason in POSTS.items():
+            server.route(path, self._control_post(path, reason))
+        for path, reason in GETS.items():
+            server.app.get(path, summary=f"On every engine: {reason}")(self._control_get(path))
+
+    async def start(self) -> None:
+        """Ask running engines for their weights and devices, and start watching them."""
+        if self._open:
+            await self._joining_engines.learn()
+            await self._cpu.learn(self._engines.urls)
+            self._cpu.check_settings(self._server, self._seeds)
+            self._watching = asyncio.create_task(self._joining_engines.watch())
+
+    async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        self.lease.end()
+        await self._jobs.settle()
+
+    async def register_engine(self, url: str) -> None:
+        """Load the policy's weights into an engine that has just started, then add it to the pool of `upstream`. An
+        update may have replaced the weights that it started with. Raises Failure if it does not load them (e.g. because
+        the folder of the last update was removed); it is then not in the pool and should be restarted.
+        """
+        if self._open:
+            await self._cpu.learn([url])
+            await self._joining_engines.register_engine(url)
+        else:
+            await self._joining_engines.register_with_start_weights(url)
+
+    async def takes_seeds(self) -> bool:
+        return not self._open or await self._cpu.takes_seeds()
+
+    async def check_seed(self, body: Json) -> None:
+        """Raises Failure bad_request for a request with a seed if a weight update would crash its engine."""
+        if self._open:
+            await self._cpu.check_seed(body)
+
+    async def _policy_version(self) -> Response:
+        """Return the policy's version, or a problem document while engines have different versions."""
+        await self._gate.look()
+        return _response(self._gate.with_version(orjson.dumps({"policy_version": self.versions.now})))
+
+    async def _status(self) -> Response:
+        """Return the policy's version and files, the version on each engine, and the current pause lease."""
+        versions, lease = self.versions, self.lease
+        urls = self._engines.urls
+        now = versions.checkpoint
+        status = {
+            "version": versions.now,
+            "path": now.folder if now else versions.folder or None,
+            "kind": "adapter" if versions.has_adapter else "weights",
+            "fingerprint": versions.fingerprint(versions.now) or None,
+            "difference": versions.difference(urls) or None,
+            "engines": [{"url": url, "version": versions.held(url)} for url in urls],
+            "on_cpu": self._cpu.on_cpu(urls),
+            "lost": list(self._engines.lost),
+            "waits_for": self._gate.reasons,
+            "lease": {"lease_s": lease.length_s, "left_s": lease.left_s} if lease.length_s else None,
+            "lease_expired": lease.expired,
+        }
+        return _response(self._gate.with_version(orjson.dumps(status)))
+
+    async def _update(self, call: RawRequest) -> RawResponse:
+        """Load new weights into all engines. Body: `{"path": folder, "version": name}`, and `"kind": "adapter"` if the
+        folder contains a LoRA adapter. Running requests are kept; those of adapters are finished first.
+        """
+        request = call.json()
+        if unknown := request.keys() - {"path", "version", "kind"}:
+            raise bad_request(f"found {', '.join(sorted(unknown))}; expected only path, version and kind")
+        if (kind := request.get("kind", "weights")) not in ("weights", "adapter"):
+            raise bad_request(f"kind: found {str(kind)[:100]!r}; expected 'weights' or 'adapter'")
+        folder, version = request.get("path"), request.get("version")
+        if not isinstance(folder, str) or not folder:
+            raise bad_request(f"path: found {folder!r}; expected the folder with the new weights")
+        name = checked_version(version) if version is not None else None
+        done = await self.update(lambda: self._weights.update(folder, name, adapter=kind == "adapter"))
+        return self._gate.with_version(orjson.dumps(done))
+
+    async def _read_log_probs(self, call: RawRequest) -> bytes:
+        """Return every engine's log-probabilities of the given token ids, `{"sequences": [[1, 2, 3], ...]}`."""
+        return orjson.dumps(await self._log_probs.read(call.json()))
+
+    def _forward(self, path: str, target: str) -> Handler:
+        async def forwarded(call: RawRequest) -> bytes | RawResponse:
+            body = call.json()
+            body["model"] = self._model
+            if path in _SAMPLE:
+                await self.check_seed(body)
+            request_context = RequestContext.of(call)
+            if path in _SAMPLE and body.get("stream"):
+                chunks = await self._upstream.stream(target, orjson.dumps(body), request_context)
+                return request_context.streamed(streaming.chat(chunks, streaming.event_reporter(self._server, call)))
+            return request_context.answered(
+                await self._upstream.post(target, orjson.dumps(body), json_bytes, request_context)
+            )
+
+        forwarded.__doc__ = (
+            f"The engine's own {path}, on the least busy engine or the one that serves the episode (x-session-id)."
+        )
+        return forwarded
+
+    def _control_post(self, path: str, reason: str) -> Handler:
+        async def posted(call: RawRequest) -> RawResponse:
+            replies = await self.post(path, call.query.decode("latin-1"), call.body)
+            status, body, content_type = answer(replies)
+            lease_s = self.lease.length_s
+            headers = ((LEASE_HEADER, f"{lease_s:g}".encode()),) if lease_s else ()
+            return self._gate.with_version(RawResponse(body, status, headers, content_type.encode()))
+
+        posted.__doc__ = f"On every engine: {reason}."
+        return posted
+
+    def _control_get(self, path: str) -> Callable[[Request], Awaitable[Response]]:
+        async def got(request: Request) -> Response:
+            status, body, content_type = answer(await self.get(path, request.url.query))
+            return _response(self._gate.with_version(RawResponse(body, status, content_type=content_type.encode())))
+
+        return got
+
+
+def _response(reply: RawResponse) -> Response:
+    headers = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
+    return Response(reply.body, reply.status, headers, reply.content_type.decode())
+
+
+MAX_TOKENS = 65_536
+"""Limit of a request, because vLLM computes the logits of all tokens of a prompt together."""
+SAMPLED_TOKENS = 32
+"""How many tokens an engine with LoRA samples for each sequence."""
+
+
+class EngineLogProbs:
+    """Log-probabilities of given token sequences, from every engine: a trainer compares them with its own. They are
+    those at temperature 1, without any constraint, of prompts, which vLLM computes without its prefix cache. An engine
+    with --enable-lora samples tokens instead, because vLLM 0.32 dies on a CPU if it computes the log-probabilities of a
+    prompt together with another request (add_lora_logits in punica_cpu.py; not tried on a GPU).
+    """
+
+    def __init__(self, engines: EngineGroup, versions: PolicyVersions, gate: Gate, model: str) -> None:
+        self._engines = engines
+        self._versions = versions
+        self._gate = gate
+        self._model = model
+
+    async def read(self, request: Json) -> Json:
+        """Return the version and, for each engine, sequences with the log-probabilities of their last tokens. An engine
+        that does not respond while another does leaves the pool, as in an update. Raises Failure if no engine responds,
+        if one refuses the tokens, or if the weights changed in the meantime.
+        """
+        sequences = _sequences(request)
+        urls, mark = self._engines.urls, self._versions.mark
+        found: dict[str, list[Json]] = {}
+
+        async def ask(url: str) -> None:
+            one = self._sampled if await self._has_lora(url) else self._of_prompt
+            found[url] = await asyncio.gather(*(one(url, ids) for ids in sequences))
+
+        if failed := await self._engines.all(urls, ask):
+            raise next(iter(failed.values()))
+        if not found:
+            raise Failure(FailureKind.UNREACHABLE, "no engine is up")
+        self._gate.check()
+        if self._versions.mark != mark:
+            raise Failure(FailureKind.UPSTREAM_ERROR, "the weights changed during the request; repeat it", status=503)
+        engines = [{"url": url, "sequences": found[url]} for url in urls if url in found]
+        return {"version": self._versions.now, "engines": engines}
+
+    async def _has_lora(self, url: str) -> bool:
+        reply = await self._engines.query(url, SERVER_INFO)
+        return self._versions.has_adapter or bool(reply.get("vllm_config", "lora_config"))
+
+    async def _of_prompt(self, url: str, ids: list[int]) -> Json:
+        """Return a sequence with the log-probability of every token but the first."""
+        reply = await self._ask(url, ids, {"max_tokens": 1, "prompt_logprobs": 0})
+        with _readable(url):
+            listed = reply.value["choices"][0]["prompt_logprobs"]
+            pairs = zip(ids[1:], listed[1:], strict=True)
+            return {"ids": ids, "log_probs": [float(entry[str(token)]["logprob"]) for token, entry in pairs]}
+
+    async def _sampled(self, url: str, ids: list[int]) -> Json:
+        """Return the first half of a sequence with tokens that the engine then samples, and their log-probabilities."""
+        start = ids[: len(ids) // 2]
+        own = {"max_tokens": SAMPLED_TOKENS, "logprobs": 0, "return_token_ids": True, "ignore_eos": True}
+        reply = await self._ask(url, start, own)
+        with _readable(url):
+            choice = reply.value["choices"][0]
+            generated = [int(token) for token in choice["token_ids"]]
+            log_probs = [float(value) for value in choice["logprobs"]["token_logprobs"]]
+            if not generated or len(generated) != len(log_probs):
+                raise ValueError(f"{len(generated)} tokens")
+            return {"ids": [*start, *generated], "log_probs": log_probs}
+
+    async def _ask(self, url: str, prompt: list[int], own: Json) -> EngineReply:
+        model = self._versions.engine_model or self._model
+        body = {"model": model, "prompt": prompt, "temperature": 1.0, **own}
+        reply = await self._engines.request(url, "POST", "/v1/completions", orjson.dumps(body))
+        if reply.answered and 400 <= reply.status < 500:
+            raise bad_request(str(reply.failure("/v1/completions").problem.detail))
+        if not reply.ok:
+            raise reply.failure("/v1/completions")
+        return reply
+
+
+@contextlib.contextmanager
+def _readable(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        detail = f"{url} returned no log-probabilities of tokens ({type(error).__name__}: {error})"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
+
+
+def _sequences(request: Json) -> list[list[int]]:
+    if unknown := request.keys() - {"sequences"}:
+        raise bad_request(f"found {', '.join(sorted(unknown))}; expected only sequences")
+    found = request.get("sequences")
+    if not isinstance(found, list) or not found or not all(map(_is_sequence, found)):
+        raise bad_request("sequences: expected a list of lists of two or more token ids")
+    if (tokens := sum(map(len, found))) > MAX_TOKENS:
+        raise bad_request(f"sequences: found {tokens} tokens; the limit is {MAX_TOKENS} per request")
+    return found
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 1 and all(type(token) is int and token >= 0 for token in value)

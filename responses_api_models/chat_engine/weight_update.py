@@ -18,9 +18,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -38,12 +38,6 @@ from rollyard.responses_api_models.chat_engine.checkpoint import (
     upstream_error,
     version_of,
 )
-from rollyard.responses_api_models.chat_engine.engine_group import (
-    EngineGroup,
-    EngineReply,
-    EngineUnreachable,
-    JobQueue,
-)
 from rollyard.responses_api_models.chat_engine.policy_versions import (
     CHANGING,
     PAUSED,
@@ -54,8 +48,194 @@ from rollyard.responses_api_models.chat_engine.policy_versions import (
     PolicyVersions,
     next_version,
 )
+from rollyard.responses_api_models.upstream.response_parsing import error_message
+from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.services.http.request import PROBLEM_TYPE
 
 log = logging.getLogger(__name__)
+
+DEV_MODE = "vLLM enables its control endpoints with VLLM_SERVER_DEV_MODE=1 in its environment"
+
+STEP_S = 120.0
+"""Timeout for a step that loads no weights. A pause waits until the engine's current batch is done."""
+QUERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReply:
+    """The response of one engine; a problem document from this server if the engine did not respond."""
+
+    url: str
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    answered: bool = True
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def value(self) -> Any:
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError:
+            return self.body.decode("utf-8", "replace")
+
+    def get(self, *keys: str | int) -> Any:
+        found: Any = self.value if self.ok else None
+        for key in keys:
+            try:
+                found = found[key]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return found
+
+    def failure(self, path: str) -> Failure:
+        detail = f"{self.url.removesuffix('/v1')}{path} returned {self.status}: {error_message(self.body)}"
+        detail += f" ({DEV_MODE})" if self.status == 404 else ""
+        kind = Failure if self.answered else EngineUnreachable
+        return kind(FailureKind.UPSTREAM_ERROR, detail, upstream_status=self.status)
+
+
+class EngineUnreachable(Failure):
+    """An engine could not be reached or did not respond, so it is unknown whether it executed the call."""
+
+
+class EngineGroup:
+    """The engines behind one `Upstream`. Paths are relative to an engine's root URL, not to `/v1`."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self.lost: dict[str, None] = {}
+        """Engines removed from the pool because they did not respond."""
+        self.unresumed: set[str] = set()
+        """Engines that did not respond to a resume call, but stay in the pool because no other engine is left."""
+
+    @property
+    def urls(self) -> list[str]:
+        return self._upstream.replicas.urls
+
+    def add(self, url: str) -> None:
+        self.lost.pop(url, None)
+        self._upstream.replicas.add(url)
+
+    def forget(self, url: str) -> None:
+        """Remove an engine that has exited; a new one may start at the same URL."""
+        self.lost.pop(url, None)
+        self._upstream.replicas.remove(url)
+
+    def lose(self, url: str, why: str) -> bool:
+        """Remove an engine from the pool unless it is the last one. Return True if it is no longer in the pool."""
+        if url in self.urls:
+            if len(self.urls) == 1:
+                return False
+            log.error("%s was removed from the pool until it has the policy's weights again: %s", url, why)
+            self._upstream.replicas.remove(url)
+            self.lost[url] = None
+        return url in self.lost
+
+    async def all(self, urls: Sequence[str], step: Callable[[str], Awaitable[object]]) -> dict[str, Failure]:
+        """Run the step on all engines concurrently; return the failures of those that are still in the pool."""
+        results = await asyncio.gather(*(step(url) for url in urls), return_exceptions=True)
+        failed = {url: result for url, result in zip(urls, results, strict=True) if isinstance(result, Failure)}
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, Failure):
+                raise result
+        unreachable = {url: str(failure) for url, failure in failed.items() if isinstance(failure, EngineUnreachable)}
+        if len(unreachable) < len(urls):
+            for url, why in unreachable.items():
+                self.lose(url, why)
+        return {url: failure for url, failure in failed.items() if url in self.urls}
+
+    async def each(
+        self, method: str, path: str, body: bytes = b"", bodies: Mapping[str, bytes] | None = None
+    ) -> list[EngineReply]:
+        """Send one request to every engine concurrently, without retries; return all replies. `bodies`: the body for an
+        engine, by its URL, if it differs from `body`.
+        """
+        if not self.urls:
+            raise Failure(FailureKind.UNREACHABLE, "no engine is up")
+        own = bodies or {}
+        return await asyncio.gather(*(self.request(url, method, path, own.get(url, body)) for url in self.urls))
+
+    async def change_each(
+        self, path: str, body: bytes = b"", bodies: Mapping[str, bytes] | None = None
+    ) -> list[EngineReply]:
+        """Send a POST that changes the engines. An engine that does not respond while another one does is lost."""
+        replies = await self.each("POST", path, body, bodies)
+        silent = [one for one in replies if not one.answered]
+        for one in silent if len(silent) < len(replies) else ():
+            self.lose(one.url, str(one.failure(path)))
+        return replies
+
+    async def request(
+        self, url: str, method: str, path: str, body: bytes = b"", timeout_s: float | None = None
+    ) -> EngineReply:
+        try:
+            answer = await self._upstream.send(method, url, f"/..{path}", body, timeout_s)
+        except Failure as failure:
+            problem = failure.problem
+            return EngineReply(url, problem.status, problem.model_dump_json().encode(), PROBLEM_TYPE, False)
+        return EngineReply(url, answer.status, answer.body, answer.headers.get("content-type") or "text/plain")
+
+    async def query(self, url: str, path: str) -> EngineReply:
+        return await self.request(url, "GET", path, timeout_s=QUERY_S)
+
+    async def step(self, url: str, path: str, body: Json | None = None) -> EngineReply:
+        """Send an idempotent POST, which is repeated once if the connection fails. Raises Failure if the call fails."""
+        sent = orjson.dumps(body) if body is not None else b""
+        reply = await self.request(url, "POST", path, sent, STEP_S)
+        if reply.status in _CONNECTION_ERRORS and not reply.answered:
+            reply = await self.request(url, "POST", path, sent, STEP_S)
+        if not reply.ok:
+            raise reply.failure(path)
+        return reply
+
+
+_CONNECTION_ERRORS = (502, 503)
+"""Statuses of failed or interrupted connections; vLLM closes idle connections after five seconds."""
+
+
+T = TypeVar("T")
+
+
+class JobQueue:
+    """Runs jobs on the engines one after another. A job runs to completion even if its caller disconnects. A partial
+    update would be worse than none: engines would stay paused or have different weights.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` after all earlier jobs and return its result. Raises Failure if the server is stopping."""
+
+        async def in_turn() -> T:
+            async with self._lock:
+                if self._stopping:
+                    work.close()
+                    raise Failure(FailureKind.CANCELLED, "the server is stopping; nothing was done")
+                return await work
+
+        task = asyncio.create_task(in_turn())
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    async def settle(self) -> None:
+        """Wait for the running job; reject the jobs that wait behind it."""
+        self._stopping = True
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("%s", error)  # the caller may have disconnected
+
 
 DRAIN_S = 30.0
 """How long requests in flight may continue before an adapter replaces another one. They are aborted then, and the model
@@ -81,10 +261,8 @@ class WeightLoader:
         self._locate = locate
         """Maps the model that an engine was started with to its local folder."""
         self._adapted: set[str] = set()
-        """Engines that have an adapter."""
 
     async def pause(self, url: str) -> None:
-        """Pause the engine; requests in flight are kept."""
         await self._engines.step(url, "/pause?mode=keep")
 
     async def resume(self, url: str) -> None:
@@ -102,19 +280,24 @@ class WeightLoader:
             raise reply.failure("/pause")
 
     async def bring(self, url: str, source: Checkpoint, version: str) -> None:
-        """Load the weights in a folder. The engine's version is unknown until the last step is done.
-
-        Raises FilesChanged if the folder changed during the load, so the engine may have loaded different weights.
+        """Load the weights in a folder. The engine's version is unknown until the last step is done. Raises
+        FilesChanged if the folder changed during the load, so the engine may have loaded different weights.
         """
         self._versions.hold(url, None)
         await self._name(url, CHANGING)
         await self._unload_adapters(url)
         if source.is_adapter:
-            await self._load_adapter(url, source.folder, version)
+            # If this fails, the engine keeps the weights below the adapter, which are still valid.
+            load = {"lora_name": adapter_name(version), "lora_path": source.folder}
+            reply = await self._engines.request(url, "POST", _LOAD, orjson.dumps(load))
+            if not reply.ok:
+                failure = reply.failure(_LOAD)
+                raise upstream_error(f"{failure.problem.detail} ({_ENABLE})") if reply.answered else failure
+            self._adapted.add(url)
         else:
             self._versions.invalid.add(url)
-            load = {"method": "reload_weights", "kwargs": {"weights_path": source.folder}}
-            reply = await self._engines.request(url, "POST", "/collective_rpc", orjson.dumps(load))
+            reload = {"method": "reload_weights", "kwargs": {"weights_path": source.folder}}
+            reply = await self._engines.request(url, "POST", "/collective_rpc", orjson.dumps(reload))
             if not reply.ok:
                 raise reply.failure("/collective_rpc")
             self._versions.invalid.discard(url)
@@ -141,10 +324,8 @@ class WeightLoader:
         await self.put_back(url, self._versions.now)
 
     async def catch_up(self, url: str) -> None:
-        """Load the policy's weights into a new engine, if they came from a folder.
-
-        Raises FilesChanged if the files have changed; nothing is loaded, and the engine's weights then count as
-        unknown.
+        """Load the policy's weights into a new engine, if they came from a folder. Raises FilesChanged if the files
+        have changed; nothing is loaded, and the engine's weights then count as unknown.
         """
         if self._versions.folder:
             await self.restore(url)
@@ -157,7 +338,6 @@ class WeightLoader:
         self._versions.hold(url, version)
 
     async def restore(self, url: str) -> None:
-        """Load the files of the policy's version. Raises FilesChanged if they have changed."""
         source = await self._source(url)
         await self._check_files(url, source)
         await self.bring(url, source, self._versions.now)
@@ -210,9 +390,8 @@ class WeightLoader:
             self._versions.started_with(root, start)
 
     async def started_again(self, url: str, *, may_be_silent: bool = False) -> bool:
-        """Return True if the engine was restarted, in which case its weights are valid but unknown.
-
-        Unless it `may_be_silent`, an engine that does not respond leaves the pool.
+        """Return True if the engine was restarted, in which case its weights are valid but unknown. Unless it
+        `may_be_silent`, an engine that does not respond leaves the pool.
         """
         reply, label = await self._weight_info(url)
         if not reply.answered and not may_be_silent:
@@ -262,7 +441,6 @@ class WeightLoader:
             await self.resume(url)
 
     async def _weight_info(self, url: str) -> tuple[EngineReply, Any]:
-        """Return the engine's reply and the version label in it; None if there is none."""
         reply = await self._engines.query(url, "/weight_info")
         return reply, reply.get("weight_version")
 
@@ -272,15 +450,6 @@ class WeightLoader:
         except Failure as failure:
             if failure.problem.upstream_status != 404:  # 404: an engine without weight versions
                 raise
-
-    async def _load_adapter(self, url: str, folder: str, version: str) -> None:
-        """Load an adapter. If this fails, the engine keeps the weights below it, which are still valid."""
-        load = {"lora_name": adapter_name(version), "lora_path": folder}
-        reply = await self._engines.request(url, "POST", _LOAD, orjson.dumps(load))
-        if not reply.ok:
-            failure = reply.failure(_LOAD)
-            raise upstream_error(f"{failure.problem.detail} ({_ENABLE})") if reply.answered else failure
-        self._adapted.add(url)
 
     async def _unload_adapters(self, url: str) -> None:
         """Unload all adapters of this server. An engine without adapters is not asked."""
@@ -307,12 +476,11 @@ SEED = "on a CPU, a weight update crashes vLLM while a request with a seed is ru
 
 
 class CpuLimits:
-    """Tracks which engines run on a CPU and rejects what they do not support.
-
-    When the engine starts, the output head is packed for the matrix product. A reload repacks a separate head, but not
-    a head that is tied to the embeddings, so vLLM would combine the new body with the old head and return 200. A
-    request with a seed that is in flight during an update is recomputed in chunks, which crashes vLLM if its random
-    numbers come from the CPU ("CPU Generator does not use offset").
+    """Tracks which engines run on a CPU and rejects what they do not support. When the engine starts, the output head
+    is packed for the matrix product. A reload repacks a separate head, but not a head that is tied to the embeddings,
+    so vLLM would combine the new body with the old head and return 200. A request with a seed that is in flight during
+    an update is recomputed in chunks, which crashes vLLM if its random numbers come from the CPU ("CPU Generator does
+    not use offset").
     """
 
     def __init__(self, engines: EngineGroup) -> None:
@@ -321,7 +489,6 @@ class CpuLimits:
         """URL -> whether the engine runs on a CPU; False if it does not report it, which requires vLLM's dev mode."""
 
     async def learn(self, urls: Sequence[str]) -> None:
-        """Query engines whose device is unknown; engines that do not respond are queried again next time."""
         new = [url for url in urls if url not in self._known]
         for reply in await asyncio.gather(*(self._engines.query(url, SERVER_INFO) for url in new)):
             if reply.answered:
@@ -331,7 +498,6 @@ class CpuLimits:
         return any(self._known.get(url) for url in urls)
 
     async def takes_seeds(self) -> bool:
-        """Return True if requests can have seeds, because no engine runs on a CPU."""
         await self.learn(self._engines.urls)
         return not any(self._known.values())
 
@@ -377,14 +543,18 @@ class WeightUpdates:
     _depth: Depth
 
     async def update(self, folder: str, version: str | None, *, adapter: bool = False) -> Json:
-        """Update the weights, or their adapter, and return the response.
-
-        Raises Failure with the reason and the engines' versions.
+        """Update the weights, or their adapter, and return the response. Raises Failure with the reason and the
+        engines' versions.
         """
         started_at, previous, urls = time.monotonic(), self._versions.now, self._engines.urls
         if not urls:
             raise Failure(FailureKind.UNREACHABLE, "no engine is up")
-        await self._check_invalid(urls)
+        invalid = [url for url in urls if url in self._versions.invalid]
+        if left := [url for url in invalid if not await self._loader.started_again(url) and url in self._engines.urls]:
+            raise upstream_error(
+                f"{', '.join(left)}: the weights were lost in an update that failed or is not finished, and vLLM "
+                "cannot load new weights after that; restart the engine, then repeat the update"
+            )
         started = self._versions.model
         if adapter and self._versions.folder != "" and not self._versions.has_adapter:
             raise conflict(
@@ -406,15 +576,6 @@ class WeightUpdates:
         lost = {"lost": [url for url in urls if url in self._engines.lost]} if len(remaining) < len(urls) else {}
         return {**answer, **files, **lost, "warnings": list(found.warnings)}
 
-    async def _check_invalid(self, urls: Sequence[str]) -> None:
-        invalid = [url for url in urls if url in self._versions.invalid]
-        remaining = [url for url in invalid if not await self._loader.started_again(url) and url in self._engines.urls]
-        if remaining:
-            raise upstream_error(
-                f"{', '.join(remaining)}: the weights were lost in an update that failed or is not finished, and vLLM "
-                "cannot load new weights after that; restart the engine, then repeat the update"
-            )
-
     async def _change(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
         unchanged = f"nothing was changed; the policy stays at version {self._versions.now!r}"
         # If a trainer paused the engines, the trainer resumes them.
@@ -427,7 +588,13 @@ class WeightUpdates:
                 raise _failed(unchanged, failed.values())
             if changed := await asyncio.to_thread(checkpoint.difference, found):
                 raise conflict(f"{unchanged}: {changed}")
-            await self._load(self._in_pool(urls), found, version)
+            loading = self._in_pool(urls)
+            failed = await self._engines.all(loading, lambda url: self._loader.bring(url, found, version))
+            self._end_invalid(url for url in loading if url in self._engines.lost)
+            if failed or version not in map(self._versions.held, self._in_pool(loading)):
+                await self._roll_back(self._in_pool(loading), found, version, failed)
+            # Before the engines resume, so that requests in flight end under the new version.
+            self._versions.advance(version, found.folder, found)
         except BaseException:
             if should_pause:
                 await self._resume(urls)
@@ -436,14 +603,6 @@ class WeightUpdates:
             raise _failed(
                 f"version {version!r} was loaded, but an engine did not resume (retry with POST /resume)", [stuck]
             )
-
-    async def _load(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
-        failed = await self._engines.all(urls, lambda url: self._loader.bring(url, found, version))
-        self._end_invalid(url for url in urls if url in self._engines.lost)
-        if failed or version not in map(self._versions.held, self._in_pool(urls)):
-            await self._roll_back(self._in_pool(urls), found, version, failed)
-        # Before the engines resume, so that requests in flight end under the new version.
-        self._versions.advance(version, found.folder, found)
 
     def _in_pool(self, urls: Sequence[str]) -> list[str]:
         return [url for url in urls if url in self._engines.urls]
@@ -454,7 +613,6 @@ class WeightUpdates:
                 self._on_invalid(url)
 
     async def _resume(self, urls: Sequence[str]) -> Failure | None:
-        """Resume the engines. An engine that fails leaves the pool; if it is the only one, model calls wait for it."""
         for url, failure in (await self._engines.all(self._in_pool(urls), self._loader.resume)).items():
             if isinstance(failure, EngineUnreachable):
                 self._engines.unresumed.add(url)
@@ -498,14 +656,12 @@ def _failed(summary: str, failures: Iterable[Failure]) -> Failure:
 
 
 CHECK_INTERVAL_S = 5.0
-"""Interval between checks of the engines."""
 
 
 class JoiningEngines:
-    """Registers, resyncs and watches the engines of one policy.
-
-    While an engine in the pool differs, the gate stays shut until it has loaded the policy's weights; all waiting calls
-    share one resync. Lost engines rejoin the pool once they have the policy's weights.
+    """Registers, resyncs and watches the engines of one policy. While an engine in the pool differs, the gate stays
+    shut until it has loaded the policy's weights; all waiting calls share one resync. Lost engines rejoin the pool once
+    they have the policy's weights.
     """
 
     def __init__(
@@ -536,29 +692,34 @@ class JoiningEngines:
             log.error("%s: model calls are rejected", difference)
 
     async def register_engine(self, url: str) -> None:
-        """Add a newly started engine to the pool once it has the policy's weights.
-
-        Raises Failure, without adding the engine, if it fails to load them. If the weights came from a trainer and not
-        from a folder, the engine is added as it is, and the gate stays shut until the trainer sends them again. If the
-        files in the folder have changed, the engine waits outside the pool for the next update; if it is the only one,
-        it is added, and model calls are rejected with the reason.
+        """Add a newly started engine to the pool once it has the policy's weights. Raises Failure, without adding the
+        engine, if it fails to load them. If the weights came from a trainer and not from a folder, the engine is added
+        as it is, and the gate stays shut until the trainer sends them again. If the files in the folder have changed,
+        the engine waits outside the pool for the next update; if it is the only one, it is added, and model calls are
+        rejected with the reason.
         """
-        await self._jobs.run(self._register_engine(url))
+        is_current = await self._jobs.run(self._admit(url, self._loader.catch_up))
+        if is_current and (difference := self._versions.difference([url])):
+            log.error("%s: model calls are rejected until the trainer sends its weights again", difference)
 
     async def register_with_start_weights(self, url: str) -> None:
         """Add an engine to the pool of a server without trainer endpoints. It is excluded if its files have changed
         since the start of the first engine, unless it is the only one.
         """
+        await self._admit(url, self._loader.check_start)
+
+    async def _admit(self, url: str, prepare: Callable[[str], Awaitable[None]]) -> bool:
+        """Add the engine, or exclude it if its files have changed. Return whether they have not."""
         try:
-            await self._loader.check_start(url)
+            await prepare(url)
         except FilesChanged as changed:
             self._engines.add(url)
             self._exclude(url, changed)
-        else:
-            self._engines.add(url)
+            return False
+        self._engines.add(url)
+        return True
 
     async def resync(self) -> None:
-        """Load the policy's weights into engines in the pool that were restarted."""
         if self._resyncing is None or self._resyncing.done():
             if time.monotonic() < self._next_check:
                 return
@@ -592,17 +753,6 @@ class JoiningEngines:
         for url in list(self._engines.lost):
             if await self._loader.back(url):
                 self._engines.add(url)
-
-    async def _register_engine(self, url: str) -> None:
-        try:
-            await self._loader.catch_up(url)
-        except FilesChanged as changed:
-            self._engines.add(url)
-            self._exclude(url, changed)
-            return
-        self._engines.add(url)
-        if difference := self._versions.difference([url]):
-            log.error("%s: model calls are rejected until the trainer sends its weights again", difference)
 
     async def _resync_waiting(self) -> None:
         try:

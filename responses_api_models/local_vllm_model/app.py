@@ -1,7 +1,4 @@
-"""A model server that starts vLLM engines and restarts them when they die.
-
-Requests to the engines are handled as in vllm_model.
-"""
+"""A model server that starts vLLM engines and restarts them when they die; calls are handled as in vllm_model."""
 
 from __future__ import annotations
 
@@ -28,12 +25,9 @@ from rollyard.services.server.app import Context
 
 log = logging.getLogger(__name__)
 RAY_S = 5.0
-"""Timeout for connecting to a Ray cluster."""
 
 
 class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
-    """Serves vLLM engines that it starts itself."""
-
     def __init__(self, settings: LocalVllmModelSettings, context: Context) -> None:
         given = settings.api_key
         self._engine_key = secrets.token_urlsafe(32) if given is None else given.get_secret_value()
@@ -52,7 +46,11 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
     async def check(self) -> None:
         """Check model, Ray cluster, command and GPUs. Raises RunError or OperatorError if one is unusable."""
         await self._check_settings()
-        _check_command(self.settings.vllm_command[0])
+        if shutil.which(program := self.settings.vllm_command[0]) is None:
+            raise OperatorError(
+                f"vllm_command: the command {program!r} does not exist; install vLLM (pip install 'rollyard[vllm]'), "
+                "or set the path to vLLM in a different environment: vllm_command: [/path/to/env/bin/vllm]"
+            )
         with reserved_port(self.settings):
             pass
         gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, os.environ))
@@ -66,7 +64,9 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         environ = dict(os.environ)
         gpus = gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, environ))
         await self.trainer.started_with(self.settings.model)
-        folder = self._log_folder()
+        folder = self.context.log_folder
+        if folder is None or not folder.is_dir():  # on another host of a Ray cluster
+            folder = Path(tempfile.mkdtemp(prefix="rollyard-logs-"))
         for number, share in enumerate(gpus):
             on = f" on GPU {', '.join(share)}" if share else ""
             plan = StartPlan(
@@ -93,13 +93,11 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         await asyncio.gather(*(engine.stop() for engine in self._engines))
 
     def on_invalid_weights(self, url: str) -> None:
-        """Restart the engine, because vLLM cannot load weights after a failed load."""
         for engine in self._engines:
             if engine.url == url:
                 engine.give_up("lost its weights in a failed update")
 
     def located(self, root: str) -> str:
-        """Return the local folder of a model, which may be in the Hugging Face Hub cache."""
         flags = self.settings.extra_flags
         if Path(root).is_dir() or root != self.settings.model or isinstance(flags, list) or "download_dir" in flags:
             return root
@@ -109,17 +107,10 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
     def models(self) -> list[str]:
         return self.settings.names[:1]
 
-    def _log_folder(self) -> Path:
-        given = self.context.log_folder
-        if given is not None and given.is_dir():
-            return given
-        return Path(tempfile.mkdtemp(prefix="rollyard-logs-"))  # on another host of a Ray cluster
-
 
 def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str] | None) -> list[list[str]]:
-    """Return the GPUs for each engine; empty lists if vLLM decides (on a CPU or a Ray cluster).
-
-    Raises OperatorError if there are too few GPUs.
+    """Return the GPUs for each engine; empty lists if vLLM decides (on a CPU or a Ray cluster). Raises OperatorError if
+    there are too few GPUs.
     """
     count, each = settings.engine_replicas, settings.gpus_per_engine
     gpus = [str(gpu) for gpu in settings.gpus] if settings.gpus is not None else list(visible or ())
@@ -139,7 +130,6 @@ def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str] | N
 
 
 def snapshot(model: str, revision: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of a revision (branch, tag or commit); None if it was not downloaded."""
     home = environ.get("HF_HOME") or f"{environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     cache = Path(environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
     model_folder = cache / f"models--{model.replace('/', '--')}"
@@ -156,15 +146,6 @@ def _check_model(model: str) -> None:
     if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
         raise OperatorError(
             f"model: found {model!r}, which is not a local folder; expected a folder or the name of a hub model"
-        )
-
-
-def _check_command(program: str) -> None:
-    """Fail fast if vLLM is not installed."""
-    if shutil.which(program) is None:
-        raise OperatorError(
-            f"vllm_command: the command {program!r} does not exist; install vLLM (pip install 'rollyard[vllm]'), or "
-            "set the path to vLLM in a different environment: vllm_command: [/path/to/env/bin/vllm]"
         )
 
 

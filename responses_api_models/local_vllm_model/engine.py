@@ -32,9 +32,8 @@ HEALTH_S = 0.25
 
 
 class Engine:
-    """One vLLM replica. Calls `up` with its URL when it is ready, and `down` when it is no longer ready.
-
-    `up` can reject an engine that fails to load the policy's weights by raising Failure.
+    """One vLLM replica. Calls `up` with its URL when it is ready, and `down` when it is no longer ready. `up` can
+    reject an engine that fails to load the policy's weights by raising Failure.
     """
 
     def __init__(
@@ -67,9 +66,8 @@ class Engine:
         self._failure_reason = why
 
     async def start(self) -> None:
-        """Start the engine and keep it running.
-
-        Raises RunError if it does not start, OperatorError if another start would fail again, or Failure from `up`.
+        """Start the engine and keep it running. Raises RunError if it does not start, OperatorError if another start
+        would fail again, or Failure from `up`.
         """
         process = await self._bring_up()
         self._keep_task = asyncio.create_task(self._keep_running(process))
@@ -116,7 +114,6 @@ class Engine:
         return process
 
     async def _wait_for_death(self, process: EngineProcess) -> str:
-        """Wait until the engine dies and return a description of how it died."""
         while not process.ended.done():
             await asyncio.wait([process.ended], timeout=HEALTH_S)
             if not process.ended.done() and (
@@ -134,12 +131,9 @@ class Engine:
 
 POLL_S = 0.25
 REPORT_INTERVAL_S = 15.0
-"""Interval between progress lines in the server's log."""
 HEALTH_TIMEOUT_S = 5.0
 TAIL_LINES = 12
-"""Number of lines of the engine's log in the error message; the supervisor shows 20 lines in total."""
 MAX_PORT_ATTEMPTS = 3
-"""Maximum number of ports to try if other processes take the chosen port first."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +142,6 @@ class StartPlan:
     settings: LocalVllmModelSettings
     gpus: Sequence[str]
     key: str
-    """API key that callers must send."""
     environ: Mapping[str, str]
     log_file: Path
     transport: Transport
@@ -157,9 +150,7 @@ class StartPlan:
 class EngineStart:
     def __init__(self, plan: StartPlan) -> None:
         self.phase = FIRST
-        """The current startup phase."""
         self.url = ""
-        """URL of the engine's API, including /v1."""
         self._plan = plan
         self._launching: asyncio.Task[EngineProcess] | None = None
         self._started = time.monotonic()
@@ -168,13 +159,14 @@ class EngineStart:
         self._late = False
 
     async def run(self) -> EngineProcess:
-        """Start the engine and wait until it is ready at `url`.
-
-        If it fails, raises RunError with the cause, or OperatorError if another start would fail again.
+        """Start the engine and wait until it is ready at `url`. If it fails, raises RunError with the cause, or
+        OperatorError if another start would fail again.
         """
         for attempt in range(1, MAX_PORT_ATTEMPTS + 1):
             with reserved_port(self._plan.settings) as port:
-                self.url = _url(self._plan.settings.engine_host, port)
+                host = self._plan.settings.engine_host
+                host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+                self.url = f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
                 self._launching = asyncio.create_task(self._launch(port))
                 process = await asyncio.shield(self._launching)  # `end` needs the task, so it must not be cancelled
                 why = await self._until_ready(process)
@@ -188,7 +180,12 @@ class EngineStart:
                 break
         # A signal or a limit that was reached says nothing about the next start.
         exited = process.ended.result() >= 0 and not self._late
-        raise (OperatorError if exited and not may_pass(printed) else RunError)(self._error_report(why, printed))
+        may_pass = any(_TRANSIENT.search(line) for line in printed)
+        tail = "\n".join(f"  | {line[:300]}" for line in printed[-TAIL_LINES:])
+        happened = f"{self._plan.title} {why} while {self.phase} ({time.monotonic() - self._started:.0f} s)"
+        cause = cause_of(printed) or error_of(printed) or "the log shows no known cause"
+        detail = f"the last lines of its log:\n{tail}\n{happened}: {cause}\nLog: {self._plan.log_file}"
+        raise (OperatorError if exited and not may_pass else RunError)(detail)
 
     async def end(self) -> None:
         if self._launching is not None:
@@ -196,9 +193,8 @@ class EngineStart:
             await process.stop()
 
     async def failure_cause(self) -> str:
-        """Return why an engine that was ready has failed; empty if it is healthy or merely busy.
-
-        After its EngineCore has died, vLLM returns 503 for another five seconds, or has already closed its port.
+        """Return why an engine that was ready has failed; empty if it is healthy or merely busy. After its EngineCore
+        has died, vLLM returns 503 for another five seconds, or has already closed its port.
         """
         status = await self._health()
         if status >= 500:
@@ -209,7 +205,6 @@ class EngineStart:
         return f"has not answered GET /health for {silent_s:.0f} s" if limit_s and silent_s > limit_s else ""
 
     async def _health(self) -> int:
-        """Return the status of GET /health; 0 if there is no response."""
         try:
             url = self.url.removesuffix("/v1") + "/health"
             status = (await self._plan.transport.send("GET", url, b"", {}, HEALTH_TIMEOUT_S)).status
@@ -238,7 +233,6 @@ class EngineStart:
         return await EngineProcess.start(serve_arguments(plan.settings, port), environ, folder, plan.log_file)
 
     async def _until_ready(self, process: EngineProcess) -> str:
-        """Wait until the engine is ready; return an empty string, or what happened instead."""
         limit_s = self._plan.settings.start_timeout_s
         while True:
             await asyncio.wait([process.ended], timeout=POLL_S)
@@ -258,27 +252,15 @@ class EngineStart:
             self._reported_at = now
         self.phase = phase
 
-    def _error_report(self, why: str, printed: Sequence[str]) -> str:
-        tail = "\n".join(f"  | {line[:300]}" for line in printed[-TAIL_LINES:])
-        happened = f"{self._plan.title} {why} while {self.phase} ({time.monotonic() - self._started:.0f} s)"
-        cause = cause_of(printed) or error_of(printed) or "the log shows no known cause"
-        return f"the last lines of its log:\n{tail}\n{happened}: {cause}\nLog: {self._plan.log_file}"
-
 
 def ending(status: int) -> str:
     return f"exited with status {status}" if status >= 0 else f"was killed by signal {-status}"
 
 
-def _url(host: str, port: int) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
-
-
 @contextmanager
 def reserved_port(settings: LocalVllmModelSettings) -> Iterator[int]:
-    """Reserve the engine's port, or a free port that vLLM can still bind to.
-
-    Linux lets two sockets share an address while neither listens, if both set SO_REUSEADDR, as vLLM does.
+    """Reserve the engine's port, or a free port that vLLM can still bind to. Linux lets two sockets share an address
+    while neither listens, if both set SO_REUSEADDR, as vLLM does.
     """
     host, port = settings.engine_host, settings.engine_port
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
@@ -320,7 +302,6 @@ _PHASES = tuple(
 
 
 def phase_after(lines: Iterable[str], before: str = FIRST) -> str:
-    """Return the phase that the last matching line shows; `before` if no line matches."""
     phase = before
     for line in lines:
         for pattern, template in _PHASES:
@@ -441,7 +422,6 @@ _DERIVED = re.compile(r"[Ss]ee (?:root cause|stack trace)|initialization failed|
 
 
 def cause_of(lines: Sequence[str]) -> str | None:
-    """Return a known cause that appears in the log, and how to fix it; None if none appears."""
     errors = list(_errors(lines))
     for pattern, message in _CAUSES.items():
         for line in errors:
@@ -454,11 +434,6 @@ def error_of(lines: Sequence[str]) -> str | None:
     """Return the last error that does not merely refer to an error in a different process; None if there is none."""
     own = [line for line in _errors(lines) if _ERROR.match(line) and not _DERIVED.search(line)]
     return own[-1].strip() if own else None
-
-
-def may_pass(lines: Sequence[str]) -> bool:
-    """Return whether another start may succeed without a change of the settings."""
-    return any(_TRANSIENT.search(line) for line in lines)
 
 
 def _errors(lines: Sequence[str]) -> Iterator[str]:

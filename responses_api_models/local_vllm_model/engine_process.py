@@ -40,8 +40,6 @@ def make_folder() -> Path:
 
 
 class EngineProcess:
-    """A vLLM process that is running or has just exited."""
-
     def __init__(self, reaper: asyncio.subprocess.Process, folder: Path, log: Path, offset: int) -> None:
         self.ended = asyncio.create_task(self._wait_and_clean_up(reaper, folder))
         """Done when none of the engine's processes is left; the result is the exit status (the negative signal number
@@ -70,7 +68,6 @@ class EngineProcess:
         return cls(reaper, folder, log, offset)
 
     async def stop(self) -> None:
-        """Stop vLLM and wait until none of its processes is left."""
         self._signal(signal.SIGTERM)
         done, _ = await asyncio.wait([self.ended], timeout=GRACE_S)
         if not done:
@@ -111,19 +108,15 @@ class EngineProcess:
 
 
 MARK = "ROLLYARD_ENGINE"
-"""Environment variable that contains the folder of the process's engine."""
 FOLDERS = "rollyard-engine-"
-"""Prefix of engine folders."""
 YOUNG_S = 600.0
 
 
 def end_orphans() -> list[int]:
-    """Kill every process of this user whose engine has no reaper, and return their ids.
-
-    They are found by an environment variable that they inherit. The process guard kills Python processes within
-    milliseconds; this finds all others. SPT_NOENV keeps the variable readable when vLLM sets process titles.
-
-    Python's resource trackers are spared; they exit after they have unlinked the shared memory of the other processes.
+    """Kill every process of this user whose engine has no reaper, and return their ids. They are found by an
+    environment variable that they inherit. The process guard kills Python processes within milliseconds; this finds all
+    others. SPT_NOENV keeps the variable readable when vLLM sets process titles. Python's resource trackers are spared;
+    they exit after they have unlinked the shared memory of the other processes.
     """
     return [pid for pid, folder in _marked() if not has_reaper(folder) and not _is_tracker(pid) and _killed(pid)]
 
@@ -142,7 +135,6 @@ def engine_processes(folder: Path) -> list[int]:
 
 
 def has_reaper(folder: Path) -> bool:
-    """Return True while the engine's reaper holds its lock."""
     try:
         descriptor = os.open(folder / "alive", os.O_RDONLY)
     except OSError:

@@ -160,7 +160,6 @@ def _options(settings: LocalVllmModelSettings) -> Iterator[str]:
 
 
 def flags(given: Json | list[str]) -> list[str]:
-    """Return `extra_flags` as command-line arguments."""
     if isinstance(given, list):
         return list(given)
     return [argument for name, value in given.items() for argument in _flag(str(name), value)]

@@ -28,7 +28,6 @@ from rollyard.services.responses.tool_calls import offered, sendable_items, send
 from rollyard.services.server.app import Context
 
 COUNTED = ("input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text")
-"""Fields that OpenAI's endpoint for counting tokens accepts."""
 
 
 class OpenaiModel(ModelServer[EndpointSettings]):

@@ -50,8 +50,6 @@ class _AffinityEntry:
 
 
 class Replicas:
-    """A pool of endpoints. External ones are fixed; engines started by this server are added and removed."""
-
     def __init__(self, urls: Sequence[str] = (), *, wait_s: float = 0.0, why_none: Callable[[], str] = str) -> None:
         self._endpoints = {url: Endpoint(url) for url in urls}
         self._affinities: OrderedDict[Affinity, _AffinityEntry] = OrderedDict()
@@ -78,7 +76,6 @@ class Replicas:
         self._available.set()
 
     def remove(self, url: str) -> None:
-        """Remove an engine; the episodes bound to it are lost."""
         self._endpoints.pop(url, None)
         if not self._endpoints:
             self._available.clear()
@@ -87,9 +84,8 @@ class Replicas:
         return self._endpoints.get(endpoint.url) is endpoint
 
     async def choose(self, affinity: Affinity | None = None, tried: Collection[Endpoint] = ()) -> Endpoint:
-        """Choose the endpoint for a call, preferably one that is not in `tried`. Waits while no engine is up.
-
-        Raises Failure session_lost if the episode's engine was removed, unreachable if no engine starts in time.
+        """Choose the endpoint for a call, preferably one that is not in `tried`. Waits while no engine is up. Raises
+        Failure session_lost if the episode's engine was removed, unreachable if no engine starts in time.
         """
         entry = self._affinities.get(affinity) if affinity else None
         if entry is not None and affinity is not None:
@@ -124,7 +120,6 @@ class Replicas:
         )
 
     def answered(self, endpoint: Endpoint, affinity: Affinity | None, path: str) -> None:
-        """Record a successful call to `path`. An episode's first successful call binds it to the endpoint."""
         endpoint.succeed(path)
         if affinity is not None and ((entry := self._affinities.get(affinity)) is None or not entry.started):
             self._assign(affinity, _AffinityEntry(endpoint, started=True))
@@ -134,13 +129,11 @@ class Replicas:
         return entry is not None and entry.started and entry.endpoint is endpoint
 
     def lost(self, affinity: Affinity, why: str) -> Failure:
-        """Drop the episode's affinity and return the failure to raise."""
         self._affinities.pop(affinity, None)
         return Failure(FailureKind.SESSION_LOST, f"the episode cannot continue: {why}")
 
     def answers_as(self, endpoint: Endpoint, model: str, requested: str) -> bool:
         """Return False if the response is from a model other than the requested one, which other endpoints may serve.
-
         Gateways rename models, so a name is accepted if most endpoints agree on it and none returns the requested one.
         """
         endpoint.model = model
@@ -156,7 +149,6 @@ class Replicas:
         return agree > rivals or (agree == rivals and not unknown)
 
     def collect(self) -> Iterable[Metric]:
-        """Yield Prometheus metrics for each URL: the calls in flight, and whether it is cooling down."""
         shunned = "1 if the engine failed and is cooling down"
         calls = GaugeMetricFamily("rollyard_engine_in_flight", "Calls in flight at an engine", labels=["engine"])
         cooling = GaugeMetricFamily("rollyard_engine_shunned", shunned, labels=["engine"])
@@ -208,11 +200,9 @@ DOWN_AFTER = 3
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """A URL while its server is up. A restarted engine is a new Endpoint, because it may have different weights.
-
-    Every failure caused by the endpoint starts a cool-down, during which calls prefer other endpoints. Afterwards, one
-    call at a time probes it. A failed probe doubles the cool-down; a success on the path that failed ends it
-    immediately.
+    """A URL while its server is up. A restarted engine is a new Endpoint, because it may have different weights. Every
+    failure caused by the endpoint starts a cool-down, during which calls prefer other endpoints. Afterwards, one call
+    at a time probes it. A failed probe doubles the cool-down; a success on the path that failed ends it immediately.
     """
 
     url: str
@@ -220,15 +210,11 @@ class Endpoint:
     chosen: int = 0
     """Serial number of its last selection: among equally busy endpoints, the least recently chosen one is preferred."""
     model: str = ""
-    """Model name in the endpoint's latest response."""
     failures: int = 0
-    """Consecutive failures, not counting 429."""
     cool_downs: int = 0
-    """Consecutive cool-downs; 0 means healthy."""
     cooling_since: float = 0.0
     cooling_until: float = 0.0
     answered_paths: set[str] = field(default_factory=set)
-    """Paths on which it has answered a call."""
     _failed_path: str = ""
     _probes: int = 0
 

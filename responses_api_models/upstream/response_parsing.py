@@ -20,7 +20,6 @@ from rollyard.services.responses.tool_calls import normalize_calls, read_items
 
 EXCERPT_CHARS = 300
 _TRANSIENT = frozenset({408, 409, 425})
-"""Statuses of transient rejections: request timeout, conflict, too early."""
 RETRY_AFTER_CAP_S = 60.0
 """Maximum pause that an endpoint can request."""
 OVERFLOW_CODE = "context_length_exceeded"
@@ -33,7 +32,6 @@ _OVERFLOW = re.compile(
 
 
 def json_object(body: bytes) -> Json:
-    """Parse the body as a JSON object. If it is not one, raises Failure malformed_answer with an excerpt."""
     try:
         value = loads(body)
     except ValueError as error:
@@ -51,9 +49,8 @@ def json_bytes(body: bytes) -> bytes:
 
 
 def completion_reader(request: Json) -> Callable[[bytes], bytes]:
-    """Return a function that checks the body of an answer, and returns it with calls that every client can read.
-
-    It raises Failure if the body is not a chat completion with output from the model that answers the request.
+    """Return a function that checks the body of an answer, and returns it with calls that every client can read. It
+    raises Failure if the body is not a chat completion with output from the model that answers the request.
     """
     requested = choices_of(request)
 
@@ -73,9 +70,8 @@ def choices_of(request: Json) -> int:
 
 
 def response_bytes(body: bytes) -> bytes:
-    """Return the body of a Response, with calls that every client can read; unchanged if they are.
-
-    Raises Failure if it is not a Response with output from the model.
+    """Return the body of a Response, with calls that every client can read; unchanged if they are. Raises Failure if it
+    is not a Response with output from the model.
     """
     response = json_object(body)
     check_response(response)
@@ -110,7 +106,6 @@ def retry_after_s(header: str | None) -> float:
 
 
 def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
-    """Return the failure for an error response from `endpoint`, including the response's error code, if any."""
     status = answer.status
     message = error_message(answer.body)
     detail = f"{endpoint} answered {status}: {message}"
@@ -143,7 +138,6 @@ def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
 
 
 def error_message(body: bytes) -> str:
-    """Return the message in an error response, which can have the format of OpenAI, vLLM or a problem document."""
     with contextlib.suppress(orjson.JSONDecodeError):
         value = mapping(orjson.loads(body))
         error = value.get("error")

@@ -29,7 +29,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Self, TypeVar
 
@@ -53,6 +53,18 @@ _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
 log = logging.getLogger(__name__)
 
 
+PAUSE_CAP_S = 10.0
+_RETRIED = (
+    {FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT, FailureKind.RATE_LIMITED}
+    | {FailureKind.UPSTREAM_ERROR, FailureKind.MALFORMED_ANSWER}
+)  # fmt: skip
+_ABOUT_THE_REQUEST = frozenset({400, 411, 412, 413, 414, 415, 416, 417, 422, 431})
+"""Statuses of rejections that are attributed to the request, unless another endpoint accepts it."""
+_EXPLAINED = frozenset({400, 403, 404, 405, 411, 412, 414, 415, 416, 417, 422, 431})
+"""Statuses with which an endpoint rejects what it never serves. Other ones may come from something in front of it."""
+Attempt = Callable[[Endpoint, float], Awaitable[T]]
+
+
 class Upstream:
     def __init__(
         self, replicas: Replicas, settings: CallSettings, api_key: SecretStr | None, transport: Transport
@@ -73,9 +85,11 @@ class Upstream:
         self.engine_model: Callable[[], str] = str
         """Returns the name under which engines currently serve the policy, instead of the model of the settings; empty
         if there is none."""
-        self.blocked: Callable[[], Awaitable[None] | None] = _never
+        self.blocked: Callable[[], Awaitable[None] | None] = lambda: None
         """Called before each attempt, which waits for what it returns."""
-        self._tries = RetryingCaller(replicas, settings)
+        self._pauses = Backoff(settings.retry_pause_s, PAUSE_CAP_S, jitter=0.5)
+        self._quiet_until = 0.0
+        self._unlogged = 0
 
     def __repr__(self) -> str:
         return f"Upstream({self.replicas.urls})"
@@ -84,9 +98,8 @@ class Upstream:
         self, path: str, body: bytes, read: Callable[[bytes], T], request_context: RequestContext | None = None
     ) -> T:
         """Send a POST and return the result of `read` for the response body. If `read` raises Failure malformed_answer,
-        the call is retried.
-
-        `path` is relative to the endpoint's URL; a path that starts with `/../` is relative to the parent of its `/v1`.
+        the call is retried. `path` is relative to the endpoint's URL; a path that starts with `/../` is relative to the
+        parent of its `/v1`.
         """
         request_context = request_context or RequestContext({})
 
@@ -103,13 +116,12 @@ class Upstream:
             request_context.record_response(answer)
             return value
 
-        return await self._tries.make(path, request_context, once)
+        return await self._retried(path, request_context, once)
 
     async def stream(
         self, path: str, body: bytes, request_context: RequestContext, opening: Opening = lambda: is_event
     ) -> AsyncIterator[bytes]:
         """Return the response's server-sent events as they arrive. Raises Failure if the stream starts with an error.
-
         Events are held back briefly until `opening` detects the start of the response; failures before it are retried.
         Closing the stream disconnects from the engine, which then aborts the request.
         """
@@ -127,7 +139,12 @@ class Upstream:
                     raise self._no_stream(HttpResponse(answer.status, answer.headers, whole), target)
                 started_stream = StartedStream(split_events(chunks), opening())
                 first = await started_stream.first()
-                self._check_event(first, answer, target)
+                if error := error_in(first):
+                    code = error.get("code")
+                    status = code if isinstance(code, int) and 400 <= code < 600 else 500
+                    raise self._failure(HttpResponse(status, answer.headers, data_of(first)), target)
+                if not is_event(first):
+                    raise self._no_stream(HttpResponse(answer.status, answer.headers, first), target)
                 self._check_model(first, endpoint, named)
                 await started_stream.hold()
             except BaseException:
@@ -136,27 +153,18 @@ class Upstream:
             request_context.record_response(answer)
             return endpoint, started_stream
 
-        endpoint, started_stream = await self._tries.make(path, request_context, once)
+        endpoint, started_stream = await self._retried(path, request_context, once)
         return self._forward(path, endpoint, started_stream)
 
     async def send(
         self, method: str, url: str, path: str, body: bytes = b"", timeout_s: float | None = None
     ) -> HttpResponse:
         """Send one request to the engine at `url` without retries and return its response, regardless of the status.
-
         Raises Failure if there is no response.
         """
         limit_s = timeout_s or self._settings.request_timeout_s
         answer = await self._transport.send(method, joined(url, path), body, self._headers, limit_s)
         return HttpResponse(answer.status, answer.headers, self._without_key(answer.body))
-
-    def _check_event(self, event: bytes, answer: HttpResponse, target: str) -> None:
-        if error := error_in(event):
-            code = error.get("code")
-            status = code if isinstance(code, int) and 400 <= code < 600 else 500
-            raise self._failure(HttpResponse(status, answer.headers, data_of(event)), target)
-        if not is_event(event):
-            raise self._no_stream(HttpResponse(answer.status, answer.headers, event), target)
 
     async def _addressed(self, body: bytes, timeout_s: float) -> tuple[bytes, str]:
         """Return the body with the name of the policy's adapter, and that name, which may change between attempts."""
@@ -218,8 +226,7 @@ class Upstream:
 
     def _failure(self, answer: HttpResponse, endpoint: str) -> Failure:
         shown = HttpResponse(answer.status, answer.headers, self._without_key(answer.body))
-        failure = upstream_failure(shown, endpoint, self._hint(answer, endpoint))
-        return UpstreamRefusal(failure, retry_after_s(answer.headers.get("retry-after")))
+        return upstream_failure(shown, endpoint, self._hint(answer, endpoint))
 
     def _hint(self, answer: HttpResponse, endpoint: str) -> str:
         status = answer.status
@@ -237,48 +244,7 @@ class Upstream:
     def _without_key(self, body: bytes) -> bytes:
         return self._secrets.sub(rb"\1***", body) if self._secrets else body
 
-
-def _never() -> None:
-    pass
-
-
-def _is_header(name: str, value: str) -> bool:
-    return name.isascii() and name.isprintable() and all(char.isprintable() and char <= "\xff" for char in value)
-
-
-PAUSE_CAP_S = 10.0
-"""Maximum pause between two attempts without Retry-After."""
-_RETRIED = (
-    {FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT, FailureKind.RATE_LIMITED}
-    | {FailureKind.UPSTREAM_ERROR, FailureKind.MALFORMED_ANSWER}
-)  # fmt: skip
-_ABOUT_THE_REQUEST = frozenset({400, 411, 412, 413, 414, 415, 416, 417, 422, 431})
-"""Statuses of rejections that are attributed to the request, unless another endpoint accepts it."""
-_EXPLAINED = frozenset({400, 403, 404, 405, 411, 412, 414, 415, 416, 417, 422, 431})
-"""Statuses with which an endpoint rejects what it never serves. Other ones may come from something in front of it."""
-Attempt = Callable[[Endpoint, float], Awaitable[T]]
-"""Sends one request to an endpoint, with a timeout in seconds."""
-
-
-class UpstreamRefusal(Failure):
-    """The failure for an error response, with the pause in seconds that the response requests."""
-
-    def __init__(self, failure: Failure, pause_s: float) -> None:
-        super().__init__(failure.kind, failure.problem.detail)
-        self.problem = failure.problem
-        self.pause_s = pause_s
-
-
-class RetryingCaller:
-    def __init__(self, replicas: Replicas, settings: CallSettings) -> None:
-        self._replicas = replicas
-        self._settings = settings
-        self._pauses = Backoff(settings.retry_pause_s, PAUSE_CAP_S, jitter=0.5)
-        self._quiet_until = 0.0
-        self._unlogged = 0
-
-    async def make(self, path: str, request_context: RequestContext, once: Attempt[T]) -> T:
-        """Call `once` for `path`, with retries. Raises the last attempt's Failure, or session_lost."""
+    async def _retried(self, path: str, request_context: RequestContext, once: Attempt[T]) -> T:
         settings = self._settings
         deadline = time.monotonic() + settings.total_timeout_s
         tried: list[Endpoint] = []
@@ -286,7 +252,10 @@ class RetryingCaller:
         """Endpoints that rejected the request. This counts as their failure only if another endpoint accepts the
         request."""
         while True:
-            endpoint = await self._endpoint(request_context, tried)
+            # All requests of a call go to the same endpoint if possible.
+            endpoint = request_context.endpoint
+            if endpoint is None or endpoint in tried or not self.replicas.holds(endpoint):
+                endpoint = await self.replicas.choose(request_context.affinity, tried)
             started = time.monotonic()
             try:
                 timeout_s = max(min(settings.request_timeout_s, deadline - started), 0.01)
@@ -297,14 +266,16 @@ class RetryingCaller:
                 refused = failure.kind is FailureKind.UPSTREAM_REFUSED
                 if not refused and failure.kind not in _RETRIED:
                     raise
-                requested_s = failure.pause_s if isinstance(failure, UpstreamRefusal) else 0.0
+                requested_s = retry_after_s((failure.problem.model_extra or {}).get("retry_after"))
                 if refused and failure.problem.upstream_status in _ABOUT_THE_REQUEST:
                     rejecting.append(endpoint)
                 else:
                     counts = failure.kind is not FailureKind.RATE_LIMITED
                     endpoint.fail(path, started, pause_s=requested_s, counts=counts)
                 self._check_affinity(failure, endpoint, request_context)
-                elsewhere = self._goes_elsewhere(request_context, tried)
+                # Whether the next attempt goes to an endpoint that this call has not tried.
+                bound = self.replicas.binds(request_context.affinity, endpoint)
+                elsewhere = not bound and self.replicas.best(tried) not in (None, *tried)
                 pause = 0.0 if elsewhere else requested_s + self._pauses.pause_s(len(tried))
                 left = deadline - time.monotonic() - pause
                 last = len(tried) >= settings.max_attempts or left <= 0
@@ -323,40 +294,26 @@ class RetryingCaller:
             else:
                 for other in rejecting:
                     other.fail(path, started)
-                self._replicas.answered(endpoint, request_context.affinity, path)
+                self.replicas.answered(endpoint, request_context.affinity, path)
                 request_context.endpoint = endpoint
                 return answer
             if pause:
                 await asyncio.sleep(pause)
 
-    async def _endpoint(self, request_context: RequestContext, tried: Sequence[Endpoint]) -> Endpoint:
-        """Choose the endpoint for the next attempt. All requests of a call go to the same endpoint if possible."""
-        before = request_context.endpoint
-        if before is not None and before not in tried and self._replicas.holds(before):
-            return before
-        return await self._replicas.choose(request_context.affinity, tried)
-
-    def _goes_elsewhere(self, request_context: RequestContext, tried: Sequence[Endpoint]) -> bool:
-        """Return True if the next attempt goes to an endpoint that this call has not tried."""
-        if self._replicas.binds(request_context.affinity, tried[-1]):
-            return False
-        candidate = self._replicas.best(tried)
-        return candidate is not None and candidate not in tried
-
     def _check_affinity(self, failure: Failure, endpoint: Endpoint, request_context: RequestContext) -> None:
         """Raise Failure session_lost if the episode is bound to this endpoint and cannot continue there."""
         affinity = request_context.affinity
-        if affinity is None or not self._replicas.binds(affinity, endpoint):
+        if affinity is None or not self.replicas.binds(affinity, endpoint):
             return
-        if self._replicas.holds(endpoint):
-            if len(self._replicas) == 1:
+        if self.replicas.holds(endpoint):
+            if len(self.replicas) == 1:
                 return  # the only endpoint: the episode can continue once it is restarted
             refused = failure.kind is FailureKind.UPSTREAM_REFUSED
             if refused and failure.problem.upstream_status in _ABOUT_THE_REQUEST:
                 return
             if not (refused or failure.kind is FailureKind.UNREACHABLE or endpoint.is_down):
                 return
-        raise self._replicas.lost(affinity, failure.problem.detail) from failure
+        raise self.replicas.lost(affinity, failure.problem.detail) from failure
 
     def _log(self, text: str) -> None:
         """Log at most one message per second, because hundreds of calls to a dead endpoint can fail at once."""
@@ -366,6 +323,10 @@ class RetryingCaller:
             return
         log.warning("%s%s", text, f" [and {self._unlogged} more failed attempts]" if self._unlogged else "")
         self._quiet_until, self._unlogged = now + 1.0, 0
+
+
+def _is_header(name: str, value: str) -> bool:
+    return name.isascii() and name.isprintable() and all(char.isprintable() and char <= "\xff" for char in value)
 
 
 def joined(url: str, path: str) -> str:
@@ -381,38 +342,37 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class RequestContext:
-    """The context of one call. All requests of the call go to the same engine as long as it responds.
-
-    Cookies, tracing headers and affinity headers are forwarded unchanged in both directions, and the query string to
-    the endpoint, so a load balancer or router in front of the engines works as if clients called it directly.
+    """The context of one call. All requests of the call go to the same engine as long as it responds. Cookies, tracing
+    headers and affinity headers are forwarded unchanged in both directions, and the query string to the endpoint, so a
+    load balancer or router in front of the engines works as if clients called it directly.
     """
 
     def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:
         self.headers = headers
         self.affinity = affinity
         self.query = query
-        """The query string of the caller's URL, including the question mark."""
         self.endpoint: Endpoint | None = None
-        """The endpoint that sent the latest response; None before the first response."""
         self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
     def of(cls, call: RawRequest, cache_key: object = None) -> Self:
         """Create the context of `call`. `cache_key` is the body's `prompt_cache_key`, for calls without an episode."""
-        headers = dict(_forwarded(call.headers.items()))
+        decoded = ((name.decode("latin-1").lower(), value) for name, value in call.headers.items())
+        headers = {name: value.decode("latin-1") for name, value in decoded if _passes(name, _IN, _NOT_IN)}
         affinity = None
         if episode := headers.get(EPISODE_HEADER):
             affinity = Affinity(episode)
         elif isinstance(cache_key, str) and cache_key:
             affinity = Affinity(cache_key, binding=False)
-        return cls(headers, affinity, _query(call.query))
+        pairs = [pair for pair in call.query.decode("latin-1").split("&") if pair]
+        query = "&".join(pair for pair in pairs if not is_secret(pair.partition("=")[0]))
+        return cls(headers, affinity, f"?{query}" if query else "")
 
     @property
     def url(self) -> str | None:
         return self.endpoint.url if self.endpoint else None
 
     def record_response(self, answer: HttpResponse) -> None:
-        """Store the response headers that are returned to the caller."""
         kept = [
             (name.lower().encode(), _bytes(value))
             for name, value in answer.headers.items()
@@ -422,7 +382,6 @@ class RequestContext:
         self.answer_headers = (*kept, *cookies)
 
     def answered(self, body: bytes) -> RawResponse:
-        """Return the caller's response, with the headers of the endpoint's."""
         return RawResponse(body, headers=self.answer_headers)
 
     def streamed(self, events: AsyncIterator[bytes]) -> RawResponse:
@@ -438,20 +397,7 @@ def _bytes(value: str) -> bytes:
 
 
 def _sendable(name: str, value: str) -> bool:
-    """Return False for a header that is invalid in an HTTP response."""
     return name.isascii() and not _CONTROL.search(value)
-
-
-def _query(query: bytes) -> str:
-    pairs = [pair for pair in query.decode("latin-1").split("&") if pair and not is_secret(pair.partition("=")[0])]
-    return "?" + "&".join(pairs) if pairs else ""
-
-
-def _forwarded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
-    for raw_name, value in headers:
-        name = raw_name.decode("latin-1").lower()
-        if _passes(name, _IN, _NOT_IN):
-            yield name, value.decode("latin-1")
 
 
 @lru_cache(maxsize=1024)

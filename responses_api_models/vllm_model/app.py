@@ -1,7 +1,4 @@
-"""A model server in front of an external engine that supports Chat Completions.
-
-It works with vLLM, SGLang, llama.cpp and most providers. `chat_engine` handles the requests.
-"""
+"""A model server in front of an external engine with Chat Completions: vLLM, SGLang, llama.cpp, most providers."""
 
 from __future__ import annotations
 

@@ -28,7 +28,6 @@ CALL = (
 
 
 def asking(seed: int | None = 0, **fields: Any) -> dict[str, Any]:
-    """A Chat Completions request whose response is one valid call of the tool."""
     return {
         "model": "tiny",
         "messages": [

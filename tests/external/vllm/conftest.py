@@ -85,13 +85,11 @@ async def local_stack(tied_model: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def raw_engine(local_stack: Stack) -> Engine:
-    """The engine of `local_stack` without its model server."""
     return engine_of(local_stack)
 
 
 @pytest.fixture(scope="session")
 def first_turns(engine: Engine) -> FirstTurns:
-    """First turns of `engine`."""
     from tests.external.vllm.first_turns import FirstTurns
 
     return FirstTurns(engine)
@@ -99,7 +97,6 @@ def first_turns(engine: Engine) -> FirstTurns:
 
 @pytest.fixture(scope="session")
 def reference(tiny_model: Path) -> Reference:
-    """The model of `engine` in transformers."""
     from tests.external.vllm.reference import Reference
 
     return Reference(tiny_model)
@@ -107,7 +104,6 @@ def reference(tiny_model: Path) -> Reference:
 
 @pytest.fixture(scope="session")
 def other_reference(other_model: Path) -> Reference:
-    """`other_model` in transformers."""
     from tests.external.vllm.reference import Reference
 
     return Reference(other_model)
@@ -115,14 +111,12 @@ def other_reference(other_model: Path) -> Reference:
 
 @pytest.fixture(scope="session")
 def raw_reference(tied_model: Path) -> Reference:
-    """The model of `raw_engine` in transformers."""
     from tests.external.vllm.reference import Reference
 
     return Reference(tied_model)
 
 
 def tied(model: Path, folder: Path) -> Path:
-    """Write a model with the same weights, except that its output head is its embeddings."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(model, folder)

@@ -21,7 +21,6 @@ PROSE = (
 
 
 def corpus(texts: int = 400, seed: int = 0) -> Iterator[str]:
-    """Generate texts, determined by the seed."""
     rng = random.Random(seed)
     words = PROSE.split()
     yield json.dumps(TOOL)

@@ -49,8 +49,6 @@ def start_s() -> float:
 
 
 class Engine:
-    """A running engine and a client for it."""
-
     def __init__(self, url: str, key: str = "") -> None:
         self.url = url
         """Without /v1."""
@@ -100,14 +98,26 @@ class Engine:
             return False
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The body of a response with status 200."""
         answer = self.client.post(path, json=body)
         assert answer.status_code == 200, answer.text
         decoded: dict[str, Any] = answer.json()
         return decoded
 
+    def reload(self, folder: Path) -> None:
+        """Load other weights such that requests in flight continue and no old key or value stays in the cache."""
+        load = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        self.client.post("/pause?mode=keep").raise_for_status()
+        self.post("/collective_rpc", load)
+        self.client.post("/reset_prefix_cache?reset_running_requests=true").raise_for_status()
+        self.client.post("/resume").raise_for_status()
+
+    def sampled(self, prompt: list[int]) -> tuple[list[int], list[float]]:
+        params = {"temperature": 1.0, "max_tokens": 16, "logprobs": 0, "seed": 0, "ignore_eos": True}
+        body = {"token_ids": prompt, "sampling_params": params}
+        (choice,) = self.post("/inference/v1/generate", body)["choices"]
+        return choice["token_ids"], [part["logprob"] for part in choice["logprobs"]["content"]]
+
     def gauge(self, name: str) -> float:
-        """A metric's value, summed over its labels."""
         lines = self.client.get("/metrics").text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{"))
 

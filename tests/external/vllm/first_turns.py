@@ -25,8 +25,6 @@ _FORMAT = {"type": "json_schema", "name": "move", "schema": {**_SCHEMA, "additio
 
 @dataclass(frozen=True)
 class Kind:
-    """Parameters of a request, and the constraints that its turn has to record."""
-
     params: Json
     names: tuple[str, ...] = ()
     by_grammar: bool = False
@@ -71,7 +69,6 @@ UNCONSTRAINED = {
 
 
 async def response_to(engine: Engine, params: Json, token_in: Any = None) -> Json:
-    """A Response of a model server in front of the engine."""
     options = {} if token_in is None else {"token_in": token_in}
     async with trainer_server(
         base_url=[f"{engine.url}/v1"],
@@ -88,8 +85,6 @@ async def response_to(engine: Engine, params: Json, token_in: Any = None) -> Jso
 
 
 class FirstTurns:
-    """Responses of `engine`, each asked for once."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._known: dict[tuple[str, str], Json] = {}

@@ -23,7 +23,6 @@ ENGINE_CORE, WORKER, API = "VLLM::EngineCor", "VLLM::Worker", "vllm"
 
 
 def local_config(model: Path, mark: str, **more: Any) -> Json:
-    """Sokoban with a tiny random model; a regex makes its responses valid tool calls."""
     variables = {**ENVIRONMENT, MARK: mark}
     settings: Json = {
         "model": str(model),
@@ -72,7 +71,6 @@ TOKEN = "the run's token"
 
 
 async def sent(stack: Stack, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    """Status and body of a call to the model server."""
     (url,) = stack.registry.directory().servers["policy_model"]
     headers = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}"}
     content = b"" if body is None else orjson.dumps(body)

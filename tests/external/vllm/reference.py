@@ -15,16 +15,12 @@ from tests.external.vllm.tiny_model import VOCABULARY
 
 
 class Reference:
-    """A tiny model in transformers."""
-
     def __init__(self, folder: Path) -> None:
         torch.set_num_threads(1)  # more threads are slower on shared cores
         self._model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self._tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         tokenizer_info = xgrammar.TokenizerInfo.from_huggingface(
-            self._tokenizer,
-            vocab_size=VOCABULARY,
-            stop_token_ids=self._model.generation_config.eos_token_id,
+            self._tokenizer, vocab_size=VOCABULARY, stop_token_ids=self._model.generation_config.eos_token_id
         )
         self._compiler = xgrammar.GrammarCompiler(tokenizer_info, max_threads=1)  # caches compiled grammars
 
@@ -37,20 +33,17 @@ class Reference:
     def logprobs(
         self, prompt: list[int], output: list[int], regex: str | None = None, temperature: float = 1.0
     ) -> list[float]:
-        """Logprob of each output token, with the regex applied as a mask and the logits divided by the temperature."""
         return self.chosen(self.logits(prompt + output), len(prompt), output, regex, temperature)
 
     def chosen(
         self, logits: torch.Tensor, start: int, output: list[int], regex: str | None = None, temperature: float = 1.0
     ) -> list[float]:
-        """The same from `logits` of a longer sequence in which the output starts at `start`."""
         rows = logits[start - 1 : start - 1 + len(output)].clone()
         if regex is not None:
             self.rule_out(rows, output, {"regex": regex})
         return self.of_chosen(rows / temperature, output)
 
     def of_chosen(self, logits: torch.Tensor, output: list[int]) -> list[float]:
-        """Logprob of each output token from its row of logits."""
         chosen = logits.log_softmax(-1).gather(1, torch.tensor(output)[:, None])
         return [float(value) for value in chosen[:, 0]]
 
@@ -73,7 +66,6 @@ class Reference:
             assert matcher.accept_token(token)
 
     def _compiled(self, grammar: Json) -> xgrammar.CompiledGrammar:
-        """Compile a grammar like vLLM's xgrammar backend."""
         if tag := grammar.get("structural_tag"):
             return self._compiler.compile_structural_tag(tag)
         if regex := grammar.get("regex"):

@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, cast
 
-import openai
 import orjson
 import pytest
 from openai import AsyncOpenAI, BadRequestError
@@ -17,7 +16,7 @@ from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from tests.external.vllm.calls import CALL, MOVES, TOOL, asking
 from tests.external.vllm.engine import GENERATED, LONGEST, RUNNING, Engine
-from tests.support.openai_client import client_of_server, run_sync_client
+from tests.support.openai_client import client_of_server
 from tests.support.waiting import eventually
 
 TOOLS: Any = [{"type": "function", "strict": False, **cast(Any, TOOL)["function"]}]
@@ -32,19 +31,16 @@ class Move(BaseModel):
 
 
 def front(engine: Engine, kind: Any = VllmModel, **settings: Any) -> Any:
-    """OpenAI's client, connected to a model server of this kind in front of the engine."""
     return client_of_server(kind, base_url=f"{engine.url}/v1", **{"model": "tiny", **settings})
 
 
 async def chat(client: AsyncOpenAI, **fields: Any) -> Any:
-    """A chat completion that is one tool call."""
     request = asking(**{"seed": 3, **fields})
     constraint = {"structured_outputs": request.pop("structured_outputs")}
     return await client.chat.completions.create(**request, extra_body=constraint)
 
 
 async def respond(client: AsyncOpenAI, **fields: Any) -> Any:
-    """The same with the Responses API."""
     request = asking()
     body: Any = {"input": request["messages"], "tools": TOOLS, "max_output_tokens": 200, "temperature": 0.8}
     extra = {"structured_outputs": {"regex": CALL}, "seed": 3}
@@ -74,24 +70,6 @@ async def test_both_apis_give_the_same_call_with_and_without_streaming(engine: E
     assert (final.status, final.output[-1].arguments) == ("completed", "".join(deltas))
 
 
-async def test_the_synchronous_client_reads_a_stream_too(engine: Engine) -> None:
-    def use(client: openai.OpenAI) -> str:
-        with client.responses.stream(model="any", input="hi", max_output_tokens=8) as stream:
-            return "".join(event.delta for event in stream if event.type == "response.output_text.delta")
-
-    async with front(engine) as client:
-        assert await run_sync_client(client, use)
-
-
-async def test_a_turn_can_be_sent_back_with_a_tool_output(engine: Engine) -> None:
-    async with front(engine) as client:
-        first = await respond(client)
-        answer = {"type": "function_call_output", "call_id": first.output[-1].call_id, "output": "#####\n#_PX#\n#####"}
-        second = await respond(client, input=[*asking()["messages"], *first.output, answer])
-    assert moves(second.output[-1].arguments)
-    assert second.usage.input_tokens > first.usage.input_tokens + first.usage.output_tokens
-
-
 async def test_structured_output_is_parsed_by_both_apis_with_and_without_streaming(engine: Engine) -> None:
     messages: Any = [{"role": "user", "content": "Your move?"}]
     async with front(engine) as client:
@@ -107,44 +85,6 @@ async def test_structured_output_is_parsed_by_both_apis_with_and_without_streami
             streamed = await events.get_final_response()
     parsed = [response.output_parsed, completion.choices[0].message.parsed, streamed.output_parsed]
     assert all(isinstance(move, Move) for move in parsed)
-
-
-async def test_usage_is_the_same_with_and_without_streaming(engine: Engine) -> None:
-    async with front(engine) as client:
-        whole = (await chat(client)).usage
-        *_, last = [chunk async for chunk in await chat(client, stream=True, stream_options={"include_usage": True})]
-        response = await respond(client)
-        *_, end = [event async for event in await respond(client, stream=True)]
-    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (whole.prompt_tokens, whole.completion_tokens)
-    assert end.response.usage == response.usage and response.usage.output_tokens > 1
-
-
-async def test_a_response_cut_off_at_its_limit_is_streamed_as_incomplete(engine: Engine) -> None:
-    async with front(engine) as client:
-        stream = await client.responses.create(model="any", input="hi", max_output_tokens=3, stream=True)
-        *_, last = [event async for event in stream]
-    assert last.type == "response.incomplete"
-    assert last.response.usage and last.response.usage.output_tokens == 3
-
-
-async def test_logprobs_come_with_the_deltas_of_a_responses_stream(engine: Engine) -> None:
-    include: Any = ["message.output_text.logprobs"]
-    async with (
-        front(engine) as client,
-        client.responses.stream(
-            model="any",
-            input="hi",
-            max_output_tokens=8,
-            include=include,
-            top_logprobs=2,
-            extra_body={"ignore_eos": True},
-        ) as stream,
-    ):
-        events = [event async for event in stream]
-    deltas = [one for event in events if event.type == "response.output_text.delta" for one in event.logprobs]
-    (part,) = cast(Any, events[-1]).response.output[0].content
-    assert [one.token for one in deltas] == [one.token for one in part.logprobs]
-    assert all(one.logprob <= 0 for one in deltas) and deltas
 
 
 @pytest.mark.parametrize("ask", [chat, respond])
@@ -190,18 +130,6 @@ async def test_a_conversation_beyond_the_context_has_openais_code(engine: Engine
         with pytest.raises(BadRequestError, match="maximum context length") as raised:
             await client.responses.create(model="any", input=" the" * LONGEST, stream=cast(Any, stream))
     assert raised.value.code == "context_length_exceeded"
-
-
-async def test_a_parameter_that_the_engine_rejects_is_a_bad_request_with_its_message(engine: Engine) -> None:
-    async with front(engine) as client:
-        with pytest.raises(BadRequestError, match="temperature"):
-            await chat(client, temperature=-1, stream=True)
-
-
-async def test_a_model_that_the_engine_does_not_serve_is_not_found(engine: Engine) -> None:
-    async with front(engine, model="another") as client:
-        with pytest.raises(openai.NotFoundError, match="check policy_model_name"):
-            await respond(client)
 
 
 async def test_vllms_own_responses_stream_passes_through_openai_model(engine: Engine) -> None:

@@ -62,7 +62,6 @@ RAW = {**{name: KINDS[name] for name in (STRICT, SCHEMA, NOTHING)}, "all but a g
 
 
 def equal_a_forward_pass(kind: Kind, item: Json, reference: Reference, mode: str) -> None:
-    """Check that the record names what changed the logprobs, and that nothing else did."""
     sampling, recorded = item["token_trace"]["sampling"], item["generation_log_probs"]
     assert (sorted(sampling.get("constrained", [])), sampling["logprobs_mode"]) == (sorted(kind.names), mode)
     assert from_record(reference, item) == pytest.approx(recorded, abs=CLOSE)

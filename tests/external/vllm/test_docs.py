@@ -36,7 +36,6 @@ def test_every_vllm_line_that_is_documented_or_made_by_ng_eval_is_accepted_by_vl
 
 
 def made_by_ng_eval(folder: Path) -> list[str]:
-    """The command line of `ng_eval`, with every setting that has a flag."""
     settings = {
         "dtype": "float32",
         "tensor_parallel_size": 2,

@@ -17,7 +17,6 @@ GENERATE = "/inference/v1/generate"
 
 
 def rejection(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The error of a response with status 400 that contains nothing else."""
     answer = engine.client.post(path, json=body)
     assert answer.status_code == 400, answer.text
     (error,) = answer.json().values()
@@ -27,54 +26,25 @@ def rejection(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Any]
 
 
 def chat(words: int, **fields: Any) -> dict[str, Any]:
-    """A chat request whose prompt has that many tokens and about 15 more."""
     return {"model": "tiny", "messages": [{"role": "user", "content": " the" * words}], **fields}
 
 
-@pytest.fixture(scope="module")
-def frame(engine: Engine) -> int:
-    """Number of tokens that the template adds to the words of `chat`."""
-    return int(engine.post("/tokenize", chat(100))["count"]) - 100
-
-
 @pytest.mark.parametrize("path", [CHAT, f"{CHAT}/render"])
-def test_a_chat_longer_than_the_context_is_rejected_for_its_input_tokens(engine: Engine, path: str) -> None:
+def test_a_chat_longer_than_the_context_is_an_overflow(engine: Engine, path: str) -> None:
     error = rejection(engine, path, chat(LONGEST, max_tokens=10))
     assert (error["param"], error["kind"]) == ("input_tokens", FailureKind.CONTEXT_OVERFLOW)
-    # The tokenizer stops one token after the limit, so the true length is not reported.
-    assert f"(parameter=input_tokens, value={LONGEST + 1})" in error["message"]
 
 
-def test_a_chat_that_fills_the_context_is_rejected_for_its_max_tokens(engine: Engine, frame: int) -> None:
+def test_a_chat_that_fills_the_context_is_an_overflow(engine: Engine) -> None:
+    frame = int(engine.post("/tokenize", chat(100))["count"]) - 100
     error = rejection(engine, CHAT, chat(LONGEST - frame, max_tokens=10))
     assert (error["param"], error["kind"]) == ("max_tokens", FailureKind.CONTEXT_OVERFLOW)
-    assert "(parameter=max_tokens, value=0)" in error["message"]
-
-
-def test_a_response_that_would_not_fit_is_cut_off_at_the_context_limit(engine: Engine, frame: int) -> None:
-    answer = engine.post(CHAT, chat(LONGEST - frame - 3, max_tokens=100, ignore_eos=True))
-    assert answer["choices"][0]["finish_reason"] == "length"
-    assert answer["usage"]["completion_tokens"] == 3
-    body = {"token_ids": [5] * (LONGEST - 3), "sampling_params": {"max_tokens": 100, "ignore_eos": True}}
-    (choice,) = engine.post(GENERATE, body)["choices"]
-    assert (choice["finish_reason"], len(choice["token_ids"])) == ("length", 3)
-
-
-def test_max_tokens_above_the_context_is_rejected_by_chat_but_not_by_generate(engine: Engine) -> None:
-    error = rejection(engine, CHAT, chat(1, max_tokens=LONGEST + 1))
-    assert (error["param"], error["kind"]) == ("max_tokens", FailureKind.UPSTREAM_REFUSED)
-    assert error["message"].startswith(f"max_tokens={LONGEST + 1} ")
-    engine.post(
-        GENERATE, {"token_ids": [5], "sampling_params": {"max_tokens": LONGEST + 1, "stop_token_ids": [*range(1024)]}}
-    )
 
 
 @pytest.mark.parametrize("length", [LONGEST + 1, LONGEST])
-def test_generate_rejects_too_many_tokens_without_naming_a_parameter(engine: Engine, length: int) -> None:
-    body = {"token_ids": [5] * length, "sampling_params": {"max_tokens": 10}}
-    error = rejection(engine, GENERATE, body)
+def test_too_many_tokens_for_generate_are_an_overflow(engine: Engine, length: int) -> None:
+    error = rejection(engine, GENERATE, {"token_ids": [5] * length, "sampling_params": {"max_tokens": 10}})
     assert (error["param"], error["kind"]) == (None, FailureKind.CONTEXT_OVERFLOW)
-    assert f"(length {length})" in error["message"]
 
 
 def test_a_stream_of_generate_starts_with_200_and_contains_the_error(engine: Engine) -> None:
@@ -84,8 +54,3 @@ def test_a_stream_of_generate_starts_with_200_and_contains_the_error(engine: Eng
     events = answer.text.removeprefix("data: ").strip().split("\n\ndata: ")
     assert orjson.loads(events[0])["error"]["code"] == 400
     assert events[1:] == ["[DONE]"]
-
-
-def test_a_token_outside_the_vocabulary_is_rejected(engine: Engine) -> None:
-    error = rejection(engine, GENERATE, {"token_ids": [5, 2000], "sampling_params": {"max_tokens": 1}})
-    assert "2000" in error["message"] and error["kind"] == FailureKind.UPSTREAM_REFUSED

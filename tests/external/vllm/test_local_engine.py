@@ -17,12 +17,12 @@ from tests.external.vllm.conftest import tied
 from tests.external.vllm.engine import Engine, start_s
 from tests.external.vllm.local_run import API, ENGINE_CORE, WORKER, mark_of, processes_of, sent
 from tests.external.vllm.reference import Reference
-from tests.external.vllm.test_engine_control import PROMPT, reload, sampled
 from tests.support.processes import alive
 from tests.support.stacks import EXAMPLES, collect, keys_of, read_rows
 from tests.support.waiting import until
 
 REPEATS = 12
+PROMPT = [5, 6, 7, 8, 9, 10]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ async def test_new_weights_for_a_tied_model_are_rejected_and_the_engine_is_uncha
 ) -> None:
     status, problem = await sent(local_stack, "POST", "/weights/update", {"path": str(other_tied_model)})
     assert (status, "output head" in problem["detail"]) == (400, True)
-    output, logprobs, _ = sampled(raw_engine)
+    output, logprobs = raw_engine.sampled(PROMPT)
     assert raw_reference.logprobs(PROMPT, output) == pytest.approx(logprobs, abs=1e-4)
 
 
@@ -53,9 +53,9 @@ def test_vllm_keeps_the_old_head_of_a_tied_model_after_a_reload(
     raw_engine: Engine, tied_model: Path, other_tied_model: Path
 ) -> None:
     """The reason for the rejection. If this fails, vLLM has fixed it, and the rejection can be removed."""
-    reload(raw_engine, other_tied_model)
-    output, logprobs, _ = sampled(raw_engine)
-    reload(raw_engine, tied_model)
+    raw_engine.reload(other_tied_model)
+    output, logprobs = raw_engine.sampled(PROMPT)
+    raw_engine.reload(tied_model)
     assert Reference(other_tied_model).logprobs(PROMPT, output) != pytest.approx(logprobs, abs=1e-2)
 
 

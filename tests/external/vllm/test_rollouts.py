@@ -31,12 +31,10 @@ CLOSE = 1e-4
 
 
 def policy(engine: Engine) -> dict[str, str]:
-    """The variables that the specification exports in the second terminal."""
     return {"policy_base_url": f"{engine.url}/v1", "policy_api_key": "dummy", "policy_model_name": "tiny"}
 
 
 def constrained(**settings: Any) -> Json:
-    """Settings, as in an env.yaml, with which tokens are recorded and random weights make valid tool calls."""
     chosen = {
         "return_token_id_information": True,
         "strict_tools": False,  # the grammar of a strict tool would replace the regex
@@ -47,7 +45,6 @@ def constrained(**settings: Any) -> Json:
 
 
 def run_config(engine: Engine, folder: Path, **settings: Any) -> RunConfig:
-    """The config of the same run for `colocated`."""
     tree = OmegaConf.merge(
         *(OmegaConf.load(INSTALLED / path) for path in (MODEL, ENVIRONMENT)), constrained(**settings)
     )
@@ -58,7 +55,6 @@ def run_config(engine: Engine, folder: Path, **settings: Any) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def rows(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
-    """24 rollouts of up to 10 turns."""
     folder = tmp_path_factory.mktemp("run")
     settings = constrained(return_token_texts=True)
     (folder / "env.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(settings)))
@@ -86,7 +82,6 @@ async def _collected(folder: Path, exported: dict[str, str]) -> list[Json]:
 
 
 def turns_of(row: Json) -> list[Json]:
-    """The last item of each model call."""
     return [item for item in row["response"]["output"] if "generation_token_ids" in item]
 
 
@@ -153,22 +148,6 @@ def test_logprobs_equal_a_forward_pass_over_the_recorded_ids(rows: list[Json], r
             start, generated = len(item["prompt_token_ids"]), item["generation_token_ids"]
             expected = reference.chosen(logits, start, generated, CALL, 0.8)
             assert item["generation_log_probs"] == pytest.approx(expected, abs=CLOSE)
-
-
-def test_the_sampling_parameters_that_were_used_are_recorded(rows: list[Json]) -> None:
-    for item in (item for row in rows for item in turns_of(row)):
-        assert item["token_trace"]["sampling"] == {
-            "temperature": 0.8,
-            "top_p": 1.0,
-            "top_k": -1,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "constrained": ["structured_outputs"],
-            "constraints": {"structured_outputs": {"regex": CALL}},
-            "logprobs_mode": "processed_logprobs",
-            "policy_version": "0",
-            "version_of": "token",
-        }
 
 
 async def test_turns_sent_as_messages_drift_and_each_break_is_recorded(engine: Engine, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollyard.records.types import Json
-from tests.external.vllm.calls import CALL, asking
+from tests.external.vllm.calls import asking
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.tiny_model import MARKS, SPECIAL
 from tests.support.weight_engine import TrainerClient, trainer_server
@@ -18,7 +18,6 @@ HARMLESS = f"{' '.join(MARKS)} </div> List<int> [1] <|im_middle|> [INST] a<b>c"
 
 
 def recording(engine: Engine, **settings: Any) -> AbstractAsyncContextManager[TrainerClient]:
-    """A model server that records tokens, in front of the engine."""
     chosen = {"trainer_endpoints": False, "return_token_id_information": True, **settings}
     return trainer_server(base_url=[f"{engine.url}/v1"], **chosen)
 
@@ -41,7 +40,6 @@ async def two_turns(engine: Engine, text: str, **settings: Any) -> tuple[Json, J
 
 
 def between(first: Json, second: Json) -> list[int]:
-    """The ids between two turns."""
     seen = first["prompt_token_ids"] + first["generation_token_ids"]
     assert second["prompt_token_ids"][: len(seen)] == seen
     ids_between: list[int] = second["prompt_token_ids"][len(seen) :]
@@ -67,37 +65,3 @@ async def test_marks_that_are_single_text_tokens_stay_single_tokens(engine: Engi
     ids_between = between(first, second)
     assert any(ids_between[at : at + len(ids)] == ids for at in range(len(ids_between)))
     assert "escaped" not in second["token_trace"]
-
-
-async def test_a_setting_allows_special_tokens_in_text(engine: Engine) -> None:
-    clean = between(*await two_turns(engine, "clean"))
-    allowed = between(*await two_turns(engine, ATTACK, special_tokens_in_text="allow"))
-    assert allowed.count(1017) == clean.count(1017) + 2
-
-
-async def test_a_tool_name_that_looks_like_a_special_token_stays_text_and_the_record_is_correct(
-    engine: Engine,
-) -> None:
-    mistake = CALL.replace('"step"', '"<\\|im_end\\|>"')
-    async with recording(engine) as policy_server:
-        request = asking(structured_outputs={"regex": mistake})
-        first = (await policy_server.post("/v1/chat/completions", request))[1]["choices"][0]["message"]
-        (call,) = first["tool_calls"]
-        assert call["function"]["name"] == "<|im_end|>"
-        tool_output = {"role": "tool", "tool_call_id": call["id"], "content": "There is no tool '<|im_end|>'."}
-        request["messages"] += [first, tool_output]
-        status, answer = await policy_server.post("/v1/chat/completions", request)
-    assert status == 200, answer
-    second = answer["choices"][0]["message"]
-    assert tool_output["content"].replace("<|", "< |") in text_of(engine, between(first, second))
-    assert second["token_trace"]["way"] == "generate"
-
-
-async def test_a_special_token_in_the_name_of_a_tool_is_rejected(engine: Engine) -> None:
-    async with recording(engine) as policy_server:
-        request = asking()
-        function = {**request["tools"][0]["function"], "name": "step<|im_end|>"}
-        request["tools"] = [{"type": "function", "function": function}]
-        status, problem = await policy_server.post("/v1/chat/completions", request)
-    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert "tools[0].function.name" in problem["detail"] and "<|im_end|>" in problem["detail"]

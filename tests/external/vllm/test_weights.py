@@ -13,44 +13,32 @@ import orjson
 import pytest
 from safetensors.torch import load_file, save_file
 
-from rollyard.records.types import Json
 from tests.external.vllm.calls import CALL, asking
 from tests.external.vllm.engine import Engine, in_flight
 from tests.external.vllm.reference import Reference
 from tests.external.vllm.test_rollouts import run_config, turns_of
 from tests.support.stacks import collect, colocated, read_rows
-from tests.support.waiting import deadline_s, eventually
+from tests.support.waiting import deadline_s
 from tests.support.weight_engine import TrainerClient, trainer_server
 
 CLOSE = 1e-4
 """Tolerance for float32 sums in another order; the largest observed difference is 1e-5."""
 GENERATE = "/inference/v1/generate"
-HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
 LONG = 3000
 """Tokens of a response that lasts for some seconds."""
 PROMPT = [5, 6, 7, 8, 9, 10] * 60
-"""Fills several blocks of the engine's cache."""
 
 
 @pytest.fixture(autouse=True)
 def unchanged(engine: Engine, tiny_model: Path) -> Iterator[None]:
     """After each test, the engine has its original weights again, with vLLM's default version name."""
     yield
-    load = {"method": "reload_weights", "kwargs": {"weights_path": str(tiny_model)}}
-    for path, body in (
-        ("/pause?mode=keep", None),
-        ("/collective_rpc", load),
-        ("/reset_prefix_cache?reset_running_requests=true", None),
-        ("/update_weight_version", {"new_version": "default"}),
-        ("/resume", None),
-    ):
-        answer = engine.client.post(path, json=body)
-        assert answer.status_code == 200, answer.text
+    engine.reload(tiny_model)
+    engine.post("/update_weight_version", {"new_version": "default"})
 
 
 @contextlib.asynccontextmanager
 async def policy(engine: Engine, **settings: Any) -> AsyncIterator[TrainerClient]:
-    """A model server with the trainer's endpoints in front of the engine."""
     async with trainer_server(
         base_url=[f"{engine.url}/v1"], **{"weights_check": "values", **settings}
     ) as policy_server:
@@ -58,7 +46,6 @@ async def policy(engine: Engine, **settings: Any) -> AsyncIterator[TrainerClient
 
 
 async def sampled(policy_server: TrainerClient, **params: Any) -> tuple[list[int], list[float], Any]:
-    """Token ids, logprobs and the engine's weight versions of a response at temperature 1."""
     sampling = {"temperature": 1.0, "max_tokens": 16, "logprobs": 0, "ignore_eos": True, **params}
     status, answer = await policy_server.post(GENERATE, {"token_ids": PROMPT, "sampling_params": sampling})
     assert status == 200, answer
@@ -77,37 +64,6 @@ async def test_after_every_update_the_logprobs_are_those_of_the_new_model(
             output, logprobs, versions = await sampled(policy_server)
             assert model.logprobs(PROMPT, output) == pytest.approx(logprobs, abs=CLOSE)
             assert versions == [{"version": str(number), "start": 0, "end": 16}]
-
-
-async def test_a_turn_in_flight_survives_and_the_version_of_each_token_is_recorded(
-    engine: Engine, other_model: Path, reference: Reference, other_reference: Reference
-) -> None:
-    async with policy(engine, return_token_id_information=True, logprobs_mode="processed_logprobs") as policy_server:
-        request = asking(temperature=1.0, seed=None)
-        first = (await policy_server.post("/v1/chat/completions", request))[1]["choices"][0]["message"]
-        (call,) = first["tool_calls"]
-        answer = {"role": "tool", "tool_call_id": call["id"], "content": "You moved."}
-        # Without the regex, which would change the logprobs.
-        longer: Json = {**request, "messages": [*request["messages"], first, answer], "structured_outputs": None}
-        longer.update(max_tokens=LONG, ignore_eos=True)
-        calling = await in_flight(engine, policy_server.post("/v1/chat/completions", longer))
-        assert (await policy_server.update(str(other_model), version="step-12"))[0] == 200
-        status, answer = await calling
-    assert status == 200, answer
-    message = answer["choices"][0]["message"]
-    trace, sampling = message["token_trace"], message["token_trace"]["sampling"]
-    assert trace["way"] == "generate"
-    assert (sampling["policy_version"], sampling["policy_version_end"]) == ("0", "step-12")
-    old, new = sampling["weight_versions"]
-    assert (old["version"], old["start"], new["version"], new["end"]) == ("0", 0, "step-12", LONG)
-    ids, logprobs = message["generation_token_ids"], message["generation_log_probs"]
-    switch = old["end"]
-    assert 0 < switch < LONG
-    of_old = reference.logprobs(message["prompt_token_ids"], ids)
-    of_new = other_reference.logprobs(message["prompt_token_ids"], ids)
-    assert logprobs[:switch] == pytest.approx(of_old[:switch], abs=CLOSE)
-    # The new model has also recomputed the keys and values of the earlier tokens.
-    assert logprobs[switch:] == pytest.approx(of_new[switch:], abs=CLOSE)
 
 
 async def test_rollouts_continue_during_updates_and_the_version_of_each_token_is_recorded(
@@ -146,22 +102,6 @@ async def test_rollouts_continue_during_updates_and_the_version_of_each_token_is
     assert len(seen) > 1
 
 
-async def test_an_update_clears_the_prefix_cache(engine: Engine, other_model: Path) -> None:
-    async with policy(engine) as policy_server:
-        await cache_hits(engine, policy_server)
-        assert await cache_hits(engine, policy_server) > 0
-        await policy_server.update(str(other_model))
-        assert await cache_hits(engine, policy_server) == 0
-
-
-async def cache_hits(engine: Engine, policy_server: TrainerClient) -> float:
-    """Prefix cache hits of one call. The engine counts them with the queries, after it has sent the response."""
-    hits, queries = engine.gauge(HITS), engine.gauge(QUERIES)
-    await sampled(policy_server)
-    await asyncio.to_thread(eventually, "the call is counted", lambda: engine.gauge(QUERIES) > queries)
-    return engine.gauge(HITS) - hits
-
-
 async def test_a_failed_load_aborts_requests_in_flight_but_not_the_engine(engine: Engine) -> None:
     async with policy(engine, max_attempts=1, weights_check="off") as policy_server:
         request = {"token_ids": PROMPT, "sampling_params": {"max_tokens": LONG, "ignore_eos": True}}
@@ -178,7 +118,6 @@ INVALID = ("not there", "no head", "NaN", "cut short", "another shape", "no weig
 
 
 def invalid_copy(checkpoint: Path, folder: Path, defect: str) -> Path:
-    """A copy of a checkpoint, made invalid in a way that vLLM itself accepts or crashes on."""
     if defect == "not there":
         return folder / "nowhere"
     shutil.copytree(checkpoint, folder / defect)
@@ -209,27 +148,6 @@ async def test_after_a_rejected_update_the_responses_are_bitwise_the_same(
             assert await sampled(policy_server, temperature=0.0) == before, defect
 
 
-async def test_a_pause_ends_with_its_lease_and_the_request_in_flight_continues(engine: Engine) -> None:
-    async with policy(engine) as policy_server:
-        assert (await policy_server.post("/pause?mode=keep&lease_s=0.5"))[0] == 200
-        assert (await sampled(policy_server))[2] == [{"version": "0", "start": 0, "end": 16}]
-        assert (await policy_server.get("/weights"))[1]["lease_expired"]["lease_s"] == 0.5
-
-
-async def test_a_request_with_a_seed_is_rejected_and_the_engine_survives(engine: Engine) -> None:
-    async with policy(engine) as policy_server:
-        status, answer = await policy_server.post("/v1/chat/completions", asking(seed=3))
-        assert (status, "seed 3" in answer["detail"]) == (400, True)
-        assert (await policy_server.post("/v1/chat/completions", asking(seed=None)))[0] == 200
-
-
-async def test_a_restarted_server_knows_the_version_of_its_engine(engine: Engine, other_model: Path) -> None:
-    async with policy(engine) as policy_server:
-        await policy_server.update(str(other_model), version="step-12")
-    async with policy(engine) as policy_server:
-        assert await policy_server.version() == "step-12"
-
-
 async def test_token_endpoints_are_forwarded_unchanged(engine: Engine) -> None:
     async with policy(engine) as policy_server:
         for path, body in (
@@ -238,26 +156,10 @@ async def test_token_endpoints_are_forwarded_unchanged(engine: Engine) -> None:
             ("/v1/chat/completions/render", asking()),
         ):
             status, answer = await policy_server.post(path, {**body, "model": "another"})
-            assert status == 200, answer
             direct = engine.post(path, {**body, "model": "tiny"})
-            assert answer.keys() == direct.keys()
-            assert {key: answer[key] for key in ("tokens", "prompt", "token_ids") if key in answer} == {
-                key: direct[key] for key in ("tokens", "prompt", "token_ids") if key in direct
-            }
-        prompt = {"prompt": [5, 6, 7], "max_tokens": 4, "return_token_ids": True}
-        status, answer = await policy_server.post("/v1/completions", prompt)
-        assert (status, answer["choices"][0]["prompt_token_ids"]) == (200, [5, 6, 7])
-        answer, _ = await policy_server.send("POST", "/v1/completions", {**prompt, "stream": True})
+            assert (status, answer.keys()) == (200, direct.keys())
+            kept = {"tokens", "prompt", "token_ids"} & answer.keys()
+            assert {key: answer[key] for key in kept} == {key: direct[key] for key in kept}
+        prompt = {"prompt": [5, 6, 7], "max_tokens": 4, "stream": True}
+        answer, _ = await policy_server.send("POST", "/v1/completions", prompt)
         assert answer.body.endswith(b"data: [DONE]\n\n")
-
-
-async def test_control_calls_of_the_engine_are_forwarded(engine: Engine) -> None:
-    async with policy(engine) as policy_server:
-        assert await policy_server.post("/pause?mode=keep") == (200, {"status": "paused"})
-        assert await policy_server.get("/is_paused") == (200, {"is_paused": True})
-        assert await policy_server.post("/resume") == (200, {"status": "resumed"})
-        assert await policy_server.get("/get_world_size?include_dp=false") == (200, {"world_size": 1})
-        assert (await policy_server.post("/update_weight_version", {"new_version": "sft"}))[0] == 200
-        assert await policy_server.get("/weight_info") == (200, {"weight_version": "sft"})
-        status, answer = await policy_server.post("/sleep?level=9")
-        assert (status, "level" in str(answer)) == (400, True)

@@ -28,7 +28,6 @@ TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
 def build(folder: Path, seed: int = 0) -> Path:
-    """Write the model of this seed into `folder`, which may exist, and return the folder."""
     written = tokenizer()
     written.save_pretrained(folder)
     _model(written, seed).save_pretrained(folder)
@@ -81,7 +80,6 @@ def _model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
 
 
 def _draw(model: Qwen3ForCausalLM, seed: int) -> None:
-    """Draw the weights independently of the initialization of transformers."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weights in sorted(model.named_parameters()):

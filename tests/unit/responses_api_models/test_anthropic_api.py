@@ -31,80 +31,44 @@ def user(*blocks: Json) -> Json:
     return {**HELLO, "messages": [{"role": "user", "content": list(blocks)}]}
 
 
-def test_a_conversation_with_tools_keeps_its_order() -> None:
-    messages: list[Json] = [
-        {"role": "user", "content": "Up?"},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "s"},
-                {"type": "text", "text": "I go."},
-                {"type": "tool_use", "id": "t1", "name": "step", "input": {"x": 1}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "a wall"}]},
-                {"type": "text", "text": "And now?"},
-            ],
-        },
-    ]
-    converted = messages_to_responses({**HELLO, "system": "Be brief.", "messages": messages})
-    assert (converted["instructions"], converted["max_output_tokens"]) == ("Be brief.", 64)
-    assert converted["input"] == [
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Up?"}]},
-        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I go."}]},
-        {"type": "function_call", "call_id": "t1", "name": "step", "arguments": '{"x":1}'},
-        {"type": "function_call_output", "call_id": "t1", "output": "a wall"},
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "And now?"}]},
-    ]
+CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": {"type": "function", "name": "step"}}
 
 
-def test_a_tool_and_its_choice_are_converted() -> None:
+@pytest.mark.parametrize("kind", CHOICES)
+def test_a_tool_and_its_choice_are_converted(kind: str) -> None:
     tool = {"name": "step", "description": "Moves.", "input_schema": {"type": "object"}, "cache_control": {"type": "x"}}
-    choice = {"type": "tool", "name": "step", "disable_parallel_tool_use": True}
+    choice = {"type": kind, "name": "step", "disable_parallel_tool_use": True}
     converted = messages_to_responses({**HELLO, "tools": [tool], "tool_choice": choice})
     assert converted["tools"] == [
         {"type": "function", "name": "step", "parameters": {"type": "object"}, "description": "Moves."}
     ]
-    assert converted["tool_choice"] == {"type": "function", "name": "step"}
-    assert converted["parallel_tool_calls"] is False
+    assert (converted["tool_choice"], converted["parallel_tool_calls"]) == (CHOICES[kind], False)
 
 
-@pytest.mark.parametrize(("given", "expected"), [("auto", "auto"), ("any", "required"), ("none", "none")])
-def test_each_choice_has_its_counterpart(given: str, expected: str) -> None:
-    assert messages_to_responses({**HELLO, "tool_choice": {"type": given}})["tool_choice"] == expected
+PNG = "data:image/png;base64,iVBO"
 
 
-def test_a_failed_tool_is_marked_in_its_output() -> None:
-    result = {"type": "tool_result", "tool_use_id": "t1", "content": "no such door", "is_error": True}
-    assert messages_to_responses(user(result))["input"][0]["output"] == '{"error":"no such door"}'
+def result(content: Any, **more: Any) -> Json:
+    return {"type": "tool_result", "tool_use_id": "t1", "content": content, **more}
 
 
-def test_an_image_of_the_user_becomes_an_image_part() -> None:
-    given = messages_to_responses(user(IMAGE, INLINE))["input"]
-    assert [item["content"][0]["image_url"] for item in given] == [
-        "https://example.com/cat.png",
-        "data:image/png;base64,iVBO",
-    ]
-
-
-def test_an_image_among_the_output_of_a_tool_keeps_its_place() -> None:
-    content = [{"type": "text", "text": "before"}, INLINE, {"type": "text", "text": "after"}]
-    result = {"type": "tool_result", "tool_use_id": "t1", "content": content}
-    output = messages_to_responses(user(result))["input"][0]["output"]
-    assert [part.get("text") or part["image_url"] for part in output] == [
-        "before",
-        "data:image/png;base64,iVBO",
-        "after",
-    ]
-
-
-def test_a_failed_tool_with_an_image_is_marked_too() -> None:
-    result = {"type": "tool_result", "tool_use_id": "t1", "content": [INLINE], "is_error": True}
-    assert messages_to_responses(user(result))["input"][0]["output"][0] == {"type": "input_text", "text": "error:"}
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (IMAGE, ["https://example.com/cat.png"]),
+        (INLINE, [PNG]),
+        (result("no such door", is_error=True), '{"error":"no such door"}'),
+        (
+            result([{"type": "text", "text": "before"}, INLINE, {"type": "text", "text": "after"}]),
+            ["before", PNG, "after"],
+        ),
+        (result([INLINE], is_error=True), ["error:", PNG]),
+    ],
+)
+def test_images_and_errors_keep_their_place(block: Json, expected: Any) -> None:
+    item = messages_to_responses(user(block))["input"][0]
+    found = item.get("output") or item["content"]
+    assert (found if isinstance(found, str) else [p.get("text") or p["image_url"] for p in found]) == expected
 
 
 def test_a_field_of_neither_api_is_passed_on() -> None:
@@ -119,34 +83,28 @@ def test_a_schema_for_the_answer_becomes_a_text_format() -> None:
     assert converted["reasoning"] == {"effort": "low"}
 
 
+def said(role: str, *blocks: Json) -> Json:
+    return {"messages": [{"role": role, "content": list(blocks)}]}
+
+
 REFUSED: list[tuple[Json, str]] = [
     ({"max_tokens": True}, "max_tokens: found True"),
     ({"messages": "hi"}, "messages: found 'hi'"),
     ({"messages": ["hi"]}, "messages[0]: found 'hi'"),
     ({"messages": [{"role": "system", "content": "x"}]}, "messages[0]: found {'role': 'system'"),
     ({"messages": [{"role": "user", "content": None}]}, "messages[0]: found {'role': 'user', 'content': None}"),
-    ({"messages": [{"role": "user", "content": [DOCUMENT]}]}, "'document'"),
+    (said("user", DOCUMENT), "'document'"),
     (
-        {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file", "file_id": "f"}}]}]},
+        said("user", {"type": "image", "source": {"type": "file", "file_id": "f"}}),
         "messages[0].content[0].source: found",
     ),
-    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].source: found None"),
+    (said("user", {"type": "image"}), "messages[0].content[0].source: found None"),
+    (said("user", result([DOCUMENT, IMAGE])), "messages[0].content[0].content[0]: "),
+    (said("user", {"type": "tool_result"}), "tool_use_id: found None"),
+    (said("assistant", {"type": "redacted_thinking", "data": "x"}), "'redacted_thinking'"),
     (
-        {
-            "messages": [
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [DOCUMENT, IMAGE]}]}
-            ]
-        },
-        "messages[0].content[0].content[0]: ",
-    ),
-    ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id: found None"),
-    (
-        {"messages": [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}]},
-        "'redacted_thinking'",
-    ),
-    (
-        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "n", "input": "x"}]}]},
-        "messages[0].content[0].input: found 'x'; expected an object",
+        said("assistant", {"type": "tool_use", "id": "t", "name": "n", "input": "x"}),
+        "input: found 'x'; expected an object",
     ),
     ({"messages": [*HELLO["messages"], {"role": "assistant", "content": "The"}]}, "unfinished"),
     ({"system": [IMAGE]}, "system[0]: "),
@@ -201,13 +159,7 @@ def test_the_text_before_the_sequence_contains_no_sequence(text: str, sequences:
 
 @pytest.mark.parametrize(
     ("text", "sequences", "expected"),
-    [
-        ("one END two", ["END"], ("one ", "END")),
-        ("aab", ["ab"], ("a", "ab")),
-        ("abcd", ["bcd", "c"], ("ab", "c")),
-        ("no", ["x"], ("no", None)),
-        ("almost EN", ["END"], ("almost EN", None)),
-    ],
+    [("aab", ["ab"], ("a", "ab")), ("abcd", ["bcd", "c"], ("ab", "c")), ("almost EN", ["END"], ("almost EN", None))],
 )
 def test_the_text_ends_at_the_sequence_that_is_complete_first(
     text: str, sequences: list[str], expected: tuple[str, str | None]
@@ -251,16 +203,20 @@ def converted(complete: Json, stop: list[str]) -> list[Json]:
 
 
 def accumulated(events: list[Json]) -> Json:
-    """Build the message as Anthropic's clients do."""
     message: Json = {}
     partial: dict[int, str] = {}
+    opened: list[int] = []
     for event in events:
         if event["type"] == "message_start":
             message = event["message"]
         elif event["type"] == "content_block_start":
-            assert event["index"] == len(message["content"])
+            assert event["index"] == len(message["content"]) and not opened
+            opened.append(event["index"])
             message["content"].append(event["content_block"])
+        elif event["type"] == "content_block_stop":
+            assert opened.pop() == event["index"]
         elif event["type"] == "content_block_delta":
+            assert opened == [event["index"]]
             block, delta = message["content"][event["index"]], event["delta"]
             if delta["type"] == "input_json_delta":
                 partial[event["index"]] = partial.get(event["index"], "") + delta["partial_json"]
@@ -270,6 +226,7 @@ def accumulated(events: list[Json]) -> Json:
                 block[key] += delta[key]
         elif event["type"] == "message_delta":
             message |= {**event["delta"], "usage": event["usage"]}
+    assert not opened
     return message
 
 
@@ -306,18 +263,6 @@ def test_a_text_that_the_engine_did_not_stop_is_cut_at_the_sequence() -> None:
     assert message["content"] == [{"type": "text", "text": "one ", "citations": None}]
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
     assert [event["type"] for event in events[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
-
-
-def test_every_block_is_started_before_its_deltas_and_stopped_once() -> None:
-    opened: list[int] = []
-    for event in converted(response(REASONING, text("a"), CALL), []):
-        if event["type"] == "content_block_start":
-            opened.append(event["index"])
-        elif event["type"].startswith("content_block"):
-            assert opened == [event["index"]]
-        if event["type"] == "content_block_stop":
-            opened.clear()
-    assert not opened
 
 
 @pytest.mark.parametrize("status", [429, 502, 500])

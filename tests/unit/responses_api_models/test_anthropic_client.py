@@ -6,17 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from anthropic import (
-    APIStatusError,
-    BadRequestError,
-    InternalServerError,
-    PermissionDeniedError,
-    RateLimitError,
-)
+from anthropic import APIStatusError, BadRequestError, InternalServerError, PermissionDeniedError, RateLimitError
 
 from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
+from rollyard.responses_api_models.vllm_model.app import VllmModel
+from rollyard.services.server.app import Server
 from tests.support.anthropic_client import anthropic_and_engine, anthropic_client_of
 from tests.support.openai_client import STEP
 from tests.support.scripted_engine import Step, chunks, completion
@@ -31,7 +27,6 @@ CALLS = completion({"content": "I go up", "reasoning": "hm", "tool_calls": [CALL
 
 
 def reported(text: str, **choice: Any) -> Json:
-    """A completion whose choice has more fields."""
     answer = completion({"content": text})
     answer["choices"][0].update(choice)
     return answer
@@ -41,29 +36,23 @@ async def create(client: Any, **more: Any) -> Any:
     return await client.messages.create(**{"model": "any", "max_tokens": 64, "messages": HELLO, **more})
 
 
-async def test_the_client_receives_thinking_text_and_tool_calls() -> None:
-    async with anthropic_and_engine(CALLS) as (client, engine):
-        message = await create(client, tools=TOOLS, system="Be brief.", extra_body={"temperature": 0.5})
-    assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
-    assert message.content[2].input == {"actions": ["Up"]}
-    assert (message.stop_reason, message.usage.input_tokens, message.usage.output_tokens) == ("tool_use", 5, 2)
-    sent = engine.requests[0]
-    assert sent["messages"][0] == {"role": "system", "content": "Be brief."}
-    assert (sent["max_tokens"], sent["temperature"], sent["tools"][0]["function"]["name"]) == (64, 0.5, "step")
-
-
-async def test_the_blocks_of_a_message_can_be_sent_back_with_a_tool_result() -> None:
+async def test_the_client_receives_thinking_text_and_tool_calls_and_can_send_them_back() -> None:
     async with anthropic_and_engine(CALLS, completion({"content": "done"})) as (client, engine):
-        first = await create(client, tools=TOOLS)
+        first = await create(client, tools=TOOLS, system="Be brief.", extra_body={"temperature": 0.5})
         result = {"type": "tool_result", "tool_use_id": first.content[2].id, "content": "a wall"}
         conversation = [*HELLO, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
         second = await create(client, tools=TOOLS, messages=conversation)
+    assert [block.type for block in first.content] == ["thinking", "text", "tool_use"]
+    assert first.content[2].input == {"actions": ["Up"]}
+    assert (first.stop_reason, first.usage.input_tokens, first.usage.output_tokens) == ("tool_use", 5, 2)
     assert (second.content[0].text, second.stop_reason) == ("done", "end_turn")
-    messages = engine.requests[1]["messages"]
-    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
-    assert (messages[1]["content"], messages[1]["reasoning"]) == ("I go up", "hm")
-    assert messages[1]["tool_calls"] == CALLS["choices"][0]["message"]["tool_calls"]
-    assert messages[2] == {"role": "tool", "tool_call_id": "call_1", "content": "a wall"}
+    sent, again = engine.requests
+    assert sent["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert (sent["max_tokens"], sent["temperature"], sent["tools"][0]["function"]["name"]) == (64, 0.5, "step")
+    assert [message["role"] for message in again["messages"]] == ["user", "assistant", "tool"]
+    turn, tool = again["messages"][1:]
+    assert (turn["content"], turn["reasoning"], turn["tool_calls"]) == ("I go up", "hm", [CALL])
+    assert tool == {"role": "tool", "tool_call_id": "call_1", "content": "a wall"}
 
 
 async def test_the_clients_stream_ends_with_the_same_message() -> None:
@@ -113,14 +102,15 @@ async def test_the_openai_model_server_cuts_at_a_stop_sequence_because_its_endpo
     assert "stop" not in engine.requests[0]
 
 
-async def test_the_builtin_model_answers_and_streams_the_same() -> None:
+async def test_the_builtin_model_answers_streams_and_counts_the_same() -> None:
     async with anthropic_client_of(BuiltinModel) as client:
         message = await create(client, tools=TOOLS, extra_body=GREEDY)
         stream: Any = client.messages.stream(model="any", max_tokens=64, messages=HELLO, tools=TOOLS, extra_body=GREEDY)
         async with stream as running:
             streamed = await running.get_final_message()
+        counted = await client.messages.count_tokens(model="any", messages=HELLO)
     assert [block.type for block in message.content] == [block.type for block in streamed.content]
-    assert message.usage.input_tokens == streamed.usage.input_tokens > 0
+    assert message.usage.input_tokens == streamed.usage.input_tokens == counted.input_tokens > 0
 
 
 @pytest.mark.parametrize(
@@ -176,24 +166,9 @@ async def test_openais_endpoint_counts_the_tokens_of_a_prompt() -> None:
     assert engine.paths == ["/v1/responses/input_tokens"]
 
 
-async def test_the_builtin_model_counts_what_its_usage_reports() -> None:
-    async with anthropic_client_of(BuiltinModel) as client:
-        counted = await client.messages.count_tokens(model="any", messages=HELLO)
-        message = await create(client)
-    assert counted.input_tokens == message.usage.input_tokens
-
-
-@pytest.mark.parametrize(
-    ("step", "kind"),
-    [
-        (Step({"detail": "Not Found"}, status=404), None),
-        (Step({"tokens": [1, 2]}), None),
-        (Step({"detail": "Not Found"}, status=404), OpenaiModel),
-    ],
-)
-async def test_an_engine_that_cannot_count_tokens_is_named_in_the_error(step: Step, kind: Any) -> None:
-    settings = {} if kind is None else {"kind": kind}
-    async with anthropic_and_engine(step, **settings) as (client, engine):
+@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
+async def test_an_engine_that_cannot_count_tokens_is_named_in_the_error(kind: type[Server]) -> None:
+    async with anthropic_and_engine(Step({"detail": "Not Found"}, status=404), kind=kind) as (client, engine):
         with pytest.raises(InternalServerError, match="cannot count") as raised:
             await client.messages.count_tokens(model="any", messages=HELLO)
     assert raised.value.status_code == 501 and len(engine.requests) == 1

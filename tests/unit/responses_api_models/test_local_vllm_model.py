@@ -107,11 +107,8 @@ def test_an_engine_inherits_the_environment_without_rollyards_own_variables() ->
 def test_the_environment_setting_overrides_inherited_variables_and_defaults() -> None:
     environ = environment({"HF_HOME": "/a"}, environment={"HF_HOME": "/b", "VLLM_NO_USAGE_STATS": "0"})
     assert (environ["HF_HOME"], environ["VLLM_NO_USAGE_STATS"]) == ("/b", "0")
-
-
-def test_vllms_control_endpoints_are_open_only_with_trainer_endpoints() -> None:
-    assert "VLLM_SERVER_DEV_MODE" not in environment()
-    assert environment(trainer_endpoints=True)["VLLM_SERVER_DEV_MODE"] == "1"
+    without_key = engine_environment(settings(), {"VLLM_API_KEY": "the user's"}, FOLDER, (), "")
+    assert "VLLM_API_KEY" not in without_key
 
 
 def test_ray_workers_on_other_machines_get_no_local_folder() -> None:
@@ -120,43 +117,34 @@ def test_ray_workers_on_other_machines_get_no_local_folder() -> None:
     assert "VLLM_RPC_BASE_PATH" not in environ
 
 
+INVALID: list[tuple[dict[str, Any], str]] = [
+    ({"replicas": 2}, "set engine_replicas instead"),
+    ({"engine_port": 8000, "engine_replicas": 2}, "set engine_replicas to 1"),
+    ({"extra_flags": {"port": 8000}}, "--port is not allowed in extra_flags; set engine_port"),
+    ({"extra_flags": ["--served-model-name=x"]}, "--served-model-name is not allowed in extra_flags"),
+    ({"tensor_paralel_size": 2}, "did you mean 'tensor_parallel_size'?"),
+    ({"gpu_memory_utilization": 90}, "'gpu_memory_utilization' is 90, but"),
+]
+
+
+def test_an_invalid_setting_is_refused_before_anything_starts() -> None:
+    for mistake, message in INVALID:
+        with pytest.raises(OperatorError) as raised:
+            settings(**mistake)
+        assert message in str(raised.value)
+
+
 @pytest.mark.parametrize(
-    ("mistake", "message"),
+    ("more", "assigned"),
     [
-        ({"replicas": 2}, "set engine_replicas instead"),
-        ({"engine_port": 8000, "engine_replicas": 2}, "set engine_replicas to 1"),
-        (
-            {"extra_flags": {"port": 8000}},
-            "--port is not allowed in extra_flags; set engine_port",
-        ),
-        (
-            {"extra_flags": ["--served-model-name=x"]},
-            "--served-model-name is not allowed in extra_flags; set served_model_name",
-        ),
-        ({"tensor_paralel_size": 2}, "did you mean 'tensor_parallel_size'?"),
-        ({"gpu_memory_utilization": 90}, "'gpu_memory_utilization' is 90, but"),
+        ({"engine_replicas": 3, "tensor_parallel_size": 2}, [["0", "1"], ["2", "3"], ["4", "5"]]),
+        ({"gpus": [7, "GPU-x"], "engine_replicas": 2}, [["7"], ["GPU-x"]]),
+        ({"tensor_parallel_size": 16, "ray_address": "h:1"}, [[]]),  # vLLM chooses
     ],
-    ids=lambda value: str(value)[:30] if isinstance(value, dict) else "",
 )
-def test_an_invalid_setting_is_refused_before_anything_starts(mistake: dict[str, Any], message: str) -> None:
-    with pytest.raises(OperatorError) as raised:
-        settings(**mistake)
-    assert message in str(raised.value)
-
-
-def test_each_engine_gets_its_own_gpus() -> None:
-    visible = [str(number) for number in range(8)]
-    assert gpu_assignments(settings(engine_replicas=3, tensor_parallel_size=2), visible) == [
-        ["0", "1"],
-        ["2", "3"],
-        ["4", "5"],
-    ]
-    assert gpu_assignments(settings(gpus=[7, "GPU-x"], engine_replicas=2), visible) == [["7"], ["GPU-x"]]
-
-
-def test_vllm_chooses_the_devices_without_gpus_and_on_a_ray_cluster() -> None:
-    assert gpu_assignments(settings(engine_replicas=2), []) == [[], []]
-    assert gpu_assignments(settings(tensor_parallel_size=16, ray_address="h:1"), ["0"]) == [[]]
+def test_each_engine_gets_its_own_gpus(more: dict[str, Any], assigned: list[list[str]]) -> None:
+    assert gpu_assignments(settings(**more), [str(number) for number in range(8)]) == assigned
+    assert gpu_assignments(settings(engine_replicas=2), []) == [[], []]  # a CPU
 
 
 @pytest.mark.parametrize(
@@ -172,15 +160,13 @@ def test_an_error_about_too_few_gpus_says_what_would_fit(more: dict[str, Any], m
         gpu_assignments(settings(**more), ["0", "1"])
 
 
-def test_without_a_key_the_engine_requires_none() -> None:
-    assert "VLLM_API_KEY" not in engine_environment(settings(), {"VLLM_API_KEY": "the user's"}, FOLDER, (), "")
-
-
-def test_adapters_can_be_loaded_if_lora_and_the_trainer_endpoints_are_enabled() -> None:
+def test_control_endpoints_and_adapters_need_the_trainer_endpoints() -> None:
     flags = {"enable_lora": True, "max_lora_rank": 16}
-    assert environment(trainer_endpoints=True, extra_flags=flags)["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    opened = environment(trainer_endpoints=True, extra_flags=flags)
+    assert (opened["VLLM_SERVER_DEV_MODE"], opened["VLLM_ALLOW_RUNTIME_LORA_UPDATING"]) == ("1", "1")
     assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment(trainer_endpoints=True)
-    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment(extra_flags=flags)
+    closed = environment(extra_flags=flags)
+    assert not {"VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"} & closed.keys()
 
 
 # A model named as on the Hugging Face hub is found in huggingface_hub's cache.
@@ -221,10 +207,7 @@ def test_the_phase_follows_the_log() -> None:
     for line, expected in LOG:
         phase = phase_after([line], phase)
         assert phase.startswith(expected), line
-
-
-def test_progress_within_a_phase_does_not_change_its_kind() -> None:
-    assert kind("loading weights 3/8") == kind("loading weights") == "loading weights"
+        assert expected.startswith(kind(phase)), line
 
 
 CORE = "(EngineCore pid=2) ERROR 11-21 19:26:09 [core.py:1201] "

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import openai
 import orjson
 import pytest
-from openai import APIError, AsyncOpenAI, InternalServerError, NotFoundError, pydantic_function_tool
+from openai import APIError, APIStatusError, AsyncOpenAI, AuthenticationError, NotFoundError, pydantic_function_tool
 from pydantic import BaseModel
 
 from rollyard.records.types import Json
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
+from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.server.app import Server
 from tests.support.anthropic_client import anthropic_and_engine
@@ -26,7 +28,16 @@ from tests.support.openai_client import (
     client_of_server,
     run_sync_client,
 )
-from tests.support.scripted_engine import DONE, Step, chunks, completion, response_events
+from tests.support.scripted_engine import (
+    DONE,
+    Step,
+    chunks,
+    completion,
+    engine,
+    model_server,
+    post_json,
+    response_events,
+)
 from tests.support.waiting import deadline_s
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "step", "arguments": '{"actions":["Up"]}'}}
@@ -50,15 +61,6 @@ async def test_both_official_clients_receive_the_complete_chat_completion(kind: 
             client, lambda c: c.chat.completions.create(model="any", messages=HELLO, tools=CHAT_TOOLS)
         )
     assert one.to_dict() == two.to_dict() == CALLS
-
-
-async def test_both_official_clients_receive_the_complete_response() -> None:
-    async with client_and_engine(CALLS) as (client, _):
-        one = await client.responses.create(model="any", input="hi", tools=TOOLS)
-        two = await run_sync_client(client, lambda c: c.responses.create(model="any", input="hi", tools=TOOLS))
-    assert one.output_text == two.output_text == "I go up"
-    assert [item.type for item in one.output] == ["reasoning", "message", "function_call", "function_call"]
-    assert one.usage and two.usage and one.usage.total_tokens == two.usage.total_tokens == 7
 
 
 async def test_the_items_of_a_response_can_be_sent_back_by_the_client() -> None:
@@ -88,53 +90,11 @@ async def test_structured_output_is_requested_from_the_engine_and_parsed_in_both
     assert formats[0]["type"] == formats[1]["type"] == "json_schema"
 
 
-@pytest.mark.parametrize("kind", MODEL_SERVERS)
-async def test_unknown_fields_headers_cookies_and_the_query_reach_the_engine(kind: type[Server]) -> None:
-    answer = (
-        CALLS
-        if kind is VllmModel
-        else {
-            "id": "resp_1",
-            "object": "response",
-            "status": "completed",
-            "output": [{"type": "web_search_call", "id": "w", "status": "completed"}],
-        }
-    )
-    async with client_and_engine(answer, kind=kind) as (client, engine):
-        await client.with_options(default_headers={"x-session-id": "e1", "cookie": "sticky=7"}).responses.create(
-            model="any",
-            input="hi",
-            extra_body={"top_k": 5, "odd": {"deep": [None]}},
-            extra_query={"api-version": "2026-01-01", "api_key": "mine"},
-        )
-    assert {key: engine.requests[0][key] for key in ("top_k", "odd")} == {"top_k": 5, "odd": {"deep": [None]}}
-    assert {key: engine.headers[0][key] for key in ("x-session-id", "cookie")} == {
-        "x-session-id": "e1",
-        "cookie": "sticky=7",
-    }
-    assert engine.paths[0].partition("?")[2] == "api-version=2026-01-01"
-
-
-async def test_unknown_fields_and_headers_of_the_engines_answer_reach_the_client() -> None:
-    step = Step({**CALLS, "odd": {"deep": 1}}, headers={"x-request-id": "req-9", "set-cookie": "sticky=8; Path=/"})
-    async with client_and_engine(step) as (client, _):
-        raw = await client.chat.completions.with_raw_response.create(model="any", messages=HELLO)
-        response = await client.responses.create(model="any", input="hi")
-    assert raw.headers["set-cookie"] == "sticky=8; Path=/"
-    assert (raw.request_id, response._request_id) == ("req-9", "req-9")
-    assert cast(Any, response).odd == cast(Any, raw.parse()).odd == {"deep": 1}
-
-
 @pytest.mark.parametrize("name", ["engine-model", "Qwen/Qwen3-4B"])
 async def test_the_model_is_listed_and_found_by_its_name(name: str) -> None:
     async with client_and_engine(model=name) as (client, _):
         assert [model.id async for model in client.models.list()] == [name]
         assert (await client.models.retrieve(name)).id == name
-        assert (await run_sync_client(client, lambda c: c.models.retrieve(name))).object == "model"
-
-
-async def test_an_unknown_model_is_not_found() -> None:
-    async with client_and_engine() as (client, _):
         with pytest.raises(NotFoundError, match="has no model 'gpt-9'") as caught:
             await client.models.retrieve("gpt-9")
     assert caught.value.code == "model_not_found"
@@ -148,12 +108,16 @@ async def test_the_built_in_model_works_with_both_apis_streamed_or_not() -> None
         chat = await client.chat.completions.create(model="any", messages=messages, tools=CHAT_TOOLS)
         async with client.responses.stream(model="any", input=board, tools=TOOLS) as events:
             streamed = await events.get_final_response()
-        async with client.chat.completions.stream(model="any", messages=messages, tools=CHAT_TOOLS) as chunks:
+        usage: Any = {"include_usage": True}
+        async with client.chat.completions.stream(
+            model="any", messages=messages, tools=CHAT_TOOLS, stream_options=usage
+        ) as chunks:
             chunked = await chunks.get_final_completion()
     calls = [cast(Any, response.output[0]), cast(Any, streamed.output[0])]
     calls += [cast(Any, answer.choices[0].message.tool_calls)[0].function for answer in (chat, chunked)]
     assert [call.name for call in calls] == ["step"] * 4
     assert len({call.arguments for call in calls}) == 1
+    assert chunked.usage == chat.usage
 
 
 # OpenAI's official client reads streams of engines: events arrive as they are generated and every stream ends.
@@ -167,32 +131,24 @@ HELLO_EVENTS = chunks({"content": "hel"}, {"content": "lo"})
 
 
 async def chat(client: AsyncOpenAI, **more: Any) -> Any:
-    return await client.chat.completions.create(model="any", messages=HELLO, stream=True, **more)
+    return await client.chat.completions.create(**{"model": "any", "messages": HELLO, "stream": True, **more})
 
 
 async def respond(client: AsyncOpenAI, **more: Any) -> Any:
-    return await client.responses.create(model="any", input="hi", stream=True, **more)
+    return await client.responses.create(**{"model": "any", "input": "hi", "stream": True, **more})
 
 
-async def test_the_chat_accumulator_ends_with_the_complete_turn() -> None:
-    async with (
-        client_and_engine(Step(events=TURN)) as (client, _),
-        client.chat.completions.stream(model="any", messages=HELLO, tools=CHAT_TOOLS) as stream,
-    ):
-        message = (await stream.get_final_completion()).choices[0].message
-    assert message.content == "I go"
-    assert [call.function.arguments for call in message.tool_calls or ()] == ['{"actions":["Up"]}', "{}"]
-
-
-async def test_the_responses_accumulator_ends_with_the_complete_turn() -> None:
-    async with (
-        client_and_engine(Step(events=TURN)) as (client, engine),
-        client.responses.stream(model="any", input="hi", tools=TOOLS) as stream,
-    ):
-        final = await stream.get_final_response()
-    assert final.output_text == "I go"
+async def test_both_accumulators_end_with_the_complete_turn() -> None:
+    async with client_and_engine(Step(events=TURN)) as (client, engine):
+        async with client.chat.completions.stream(model="any", messages=HELLO, tools=CHAT_TOOLS) as chunks_:
+            message = (await chunks_.get_final_completion()).choices[0].message
+        async with client.responses.stream(model="any", input="hi", tools=TOOLS) as stream:
+            final = await stream.get_final_response()
+    arguments = ['{"actions":["Up"]}', "{}"]
+    assert message.content == final.output_text == "I go"
+    assert [call.function.arguments for call in message.tool_calls or ()] == arguments
     assert [item.type for item in final.output] == ["reasoning", "message", "function_call", "function_call"]
-    assert [cast(Any, item).arguments for item in final.output[2:]] == ['{"actions":["Up"]}', "{}"]
+    assert [cast(Any, item).arguments for item in final.output[2:]] == arguments
     assert final.usage and final.usage.total_tokens == 7
     assert engine.requests[0]["stream"] is True
 
@@ -248,7 +204,11 @@ async def test_a_client_that_disconnects_stops_the_engine(call: Any, kind: type[
             await engine.disconnected.wait()
 
 
-@pytest.mark.parametrize("call", [chat, respond])
+async def whole(client: AsyncOpenAI) -> Any:
+    return await client.responses.create(model="any", input="hi")
+
+
+@pytest.mark.parametrize("call", [chat, respond, whole])
 async def test_a_client_that_disconnects_before_the_first_event_stops_the_engine(call: Any) -> None:
     async with client_and_engine(Step(events=HELLO_EVENTS, delay_s=deadline_s())) as (client, engine):
         calling = asyncio.create_task(call(client))
@@ -290,13 +250,22 @@ async def test_an_engine_that_stops_sending_is_a_timeout_error(call: Any) -> Non
     assert caught.value.code == "timeout"
 
 
+CONTEXT_ERROR: Json = {"error": {"message": "maximum context length is 10", "code": 400}}
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "code"),
+    [
+        (Step(events=(CONTEXT_ERROR, DONE)), 400, "context_length_exceeded"),
+        (Step(headers={"content-type": "application/json"}), 502, "malformed_answer"),
+    ],
+)
 @pytest.mark.parametrize("call", [chat, respond])
-async def test_a_stream_that_starts_with_an_error_is_an_error_response(call: Any) -> None:
-    error: Json = {"error": {"message": "maximum context length is 10", "code": 400}}
-    async with client_and_engine(Step(events=(error, b"data: [DONE]\n\n"))) as (client, _):
+async def test_a_stream_that_does_not_start_is_an_error_response(call: Any, step: Step, status: int, code: str) -> None:
+    async with client_and_engine(step, max_attempts=1) as (client, _):
         with pytest.raises(APIError) as caught:
             await call(client)
-    assert (cast(Any, caught.value).status_code, caught.value.code) == (400, "context_length_exceeded")
+    assert (cast(Any, caught.value).status_code, caught.value.code) == (status, code)
 
 
 @pytest.mark.parametrize(
@@ -311,62 +280,40 @@ async def test_a_stream_is_requested_again_until_it_starts(call: Any, step: Step
     assert len(engine.requests) == 2
 
 
-async def test_an_endpoint_that_does_not_stream_is_an_error_that_says_so() -> None:
-    step = Step(headers={"content-type": "application/json"})
-    async with client_and_engine(step, kind=VllmModel, max_attempts=1) as (client, _):
-        with pytest.raises(InternalServerError, match="event stream") as caught:
-            await respond(client)
-    assert caught.value.code == "malformed_answer"
-
-
-ABORTED = chunks({"content": "half"}, finish_reason="error")
-NO_FINISH = (*HELLO_EVENTS[:3], DONE)
-BROKEN: dict[str, tuple[tuple[Json | bytes, ...], str]] = {
-    "event: error": ((*HELLO_EVENTS[:2], b'event: error\ndata: {"message": "boom"}\n\n', *HELLO_EVENTS[3:]), "boom"),
-    "event: error without JSON": ((*HELLO_EVENTS[:2], b"event: error\ndata: boom\n\n", DONE), "boom"),
-    "object error": ((*HELLO_EVENTS[:2], {"object": "error", "message": "boom"}, *HELLO_EVENTS[3:]), "boom"),
-    "type error": ((*HELLO_EVENTS[:2], {"type": "error", "message": "boom"}, *HELLO_EVENTS[3:]), "boom"),
-    "error in a choice": (
-        (*HELLO_EVENTS[:2], {"choices": [{"index": 0, "error": {"message": "boom"}}]}, *HELLO_EVENTS[3:]),
-        "boom",
-    ),
-    "DONE without a finish_reason": (NO_FINISH, "ended before its response was complete"),
-    "finish_reason error": (ABORTED, "finish_reason 'error'"),
-    "broken JSON": ((*HELLO_EVENTS[:2], b'data: {"choices": [{]\n\n', *HELLO_EVENTS[3:]), "not JSON"),
-    "a list": ((*HELLO_EVENTS[:2], b"data: [1]\n\n", *HELLO_EVENTS[3:]), "JSON list"),
-    "invalid UTF-8": ((*HELLO_EVENTS[:2], b'data: {"choices": [], "x": "\xff"}\n\n', *HELLO_EVENTS[3:]), "UTF-8"),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-@pytest.mark.parametrize("call", [chat, respond])
-async def test_a_broken_stream_never_looks_like_a_complete_answer(call: Any, case: str) -> None:
-    events, message = BROKEN[case]
-    async with client_and_engine(Step(events=events), max_attempts=1) as (client, _):
-        with pytest.raises(APIError, match=message):
-            [event async for event in await call(client)]
-
-
 RESPONSE = response_events("hello")
+TAILS: list[tuple[tuple[Json | bytes, ...], str]] = [
+    ((b'event: error\ndata: {"message": "boom"}\n\n', DONE), "boom"),
+    ((b"event: error\ndata: boom\n\n", DONE), "boom"),
+    (({"object": "error", "message": "boom"}, DONE), "boom"),
+    (({"error": {"message": "boom"}}, DONE), "boom"),
+    ((b"data: {broken\n\n", DONE), "not JSON"),
+    ((b'data: {"type": "response.odd", "x": "\xff"}\n\n', DONE), "UTF-8"),
+    ((b"data: [1]\n\n", DONE), "JSON list"),
+    ((DONE,), "ended before its response was complete"),
+]
+UNFINISHED: Json = {"choices": [{"index": 1, "delta": {}, "finish_reason": None}]}
+CHAT_TAILS: list[tuple[tuple[Json | bytes, ...], str]] = [
+    (({"choices": [{"index": 0, "error": {"message": "boom"}}]}, *HELLO_EVENTS[3:]), "boom"),
+    (chunks({"content": "half"}, finish_reason="error"), "finish_reason 'error'"),
+    ((UNFINISHED, DONE), "ended before"),
+]
 
 
 @pytest.mark.parametrize(
-    ("tail", "message"),
+    ("kind", "call", "tail", "message"),
     [
-        ((b'event: error\ndata: {"message": "boom"}\n\n',), "boom"),
-        ((b'data: {"object": "error", "message": "boom"}\n\n',), "boom"),
-        ((b'data: {"error": {"message": "boom"}}\n\n',), "boom"),
-        ((b"data: {broken\n\n",), "not JSON"),
-        ((b'data: {"type": "response.odd", "x": "\xff"}\n\n',), "UTF-8"),
-        ((DONE,), "ended before its response was complete"),
+        *((VllmModel, call, *one) for call in (chat, respond) for one in [*TAILS, *CHAT_TAILS]),
+        *((OpenaiModel, respond, *one) for one in TAILS),
+        (VllmModel, chat, (UNFINISHED, *HELLO_EVENTS[2:]), "ended before"),
     ],
-    ids=["event: error", "object error", "error", "broken JSON", "invalid UTF-8", "DONE"],
 )
-async def test_a_broken_stream_of_a_responses_endpoint_is_an_error(tail: tuple[bytes, ...], message: str) -> None:
-    events = (*RESPONSE[:-1], *tail)
-    async with client_and_engine(Step(events=events), kind=OpenaiModel) as (client, _):
+async def test_a_broken_stream_never_looks_like_a_complete_answer(
+    kind: type[Server], call: Any, tail: tuple[Json | bytes, ...], message: str
+) -> None:
+    events = (*(RESPONSE[:-1] if kind is OpenaiModel else HELLO_EVENTS[:2]), *tail)
+    async with client_and_engine(Step(events=events), kind=kind, max_attempts=1) as (client, _):
         with pytest.raises(APIError, match=message):
-            [event async for event in await respond(client)]
+            [event async for event in await call(client)]
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["closed", "cut"])
@@ -384,8 +331,85 @@ async def test_a_finished_text_without_done_is_complete(kind: type[Server], cut:
     assert (text, last.response.output_text, message) == ("hello", "hello", "hello")
 
 
-async def test_a_stream_with_an_unfinished_choice_is_not_complete() -> None:
-    other: Json = {"choices": [{"index": 1, "delta": {"content": "half"}, "finish_reason": None}]}
-    async with client_and_engine(Step(events=(*HELLO_EVENTS[:2], other, *HELLO_EVENTS[2:]))) as (client, _):
-        with pytest.raises(APIError, match="ended before"):
-            [chunk async for chunk in await chat(client, n=2)]
+ANSWER: Json = {
+    "id": "resp_1",
+    "object": "response",
+    "status": "completed",
+    "output": [
+        {"id": "m", "type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "failed"}]}
+    ],
+}
+
+
+async def test_a_request_is_forwarded_with_the_configured_model_and_the_bytes_of_the_answer_are_returned() -> None:
+    request = {"input": [{"type": "item_reference", "id": "x"}], "model": "other", "odd": {"a": None}}
+    body = b'{"id":  "resp_1", "output": [{"type": "web_search_call"}], "status": "completed", "odd": 1.50}'
+    async with engine(Step(body)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
+        answer, _ = await post_json(server, "/v1/responses", request)
+    assert (fake.paths, fake.requests) == (["/v1/responses"], [{**request, "model": "engine-model"}])
+    assert answer.body == body
+
+
+async def test_a_rows_extra_body_is_merged_and_yields_to_the_request() -> None:
+    request = {"input": "hi", "top_p": 0.5, "metadata": {"extra_body": '{"seed": 3, "top_p": 1}', "keep": "x"}}
+    extra = {"store": False, "seed": 1}
+    async with engine(ANSWER) as fake, model_server(OpenaiModel, base_url=fake.url, extra_body=extra) as server:
+        await post_json(server, "/v1/responses", request)
+    expected = {"seed": 3, "top_p": 0.5, "store": False, "metadata": {"keep": "x"}}
+    assert {key: fake.requests[0][key] for key in expected} == expected
+
+
+def test_nemo_gyms_setting_names_are_accepted() -> None:
+    names = {"openai_base_url": "http://h/v1", "openai_api_key": "k", "openai_model": "m"}
+    settings = EndpointSettings(**names)
+    assert (settings.base_url, settings.model) == ("http://h/v1", "m")
+
+
+async def error_of(client: AsyncOpenAI, call: Any = respond, **more: Any) -> APIStatusError:
+    with pytest.raises(APIStatusError) as caught:
+        await call(client, **more)
+    return caught.value
+
+
+def refusal(status: int, **headers: str) -> Step:
+    return Step({"error": {"message": "that is why", "type": "x", "param": None, "code": "its_code"}}, status, headers)
+
+
+async def test_each_refusal_raises_its_own_exception_in_both_apis_streamed_or_not() -> None:
+    refusals: dict[int, type[APIStatusError]] = {400: openai.BadRequestError, 401: openai.AuthenticationError}
+    refusals |= {403: openai.PermissionDeniedError, 404: openai.NotFoundError, 429: openai.RateLimitError}
+    for status, exception in {**refusals, 500: openai.InternalServerError, 503: openai.InternalServerError}.items():
+        async with client_and_engine(refusal(status), max_attempts=1) as (client, _):
+            errors = [await error_of(client, call, stream=one) for call in (chat, respond) for one in (False, True)]
+        expected = (exception, status if status < 500 else 502, "its_code")
+        assert [(type(error), error.status_code, error.code) for error in errors] == [expected] * 4
+        assert all("that is why" in error.message for error in errors)
+
+
+async def test_an_unknown_path_is_not_found() -> None:
+    async with client_and_engine() as (client, _):
+        with pytest.raises(openai.NotFoundError, match=r"/v1/embeddings .*/v1/responses"):
+            await client.embeddings.create(model="any", input="hi")
+
+
+async def test_a_client_needs_the_run_token() -> None:
+    async with client_of_server(BuiltinModel, token="the run token") as client:
+        error = await error_of(client)
+        answer = await respond(client.with_options(api_key="the run token"), stream=False)
+    assert (type(error), error.code) == (AuthenticationError, "unauthorized")
+    assert answer.status == "completed"
+
+
+async def test_the_exception_has_the_endpoints_request_id_and_retry_after() -> None:
+    step = refusal(429, **{"x-request-id": "req-9", "retry-after": "7"})
+    async with client_and_engine(step, max_attempts=1) as (client, _):
+        error = await error_of(client)
+    assert (error.request_id, error.response.headers["retry-after"]) == ("req-9", "7")
+
+
+@pytest.mark.parametrize("step", [refusal(429), refusal(409), Step(b"<html>")], ids=["429", "409", "html"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_client_does_not_retry_what_the_server_has_already_retried(step: Step, stream: bool) -> None:
+    async with client_and_engine(step, retries=2, max_attempts=2) as (client, engine):
+        await error_of(client, stream=stream)
+    assert len(engine.requests) == 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -13,7 +15,7 @@ from rollyard.responses_api_models.chat_engine import weight_update
 from tests.support.adapter_engine import AdapterEngine, write_adapter
 from tests.support.checkpoints import write_checkpoint
 from tests.support.waiting import until
-from tests.support.weight_engine import STARTED, TrainerClient, engine_url, trainer_server
+from tests.support.weight_engine import STARTED, TrainerClient, trainer_server
 
 ONE, TWO = "/adapters/one", "/adapters/two"
 
@@ -21,11 +23,6 @@ ONE, TWO = "/adapters/one", "/adapters/two"
 @pytest.fixture
 def engine() -> AdapterEngine:
     return AdapterEngine()
-
-
-@pytest.fixture(autouse=True)
-def check_engines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_update, "CHECK_INTERVAL_S", 0.02)
 
 
 async def publish(policy: TrainerClient, folder: str, version: str) -> int:
@@ -45,15 +42,9 @@ async def test_every_engine_samples_with_the_newest_adapter_and_unloads_the_old_
             assert [engine.label for engine in engines] == [version] * 2
         status = (await policy.get("/weights"))[1]
         assert (status["version"], status["kind"], status["path"]) == ("v2", "adapter", TWO)
-
-
-async def test_the_prefix_cache_is_reset_after_the_load_and_before_the_engine_resumes(
-    engine: AdapterEngine, policy: TrainerClient
-) -> None:
-    await publish(policy, ONE, "v1")
-    names = [path.partition("?")[0] for path in engine.paths]
-    order = [names.index(path) for path in ("/pause", "/v1/load_lora_adapter", "/reset_prefix_cache", "/resume")]
-    assert order == sorted(order)
+        await policy.post("/weights/log_probs", {"sequences": [[1, 2]]})
+    (asked,) = [body for path, body in engines[0].calls if path == "/v1/completions"]
+    assert asked["model"] == "adapter:v2" and "prompt_logprobs" not in asked
 
 
 async def test_requests_in_flight_end_with_the_old_adapter_before_the_new_one_is_loaded(
@@ -98,16 +89,6 @@ async def test_an_adapter_that_the_engine_refuses_leaves_the_previous_version(
     assert (await policy.call_model(), await policy.version()) == ((200, ONE), "v1b")
 
 
-async def test_if_one_engine_refuses_an_adapter_the_others_return_to_the_previous_one() -> None:
-    engines = AdapterEngine(), AdapterEngine()
-    async with trainer_server(*engines) as policy:
-        await publish(policy, ONE, "v1")
-        engines[1].failing_adapter = TWO
-        assert (await policy.update(TWO, version="v2", kind="adapter"))[0] == 502
-        assert [engine.adapters for engine in engines] == [{"adapter:v1": ONE}] * 2
-        assert await policy.call_model() == (200, ONE)
-
-
 async def test_a_restarted_engine_gets_the_newest_adapter(engine: AdapterEngine, policy: TrainerClient) -> None:
     await publish(policy, ONE, "v1")
     await publish(policy, TWO, "v2")
@@ -137,67 +118,43 @@ async def test_merged_weights_replace_an_adapter_and_an_adapter_cannot_replace_t
     assert (status, "publish merged weights" in answer["detail"]) == (409, True)
 
 
-async def test_another_kind_is_refused(policy: TrainerClient) -> None:
-    status, answer = await policy.update(ONE, version="v1", kind="delta")
-    assert (status, "'weights' or 'adapter'" in answer["detail"]) == (400, True)
+def without_adapter_config(folder: Path) -> None:
+    (folder / "adapter_config.json").unlink()
 
 
-async def test_log_probabilities_are_those_of_the_adapter(engine: AdapterEngine, policy: TrainerClient) -> None:
-    await publish(policy, ONE, "v1")
-    await policy.post("/weights/log_probs", {"sequences": [[1, 2]]})
-    (asked,) = [body for path, body in engine.calls if path == "/v1/completions"]
-    assert asked["model"] == "adapter:v1" and "prompt_logprobs" not in asked
+def of_another_method(folder: Path) -> None:
+    (folder / "adapter_config.json").write_bytes(orjson.dumps({"peft_type": "IA3"}))
 
 
-async def test_a_complete_adapter_of_the_engines_model_passes_every_check(tmp_path: Path) -> None:
-    engine = AdapterEngine(root=write_checkpoint(tmp_path / "base"))
-    async with trainer_server(engine, weights_check="values") as policy:
-        folder = write_adapter(tmp_path / "adapter")
-        status, answer = await policy.update(folder, version="v1", kind="adapter")
-        assert (status, bool(answer["fingerprint"])) == (200, True), answer
-        assert engine.adapters == {"adapter:v1": folder}
+def with_nan(folder: Path) -> None:
+    file = folder / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + np.float32("nan").tobytes())
+
+
+def not_low_rank(folder: Path) -> None:
+    file = folder / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b"lora_B.weight", b"lora_m.weight"))
 
 
 @pytest.mark.parametrize(
-    ("defect", "words"),
+    ("written", "spoil", "words"),
     [
-        ("whole weights", "adapter_config.json cannot be read"),
-        ("another method", "peft_type is 'IA3'"),
-        ("another width", "is for a different model"),
-        ("another module", "has no model.other"),
-        ("NaN", "contains a NaN"),
-        ("not low-rank", "publish merged weights"),
+        ({}, without_adapter_config, "adapter_config.json cannot be read"),
+        ({}, of_another_method, "peft_type is 'IA3'"),
+        ({"width": 6}, bool, "is for a different model"),
+        ({"module": "base_model.model.model.other"}, bool, "has no model.other"),
+        ({}, with_nan, "contains a NaN"),
+        ({}, not_low_rank, "publish merged weights"),
     ],
 )
-async def test_an_invalid_adapter_is_refused_before_an_engine_is_asked(defect: str, words: str, tmp_path: Path) -> None:
+async def test_an_invalid_adapter_is_refused_before_an_engine_is_asked(
+    written: Any, spoil: Callable[[Path], object], words: str, tmp_path: Path
+) -> None:
     engine = AdapterEngine(root=write_checkpoint(tmp_path / "base"))
-    folder = tmp_path / "adapter"
-    if defect == "whole weights":
-        write_checkpoint(folder)
-    elif defect == "another width":
-        write_adapter(folder, width=6)
-    elif defect == "another module":
-        write_adapter(folder, module="base_model.model.model.other")
-    else:
-        write_adapter(folder)
-    if defect == "another method":
-        (folder / "adapter_config.json").write_bytes(orjson.dumps({"peft_type": "IA3"}))
-    file = folder / "adapter_model.safetensors"
-    if defect == "NaN":
-        file.write_bytes(file.read_bytes()[:-4] + np.float32("nan").tobytes())
-    elif defect == "not low-rank":
-        file.write_bytes(file.read_bytes().replace(b"lora_B.weight", b"lora_m.weight"))
+    write_adapter(tmp_path / "adapter", **written)
+    spoil(tmp_path / "adapter")
     async with trainer_server(engine, weights_check="values") as policy:
-        status, answer = await policy.update(str(folder), version="v1", kind="adapter")
+        status, answer = await policy.update(str(tmp_path / "adapter"), version="v1", kind="adapter")
         assert (status, words in answer["detail"]) == (400, True), answer
         assert "/pause?mode=wait" not in engine.paths and (await policy.get("/weights"))[1]["version"] == "0"
-
-
-async def test_an_engine_that_died_during_the_load_leaves_the_pool_and_rejoins_with_the_adapter() -> None:
-    engines = AdapterEngine(), AdapterEngine()
-    async with trainer_server(*engines) as policy:
-        engines[1].crashes_at.add("/v1/load_lora_adapter")
-        assert await publish(policy, ONE, "v1") == 1
-        assert (await policy.get("/weights"))[1]["lost"] == [engine_url(1)]
-        engines[1].restart()
-        await until(lambda: engines[1].adapters == {"adapter:v1": ONE})
+        assert (await policy.update(write_adapter(tmp_path / "good"), version="v1", kind="adapter"))[0] == 200

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 
 from rollyard.records.errors import Failure
 from rollyard.responses_api_models.chat_engine import checkpoint
-from rollyard.responses_api_models.chat_engine.checkpoint import ModelSignature, check, difference, start_checkpoint
+from rollyard.responses_api_models.chat_engine.checkpoint import ModelSignature, check, start_checkpoint
 from tests.support.checkpoints import (
     EMBEDDINGS,
     HEAD,
@@ -31,14 +31,12 @@ WEIGHTS_FILE = "model.safetensors"
 
 
 def engine(folder: str) -> ModelSignature:
-    """The model of engines that were started from that folder."""
     started = start_checkpoint(folder)
     assert started is not None and started.signature is not None
     return started.signature
 
 
 def refused(folder: str | Path, started: str | None = None, **more: Any) -> str:
-    """The reason for which the check refuses the folder."""
     with pytest.raises(Failure) as caught:
         check(str(folder), engine(started) if started else None, **more)
     assert caught.value.kind == "bad_request"
@@ -54,26 +52,29 @@ def test_a_whole_checkpoint_of_the_same_model_passes_without_a_warning(tmp_path:
 
 
 def test_a_sharded_checkpoint_is_the_same_model_as_one_in_a_single_file(tmp_path: Path) -> None:
-    assert (
-        check(write_sharded_checkpoint(tmp_path / "after"), engine(write_checkpoint(tmp_path / "before"))).warnings
-        == ()
-    )
+    before = engine(write_checkpoint(tmp_path / "before"))
+    assert check(write_sharded_checkpoint(tmp_path / "after"), before).warnings == ()
 
 
-def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+def cut_at(size: int) -> Callable[[bytes], bytes]:
+    return lambda whole: whole[:size]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        *((cut_at(size), WEIGHTS_FILE) for size in (0, 3, 60, -1)),
+        (lambda whole: whole + b"\0", " bytes; expected "),
+        (lambda whole: b"\xff" * 64, "the limit is"),  # a header of terabytes is not read
+    ],
+)
+def test_a_file_of_another_size_than_its_header_says_is_refused(
+    tmp_path: Path, change: Callable[[bytes], bytes], why: str
+) -> None:
     folder = write_checkpoint(tmp_path / "new")
     file = tmp_path / "new" / WEIGHTS_FILE
-    whole = file.read_bytes()
-    for size in (0, 3, 60, -1):
-        file.write_bytes(whole[:size])
-        assert WEIGHTS_FILE in refused(folder), size
-
-
-def test_a_file_with_more_bytes_than_its_header_says_is_refused(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "new")
-    with (tmp_path / "new" / WEIGHTS_FILE).open("ab") as file:
-        file.write(b"\0")
-    assert " bytes; expected " in refused(folder)
+    file.write_bytes(change(file.read_bytes()))
+    assert why in refused(folder)
 
 
 WRONG_ENTRIES: list[Any] = [
@@ -93,12 +94,6 @@ def test_a_header_that_does_not_describe_its_bytes_is_refused(tmp_path: Path) ->
         folder = write_checkpoint(tmp_path / "new")
         rewrite_header(tmp_path / "new" / WEIGHTS_FILE, **{EMBEDDINGS: entry})
         assert WEIGHTS_FILE in refused(folder), entry
-
-
-def test_a_header_that_claims_terabytes_is_refused_without_reading_it(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "new")
-    (tmp_path / "new" / WEIGHTS_FILE).write_bytes(b"\xff" * 64)
-    assert "the limit is" in refused(folder)
 
 
 WRONG_INDEXES: list[tuple[Any, str]] = [
@@ -127,27 +122,20 @@ def test_a_folder_with_two_checkpoints_is_refused(tmp_path: Path) -> None:
     assert "only once" in refused(folder)
 
 
-def test_a_tensor_that_does_not_fit_the_engines_model_is_refused(tmp_path: Path) -> None:
-    for change, why in [
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
         ({EMBEDDINGS: [9, 4]}, "model.embed_tokens.weight is [9, 4] instead of [8, 4]"),
-        ({EMBEDDINGS: [4, 8]}, "model.embed_tokens.weight is [4, 8] instead of [8, 4]"),
         ({"v_head.weight": [1, 4]}, "it has v_head.weight"),
-    ]:
-        assert why in refused(
-            write_checkpoint(tmp_path / "new", {**SHAPES, **change}), write_checkpoint(tmp_path / "before")
-        )
+        *(({missing: None}, f"it lacks {missing}") for missing in SHAPES),
+    ],
+)
+def test_other_tensors_than_those_of_the_engines_model_are_refused(tmp_path: Path, change: Any, why: str) -> None:
+    shapes = {name: shape for name, shape in {**SHAPES, **change}.items() if shape}
+    assert why in refused(write_checkpoint(tmp_path / "new", shapes), write_checkpoint(tmp_path / "before"))
 
 
-def test_a_missing_tensor_is_refused(tmp_path: Path) -> None:
-    before = write_checkpoint(tmp_path / "before")
-    for missing in SHAPES:
-        folder = write_checkpoint(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != missing})
-        assert f"it lacks {missing}" in refused(folder, before)
-
-
-def test_an_untied_model_without_a_head_is_refused_even_if_the_engines_model_is_unknown(
-    tmp_path: Path,
-) -> None:
+def test_an_untied_model_without_a_head_is_refused_even_if_the_engines_model_is_unknown(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != HEAD})
     assert f"lacks {HEAD}, but tie_word_embeddings is false" in refused(folder)
 
@@ -194,20 +182,12 @@ def test_a_config_that_changes_the_computation_is_refused(tmp_path: Path) -> Non
 
 
 def test_the_config_of_another_transformers_version_is_the_same_model(tmp_path: Path) -> None:
-    old: dict[str, Any] = {
-        "rope_theta": 10000,
-        "rope_scaling": None,
-        "head_dim": None,
-        "torch_dtype": "bfloat16",
-        "sliding_window": 4096,
-    }
+    old: dict[str, Any] = {"rope_theta": 10000, "rope_scaling": None, "head_dim": None, "torch_dtype": "bfloat16"}
+    old |= {"sliding_window": 4096, "use_sliding_window": False, "transformers_version": "4.1"}
     new: dict[str, Any] = {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "head_dim": 2}
-    switched: dict[str, Any] = {"use_sliding_window": False, "transformers_version": "4.1"}
-    before = engine(write_checkpoint(tmp_path / "before", **old, **switched))
-    assert (
-        check(write_checkpoint(tmp_path / "new", **new, use_sliding_window=False, sliding_window=512), before).warnings
-        == ()
-    )
+    new |= {"sliding_window": 512, "use_sliding_window": False}
+    before = engine(write_checkpoint(tmp_path / "before", **old))
+    assert check(write_checkpoint(tmp_path / "new", **new), before).warnings == ()
 
 
 def test_another_vocabulary_is_refused_but_a_missing_one_is_accepted(tmp_path: Path) -> None:
@@ -242,30 +222,19 @@ WRONG_PATHS: list[tuple[str, str]] = [
     ("{}/a\0b", "cannot be read"),
     ("{}/" + "a" * 300, "cannot be read"),
     ("{}", "config.json cannot be read"),
+    ("{}/torch", "contains no *.safetensors"),
 ]
 
 
 def test_a_path_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "new")
+    write_checkpoint(tmp_path / "torch")
+    (tmp_path / "torch" / WEIGHTS_FILE).rename(tmp_path / "torch" / "pytorch_model.bin")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     write_shard(tmp_path / WEIGHTS_FILE, SHAPES)
     for path, why in WRONG_PATHS:
         assert why in refused(path.format(tmp_path)), path
-
-
-def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
-    folder = write_checkpoint(tmp_path / "new")
-    (tmp_path / "new" / WEIGHTS_FILE).rename(tmp_path / "new" / "pytorch_model.bin")
-    assert "contains no *.safetensors" in refused(folder)
-
-
-def test_paths_with_spaces_dots_and_links_resolve_to_the_real_folder(tmp_path: Path) -> None:
-    real = Path(write_checkpoint(tmp_path / "step 12 ü"))
-    (tmp_path / "latest").symlink_to(real)
-    (tmp_path / "x").mkdir()
-    found = [check(str(path), None) for path in (real, tmp_path / "latest", f"{tmp_path}/x/../latest/")]
-    assert {(one.folder, one.fingerprint) for one in found} == {(str(real), found[0].fingerprint)}
 
 
 def test_with_the_check_off_a_folder_that_only_the_engines_see_is_accepted(tmp_path: Path) -> None:
@@ -288,28 +257,14 @@ def test_the_fingerprint_changes_with_every_save_into_the_same_folder(tmp_path: 
     assert len(fingerprints) == 5
 
 
-def test_a_folder_that_is_gone_or_changed_differs_from_its_checkpoint(tmp_path: Path) -> None:
-    found = check(write_checkpoint(tmp_path / "new"), None)
-    assert difference(found) == ""
-    write_checkpoint(tmp_path / "new", seed=1)
-    assert found.fingerprint in difference(found)
-    (tmp_path / "new").rename(tmp_path / "gone")
-    assert "no longer" in difference(found)
-
-
 NOT_FINITE = [
-    ("F64", struct.pack("<d", float("nan"))),
     ("F64", struct.pack("<d", float("-inf"))),
     ("F32", struct.pack("<f", float("nan"))),
-    ("F32", struct.pack("<f", float("inf"))),
     ("F32", b"\x01\x00\x80\xff"),
     ("BF16", b"\xc0\x7f"),
     ("BF16", b"\x80\xff"),
-    ("F16", struct.pack("<e", float("nan"))),
     ("F16", struct.pack("<e", float("-inf"))),
     ("F8_E5M2", b"\x7c"),
-    ("F8_E5M2", b"\xff"),
-    ("F8_E4M3", b"\x7f"),
     ("F8_E4M3", b"\xff"),
 ]
 
@@ -325,16 +280,3 @@ def test_a_single_weight_that_is_not_finite_is_found_at_any_position(
         with pytest.raises(Failure, match=r"model\.layers\.1\.weight in .* NaN"):
             check(folder, None)
         assert check(folder, None, "headers").fingerprint
-
-
-def test_the_largest_number_of_a_type_is_finite(tmp_path: Path) -> None:
-    largest = {
-        "F32": struct.pack("<f", np.finfo(np.float32).max),
-        "BF16": b"\x7f\x7f",
-        "F16": struct.pack("<e", -65504.0),
-        "F8_E4M3": b"\x7e",
-    }
-    for dtype, value in largest.items():
-        folder = write_checkpoint(tmp_path / dtype, dtype=dtype)
-        overwrite_element(tmp_path / dtype / WEIGHTS_FILE, EMBEDDINGS, value)
-        assert check(folder, None).fingerprint

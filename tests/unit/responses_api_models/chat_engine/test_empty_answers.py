@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from typing import Any
 
 import orjson
 import pytest
+from openai.types.chat import ChatCompletion
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import Failure
 from rollyard.records.types import Json
+from rollyard.responses_api_models.conversion import chat_to_response, response_to_chat
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
-from rollyard.responses_api_models.vllm_model.app import VllmModel
+from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
@@ -32,12 +34,9 @@ def empty(finish_reason: Any = "stop", content: Any = "", **more: Any) -> Json:
     return completion({"content": content}, finish_reason, usage=None) | more
 
 
+NO_CHOICES: list[Any] = [[{"message": {}}], [], None, [None], [{"message": None}]]
 EMPTY_COMPLETIONS: list[Json] = [
-    {"choices": [{"message": {}}]},
-    {"choices": []},
-    {"choices": None},
-    {"choices": [None]},
-    {"choices": [{"message": None}]},
+    *({"choices": choices} for choices in NO_CHOICES),
     {"error": {"message": "no engine"}},
     empty(None, **ONE_TOKEN),
     empty(None, None, **ONE_TOKEN),
@@ -61,9 +60,8 @@ CALL: Json = {"id": "c1", "type": "function", "function": {"name": "look", "argu
 
 
 def split(first: Json, second: Json, finish_reason: str = "stop") -> Json:
-    """A completion with two choices, although one was requested."""
-    choices = [completion(message, finish_reason)["choices"][0] for message in (first, second)]
-    return {**COMPLETION, "choices": [choice | {"index": number} for number, choice in enumerate(choices)]}
+    pair = [completion(message, finish_reason)["choices"][0] for message in (first, second)]
+    return {**COMPLETION, "choices": [choice | {"index": number} for number, choice in enumerate(pair)]}
 
 
 LOST_CALLS: list[Json] = [
@@ -86,42 +84,32 @@ GENUINE_COMPLETIONS: list[Json] = [
     empty("stop", " \n"),
     empty(None, "text without a finish"),
 ]
+
+
+def said(*parts: Json, **more: Any) -> Json:
+    return {**RESPONSE, "output": [{**MESSAGE, "content": [*parts]}], **more}
+
+
 EMPTY_RESPONSES: list[Json] = [
     {**RESPONSE, "output": []},
     {**RESPONSE, "output": None},
     {**RESPONSE, "output": [], "status": None},
-    {**RESPONSE, "status": "failed"},
-    {**RESPONSE, "status": "in_progress"},
-    {**RESPONSE, "status": "queued"},
-    {**RESPONSE, "status": "cancelled"},
-    {**RESPONSE, "output": [{**MESSAGE, "content": []}]},
-    {
-        **RESPONSE,
-        "output": [{**MESSAGE, "content": [{"type": "output_text", "text": ""}]}],
-        "usage": {"output_tokens": 0},
-    },
-    {**RESPONSE, "output": ["text"]},
+    *({**RESPONSE, "status": status} for status in ("failed", "in_progress", "queued", "cancelled", "error")),
+    said(),
+    said({"type": "output_text", "text": ""}, usage={"output_tokens": 0}),
     {"error": "no engine"},
     {**RESPONSE, "output": [], "status": "incomplete", "usage": {"output_tokens": 3}},
-    {**RESPONSE, "status": "error"},
     {**RESPONSE, "status": "incomplete", "incomplete_details": {"reason": "engine_error"}},
     {**RESPONSE, "error": {"code": "server_error", "message": "the provider died"}},
     {**RESPONSE, "object": "error", "message": "the provider died"},
+    *({**RESPONSE, "output": [item]} for item in ("text", {"type": None}, {"type": ["message"]}, {"type": "banana"})),
     {**RESPONSE, "output": [{"type": "error", "message": "the provider died"}]},
-    {**RESPONSE, "output": [{"type": None}]},
-    {**RESPONSE, "output": [{"type": ["message"]}]},
-    {**RESPONSE, "output": [{"type": "banana"}]},
 ]
+CUT: Json = {"output": [], "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
 GENUINE_RESPONSES: list[Json] = [
     {**RESPONSE, "output": [], "usage": {"output_tokens": 1}},
-    {
-        **RESPONSE,
-        "output": [],
-        "status": "incomplete",
-        "incomplete_details": {"reason": "max_output_tokens"},
-        "usage": {"output_tokens": 4},
-    },
-    {**RESPONSE, "output": [], "status": "incomplete", "incomplete_details": {"reason": "content_filter"}},
+    {**RESPONSE, **CUT, "usage": {"output_tokens": 4}},
+    {**RESPONSE, **CUT, "incomplete_details": {"reason": "content_filter"}},
 ]
 CHAT: Json = {"messages": [{"role": "user", "content": "hi"}]}
 HI: Json = {"input": "hi"}
@@ -134,41 +122,27 @@ async def test_an_empty_completion_of_a_broken_engine_is_retried_and_then_a_fail
         for number, broken in enumerate(EMPTY_COMPLETIONS, 1):
             answer, body = await post_json(server, "/v1/chat/completions", CHAT)
             assert (answer.status, body["choices"][0]["message"]["content"]) == (200, "hello"), broken
-            _, problem = await post_json(server, "/v1/chat/completions", CHAT)
+            path = "/v1/responses" if kind is VllmModel else "/v1/chat/completions"
+            _, problem = await post_json(server, path, {**CHAT, **HI})
             assert (problem.get("type") in FAILURE_TYPES, len(fake.requests)) == (True, 4 * number), broken
 
 
-async def test_no_empty_completion_becomes_a_response() -> None:
-    async with (
-        engine(*EMPTY_COMPLETIONS) as fake,
-        model_server(VllmModel, base_url=fake.url, max_attempts=1) as server,
-    ):
-        for broken in EMPTY_COMPLETIONS:
-            _, problem = await post_json(server, "/v1/responses", HI)
-            assert problem.get("type") in FAILURE_TYPES, broken
-
-
 async def test_a_genuinely_empty_completion_counts_as_a_model_turn() -> None:
-    for path, request in (("/v1/responses", HI), ("/v1/chat/completions", CHAT)):
+    for path in ("/v1/responses", "/v1/chat/completions"):
         async with engine(*GENUINE_COMPLETIONS) as fake, model_server(VllmModel, base_url=fake.url) as server:
             for number, genuine in enumerate(GENUINE_COMPLETIONS, 1):
-                answer, _ = await post_json(server, path, dict(request))
+                answer, _ = await post_json(server, path, {**CHAT, **HI})
                 assert (answer.status, len(fake.requests)) == (200, number), genuine
 
 
-async def test_an_empty_response_of_a_broken_endpoint_is_retried() -> None:
+async def test_an_empty_response_of_a_broken_endpoint_is_retried_and_a_genuinely_empty_one_is_returned() -> None:
     script = [step for broken in EMPTY_RESPONSES for step in (broken, RESPONSE)]
-    async with engine(*script) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
+    async with engine(*script, *GENUINE_RESPONSES) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
         for number, broken in enumerate(EMPTY_RESPONSES, 1):
             answer, body = await post_json(server, "/v1/responses", dict(HI))
             assert (answer.status, body, len(fake.requests)) == (200, RESPONSE, 2 * number), broken
-
-
-async def test_a_genuinely_empty_response_is_returned() -> None:
-    async with engine(*GENUINE_RESPONSES) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        for number, genuine in enumerate(GENUINE_RESPONSES, 1):
-            answer, body = await post_json(server, "/v1/responses", dict(HI))
-            assert (answer.status, body, len(fake.requests)) == (200, genuine, number)
+        for genuine in GENUINE_RESPONSES:
+            assert (await post_json(server, "/v1/responses", dict(HI)))[1] == genuine
 
 
 class Foreign(Server):
@@ -184,15 +158,9 @@ class Foreign(Server):
         return orjson.dumps(self.answer)
 
 
-FOREIGN_STACK: dict[str, Callable[[Context], Server]] = {
-    "environment": environment(LookEnvironment),
-    "agent": agent(SimpleAgent),
-    "model": Foreign,
-}
-
-
 async def test_an_agent_does_not_score_an_empty_response_of_a_foreign_model_server() -> None:
-    async with in_process_servers(FOREIGN_STACK) as stack:
+    servers: Any = {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": Foreign}
+    async with in_process_servers(servers) as stack:
         for broken in EMPTY_RESPONSES:
             Foreign.answer = broken
             with pytest.raises(Failure) as caught:
@@ -201,13 +169,9 @@ async def test_an_agent_does_not_score_an_empty_response_of_a_foreign_model_serv
             assert (caught.value.problem.server, caught.value.terminal) == ("model", False), broken
 
 
-def chunk(delta: Json, finish_reason: str | None = None, **more: Any) -> Json:
-    return {
-        **COMPLETION,
-        "usage": None,
-        **more,
-        "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}],
-    }
+def chunk(delta: Json, finish_reason: str | None = None, index: int = 0) -> Json:
+    choice = {"index": index, "delta": delta, "finish_reason": finish_reason}
+    return {**COMPLETION, "usage": None, "choices": [choice]}
 
 
 ROLE = chunk({"role": "assistant", "content": ""})
@@ -226,16 +190,11 @@ EMPTY_STREAMS: dict[str, tuple[Json | bytes, ...]] = {
 }
 
 
-def second(delta: Json, finish_reason: str | None = None) -> Json:
-    found = chunk(delta, finish_reason)
-    return {**found, "choices": [found["choices"][0] | {"index": 1}]}
-
-
 TEXT = chunk({"content": "I look."})
 DELTA: Json = {"tool_calls": [CALL | {"index": 0}]}
 LOST_IN_STREAMS: dict[str, tuple[Json | bytes, ...]] = {
-    "a call in a second choice": (ROLE, TEXT, second(DELTA), chunk({}, "stop"), DONE),
-    "an older call in a second choice": (ROLE, TEXT, second({"function_call": CALL["function"]}), DONE),
+    "a call in a second choice": (ROLE, TEXT, chunk(DELTA, index=1), chunk({}, "stop"), DONE),
+    "an older call in a second choice": (ROLE, TEXT, chunk({"function_call": CALL["function"]}, index=1), DONE),
     "no call": (ROLE, TEXT, chunk({}, "tool_calls"), DONE),
     "a call in the content": (
         ROLE,
@@ -266,7 +225,7 @@ async def test_a_stream_that_loses_a_call_ends_with_an_error(path: str, case: st
 
 async def test_calls_in_all_choices_that_were_requested_are_forwarded() -> None:
     whole = split({"content": "I look."}, {"content": None, "tool_calls": [CALL]})
-    events = (ROLE, TEXT, second(DELTA), chunk({}, "stop"), second({}, "tool_calls"), DONE)
+    events = (ROLE, TEXT, chunk(DELTA, index=1), chunk({}, "stop"), chunk({}, "tool_calls", 1), DONE)
     async with engine(whole, Step(events=events)) as fake, model_server(VllmModel, base_url=fake.url) as server:
         _, body = await post_json(server, "/v1/chat/completions", {**CHAT, "n": 2})
         answer, _ = await post_json(server, "/v1/chat/completions", {**CHAT, "n": 2, "stream": True})
@@ -320,5 +279,137 @@ async def test_with_recorded_tokens_a_generation_without_tokens_is_a_failed_atte
         engine_with_gap = TokenEngine([CALL_TURN, [], TEXT_TURN])
         async with open_episode(engine_with_gap, token_in=backend, logprobs_mode="processed_logprobs") as client:
             await client.ask()
-            item = await client.ask(user_message("on"))
-        assert item["generation_token_ids"] == TEXT_TURN
+            assert (await client.ask(user_message("on")))["generation_token_ids"] == TEXT_TURN
+
+
+def call(name: Any = "look", arguments: Any = "{}", **more: Any) -> Json:
+    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+def deep(levels: int) -> Any:
+    value: Any = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+ODD_NAMES: list[Any] = [call(name) for name in ("", None, 7, {"a": 1}, "x" * 5000, "look at\nit", "..", "смотри")]
+ODD_ARGUMENTS: list[Any] = [
+    *(call(arguments=value) for value in (None, {"a": 1}, [1], "7", '{"a": ', '{"a": NaN}', '{"a": "\\ud800"}')),
+    *(call(arguments=value) for value in ("[" * 20_000, deep(300))),
+]
+ODD_CALLS: list[Any] = [
+    call(id=None),
+    call(id=3),
+    {"id": "c1", "type": "custom", "custom": {"name": "look", "input": "free text"}},
+    {"id": "c1", "type": "function"},
+    {"id": "c1", "type": "function", "function": None},
+    "look",
+]
+
+
+def check_calls(body: Json) -> None:
+    for message in body["messages"]:
+        for one in message.get("tool_calls") or ():
+            assert isinstance(one["id"], str)
+            assert one["id"]
+            assert isinstance(one["function"]["name"], str)
+            assert one["function"]["name"]
+            assert isinstance(orjson.loads(one["function"]["arguments"] or "{}"), dict)
+
+
+async def play_rollout(*steps: Step) -> tuple[Json, list[Json]]:
+    async with engine(*steps) as fake:
+        settings = VllmModelSettings(base_url=fake.url, model="engine-model", retry_pause_s=0.01)
+
+        def policy(context: Context) -> Server:
+            return VllmModel(settings, context)
+
+        async with in_process_servers(
+            {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": policy}
+        ) as stack:
+            rollout = await stack.run({"responses_create_params": {"input": "hi"}})
+    for request in fake.requests:
+        check_calls(request)
+    return rollout, fake.requests
+
+
+@pytest.mark.parametrize("odd", [ODD_NAMES, ODD_ARGUMENTS, ODD_CALLS], ids=["names", "arguments", "calls"])
+async def test_a_mistake_in_a_call_is_answered_and_the_rollout_continues(odd: list[Any]) -> None:
+    """Each mistake is in a turn of its own, before a correct call."""
+    turns = [completion({"content": None, "tool_calls": [one, call(id="c2")]}, "tool_calls") for one in odd]
+    steps = [Step(json.dumps(turn).encode()) for turn in turns]
+    rollout, requests = await play_rollout(*steps, Step(COMPLETION))
+    assert (rollout["finish_reason"], len(requests)) == ("answered", len(odd) + 1)
+    outputs = [item for item in rollout["response"]["output"] if item["type"] == "function_call_output"]
+    assert len(outputs) == 2 * len(odd)
+    orjson.dumps(rollout)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        rb'{"role": "assistant", "content": "a \ud800 b"}',
+        rb'{"role": "assistant", "content": null, "reasoning_content": "\udfff", "tool_calls": []}',
+        rb'{"content": null, "tool_calls": [{"id": "\ud800", "function": {"name": "look\ud800", "arguments": "{}"}}]}',
+        rb'{"tool_calls": [{"id": "c", "function": {"name": "look", "arguments": "{\"a\": \"\ud800\"}"}}]}',
+        rb'{"content": null, "tool_calls": [{"id": "c", "function": {"name": "look", "arguments": {"a": NaN}}}]}',
+        b'{"role": "assistant", "content": "a \xed\xa0\x80 b"}',
+    ],
+)
+async def test_half_a_surrogate_pair_in_an_answer_does_not_fail_the_rollout(message: bytes) -> None:
+    body = b'{"model": "engine-model", "choices": [{"index": 0, "message": %b, "finish_reason": "stop"}]}' % message
+    rollout, requests = await play_rollout(Step(body), Step(COMPLETION))
+    assert rollout["finish_reason"] == "answered"
+    assert requests[0]["messages"]
+    orjson.dumps(rollout)
+
+
+NO_LISTS: list[Json] = [
+    *({"tool_calls": calls} for calls in (call(arguments=None), "look()", [None], [], None)),
+    {"tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]},
+    {"tool_calls": [{"id": "c1", "function": {"name": "look"}}]},
+    {"tool_calls": [{"id": "c1", "type": "function", "name": "look", "arguments": {}}]},
+    {"function_call": {"name": "look", "arguments": {}}},
+    {"function_call": {"name": "look", "arguments": None}},
+]
+
+
+@pytest.mark.parametrize("message", [*NO_LISTS, *({"tool_calls": [one]} for one in ODD_NAMES)])
+@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
+async def test_every_call_has_the_form_that_chat_clients_read(message: Json, kind: type[Server]) -> None:
+    answer = completion({"content": "a", **message}, "stop")
+    async with engine(answer) as fake, model_server(kind, base_url=fake.url) as server:
+        _, body = await post_json(server, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+    read = ChatCompletion.model_validate(body).choices[0].message
+    assert read.tool_calls != []
+    for one in read.tool_calls or ():
+        assert one.type == "function" and one.id
+        assert isinstance(one.function.name, str) and isinstance(one.function.arguments, str)
+
+
+async def test_calls_of_one_turn_never_share_an_id() -> None:
+    answer = completion({"content": None, "tool_calls": [call(), call(), call()]}, "tool_calls")
+    rollout, _ = await play_rollout(Step(answer), Step(COMPLETION))
+    output = rollout["response"]["output"]
+    ids = [item["call_id"] for item in output if item["type"] == "function_call"]
+    answered = [item["call_id"] for item in output if item["type"] == "function_call_output"]
+    assert (len(set(ids)), sorted(answered)) == (3, sorted(ids))
+
+
+async def test_the_record_keeps_what_the_model_wrote() -> None:
+    odd = call("look at it", '{"a": ')
+    rollout, requests = await play_rollout(Step(completion({"tool_calls": [odd]}, "tool_calls")), Step(COMPLETION))
+    (recorded,) = [item for item in rollout["response"]["output"] if item["type"] == "function_call"]
+    assert (recorded["name"], recorded["arguments"]) == ("look at it", '{"a": ')
+    (sent,) = requests[1]["messages"][1]["tool_calls"]
+    assert sent["function"] == {"name": "look_at_it", "arguments": '{"invalid_arguments":"{\\"a\\": "}'}
+
+
+def test_unknown_fields_of_calls_and_annotations_survive_both_conversions() -> None:
+    cited: Json = {"type": "url_citation", "url_citation": {"url": "http://x", "start_index": 0}}
+    signed = call(extra_content={"google": {"thought_signature": "abc"}})
+    message = {"content": "text", "annotations": [cited], "tool_calls": [signed], "reasoning_details": [{"data": "e"}]}
+    again = response_to_chat(chat_to_response(completion(message), {"input": "x"}))["choices"][0]["message"]
+    assert again["tool_calls"][0]["extra_content"] == signed["extra_content"]
+    assert again["annotations"] == [cited]

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from openai.types.responses import Response
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import FinishReason, Json
-from rollyard.responses_api_models.vllm_model import app
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
-from tests.support.scripted_engine import Step, completion, engine, model_server, post_json
+from tests.support.scripted_engine import COMPLETION, Step, completion, engine, model_server, post_json
 from tests.support.token_clients import TEXT_TURN, open_episode
 from tests.support.token_engine import TokenEngine
-from tests.support.waiting import deadline_s, until
 
 HI: Json = {"input": "hi"}
 CHAT: Json = {"messages": [{"role": "user", "content": "hi"}]}
@@ -32,7 +27,6 @@ def with_tokens() -> Json:
 
 
 async def engine_request(request: Json, path: str = "/v1/responses", **settings: Any) -> Json:
-    """The request that the engine receives."""
     async with engine() as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
         answer, body = await post_json(server, path, request)
         assert answer.status == 200, body
@@ -40,7 +34,7 @@ async def engine_request(request: Json, path: str = "/v1/responses", **settings:
 
 
 async def test_a_response_is_valid_and_repeats_its_request() -> None:
-    async with engine() as fake, model_server(VllmModel, base_url=fake.url) as server:
+    async with engine({**COMPLETION, "odd": {"deep": 1}}) as fake, model_server(VllmModel, base_url=fake.url) as server:
         tools = [{"type": "function", "name": "step", "parameters": {"type": "object"}, "strict": True}]
         _, body = await post_json(
             server, "/v1/responses", {**HI, "tools": tools, "temperature": 0.8, "metadata": {"a": "b"}}
@@ -48,7 +42,7 @@ async def test_a_response_is_valid_and_repeats_its_request() -> None:
     response = Response.model_validate(body)
     assert response.output_text == "hello"
     assert (response.temperature, response.metadata) == (0.8, {"a": "b"})
-    assert body["tools"] == tools
+    assert (body["tools"], body["odd"]) == (tools, {"deep": 1})
 
 
 async def test_the_model_name_of_the_settings_replaces_that_of_the_request() -> None:
@@ -82,35 +76,25 @@ async def test_extra_body_yields_to_the_request_and_sampling_overrides_do_not() 
         assert (body["top_p"], body["top_k"], body["temperature"]) == (0.5, 20, 1.0)
 
 
-async def test_a_rows_metadata_takes_precedence_over_the_settings() -> None:
-    for path in ["/v1/responses", "/v1/chat/completions"]:
-        request = {
-            **(HI if path == "/v1/responses" else CHAT),
-            "metadata": {"extra_body": '{"seed": 3}', "chat_template_kwargs": '{"enable_thinking": true}'},
-        }
-        settings = {"extra_body": {"seed": 1}, "chat_template_kwargs": {"enable_thinking": False, "a": 1}}
-        body = await engine_request(request, path, **settings)
-        assert (body["seed"], body["chat_template_kwargs"]) == (3, {"enable_thinking": True, "a": 1})
-        assert "metadata" not in body
+async def test_a_rows_metadata_takes_precedence_over_the_settings_and_does_not_change_them() -> None:
+    metadata = {"extra_body": '{"seed": 3}', "chat_template_kwargs": '{"enable_thinking": true}'}
+    settings = {"extra_body": {"seed": 1}, "chat_template_kwargs": {"enable_thinking": False, "a": 1}}
+    for path, request in (("/v1/responses", HI), ("/v1/chat/completions", CHAT)):
+        async with engine() as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
+            await post_json(server, path, {**request, "metadata": metadata})
+            await post_json(server, path, dict(request))
+        first, second = fake.requests
+        assert (first["seed"], first["chat_template_kwargs"]) == (3, {"enable_thinking": True, "a": 1})
+        assert (second["seed"], second["chat_template_kwargs"]) == (1, {"enable_thinking": False, "a": 1})
+        assert "metadata" not in first
 
 
-async def test_a_call_with_metadata_does_not_change_the_settings() -> None:
-    async with engine() as fake:
-        settings = {"extra_body": {"a": 1}, "chat_template_kwargs": {"b": 1}}
-        async with model_server(VllmModel, base_url=fake.url, **settings) as server:
-            metadata = {"extra_body": '{"a": 2}', "chat_template_kwargs": '{"b": 2}'}
-            await post_json(server, "/v1/responses", {**HI, "metadata": metadata})
-            await post_json(server, "/v1/responses", HI)
-    assert (fake.requests[1]["a"], fake.requests[1]["chat_template_kwargs"]) == (1, {"b": 1})
-
-
-async def test_the_developer_role_is_mapped_as_the_settings_say() -> None:
-    for mapped, role in [(True, "system"), (False, "developer")]:
-        for path in ["/v1/responses", "/v1/chat/completions"]:
-            conversation = [{"role": "developer", "content": "x"}]
-            request = {"input": conversation} if path == "/v1/responses" else {"messages": conversation}
-            body = await engine_request(request, path, replace_developer_role_with_system=mapped)
-            assert body["messages"][0]["role"] == role
+@pytest.mark.parametrize(("mapped", "role"), [(True, "system"), (False, "developer")])
+async def test_the_developer_role_is_mapped_as_the_settings_say(mapped: bool, role: str) -> None:
+    conversation = [{"role": "developer", "content": "x"}]
+    for path, request in ((PATHS[0], {"input": conversation}), (PATHS[1], {"messages": conversation})):
+        body = await engine_request(request, path, replace_developer_role_with_system=mapped)
+        assert body["messages"][0]["role"] == role
 
 
 async def test_reasoning_is_sent_back_in_the_configured_field() -> None:
@@ -119,28 +103,7 @@ async def test_reasoning_is_sent_back_in_the_configured_field() -> None:
     assert message == {"role": "assistant", "content": "", "reasoning": "hm"}
 
 
-async def test_a_caller_that_disconnects_makes_the_engine_abort() -> None:
-    async with engine(Step(delay_s=deadline_s())) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        call = asyncio.create_task(post_json(server, "/v1/responses", HI))
-        await until(lambda: fake.requests)
-        call.cancel()
-        await asyncio.wait_for(fake.disconnected.wait(), deadline_s())
-
-
-def test_the_default_config_fits_the_settings() -> None:
-    text = (Path(app.__file__).parent / "configs" / "vllm_model.yaml").read_text()
-    defaults = yaml.safe_load(text)["policy_model"]["responses_api_models"]["vllm_model"]
-    assert VllmModelSettings(**{**defaults, "base_url": "http://h/v1"}).entrypoint == "app.py"
-    assert app.server is VllmModel
-
-
-def test_the_api_key_is_not_in_the_printed_settings() -> None:
-    settings = VllmModelSettings(base_url="http://h/v1", model="m", api_key="sk-secret")
-    assert "sk-secret" not in repr(settings) + str(settings.model_dump()) + settings.model_dump_json()
-
-
 def error(message: str, **more: Json | str | int | None) -> Json:
-    """The body of an error response; `code` is vLLM's by default."""
     return {"error": {"message": message, "type": "BadRequestError", "code": 400, **more}}
 
 
@@ -194,11 +157,9 @@ PATHS = ["/v1/responses", "/v1/chat/completions"]
 
 
 async def problems_of(path: str, bodies: dict[str, Json]) -> dict[str, Json]:
-    """The problem that each of these refusals becomes."""
-    request: Json = {"input": "hi"} if path == PATHS[0] else {"messages": [{"role": "user", "content": "hi"}]}
     steps = [Step(body, 400) for body in bodies.values()]
     async with engine(*steps) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        problems = {case: (await post_json(server, path, request))[1] for case in bodies}
+        problems = {case: (await post_json(server, path, {**HI, **CHAT}))[1] for case in bodies}
         assert len(fake.requests) == len(bodies)
         return problems
 
@@ -221,27 +182,23 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize(("path", "name"), [(path, name) for path in PATHS for name in LIMITS[path]])
-async def test_a_limit_that_leaves_no_token_is_a_bad_request_and_not_an_overflow(path: str, name: str) -> None:
-    request: Json = {"input": "hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "hi"}]}
-    values: list[Any] = [0, -1, -0.5, False]
-    for records in (True, False):
-        async with open_episode(TokenEngine([TEXT_TURN]), return_token_id_information=records) as client:
-            for value, stream in itertools.product(values, (False, True)):
-                status, problem = await client.send(path, {**request, "stream": stream, name: value})
-                assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-                assert problem["detail"].startswith(f"{name}: found {value}")
-        assert not client.engine.requests
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("records", [True, False])
+async def test_a_limit_that_leaves_no_token_is_a_bad_request_and_not_an_overflow(path: str, records: bool) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN]), return_token_id_information=records) as client:
+        for name, value, stream in itertools.product(LIMITS[path], [0, -0.5, False], (False, True)):
+            status, problem = await client.send(path, {**HI, **CHAT, "stream": stream, name: value})
+            assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+            assert problem["detail"].startswith(f"{name}: found {value}")
+    assert not client.engine.requests
 
 
 async def test_a_limit_that_leaves_no_token_is_also_refused_in_settings_and_row_metadata() -> None:
-    for settings, params in [
-        ({"extra_body": {"max_tokens": 0}}, {}),
-        ({"sampling_overrides": {"max_completion_tokens": 0}}, {}),
-        ({}, {"metadata": {"extra_body": '{"max_tokens": 0}'}}),
-    ]:
+    metadata = {"metadata": {"extra_body": '{"max_tokens": 0}'}}
+    in_settings = {"extra_body": {"max_tokens": 0}}, {"sampling_overrides": {"max_completion_tokens": 0}}
+    for settings, params in (*((one, {}) for one in in_settings), ({}, metadata)):
         async with open_episode(TokenEngine([TEXT_TURN]), **settings) as client:
-            status, problem = await client.send("/v1/responses", {"input": "hi", **params})
+            status, problem = await client.send("/v1/responses", {**HI, **params})
         assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
 
 
@@ -266,41 +223,32 @@ UNREADABLE = [
 ]
 
 
-async def responses_to(*messages: Json, finish_reason: str = "stop", **request: Any) -> list[Json]:
-    """The Responses to requests with tools when the engine's parser produced these messages."""
-    answers = [completion(message, finish_reason) for message in messages]
-    async with engine(*answers) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        sent = {"input": "go", "tools": TOOLS, **request}
-        return [(await post_json(server, "/v1/responses", sent))[1] for _ in messages]
-
-
 async def response_to(message: Json, finish_reason: str = "stop", **request: Any) -> Json:
-    [response] = await responses_to(message, finish_reason=finish_reason, **request)
-    return response
+    async with engine(completion(message, finish_reason)) as fake, model_server(VllmModel, base_url=fake.url) as server:
+        return (await post_json(server, "/v1/responses", {"input": "go", "tools": TOOLS, **request}))[1]
 
 
-async def test_a_call_that_stayed_in_the_text_is_reported() -> None:
-    responses = await responses_to(*({"content": text} for text in UNREADABLE))
-    for text, response in zip(UNREADABLE, responses, strict=True):
-        assert response.get("finish_reason") == FinishReason.UNREADABLE_CALL, text
-        assert response["output"][0]["content"][0]["text"] == text
+@pytest.mark.parametrize("text", UNREADABLE)
+async def test_a_call_that_stayed_in_the_text_is_reported(text: str) -> None:
+    response = await response_to({"content": text})
+    assert response.get("finish_reason") == FinishReason.UNREADABLE_CALL
+    assert response["output"][0]["content"][0]["text"] == text
 
 
-async def test_plain_text_is_an_answer() -> None:
-    texts = ("I am done.", "if a < b then <b>push</b>", "", "function=push")
-    for response in await responses_to(*({"content": text} for text in texts)):
-        assert response["status"] == "completed" and "finish_reason" not in response
-
-
-async def test_a_turn_with_a_parsed_call_is_not_reported() -> None:
-    message = {"content": UNREADABLE[0], "tool_calls": [CALL]}
-    assert "finish_reason" not in await response_to(message, "tool_calls")
-
-
-async def test_a_call_truncated_by_a_limit_is_reported_as_incomplete() -> None:
-    response = await response_to({"content": UNREADABLE[1]}, "length")
-    assert (response["status"], "finish_reason" in response) == ("incomplete", False)
-
-
-async def test_without_tools_in_the_request_a_call_is_plain_text() -> None:
-    assert "finish_reason" not in await response_to({"content": UNREADABLE[0]}, tools=[])
+@pytest.mark.parametrize(
+    ("message", "finish_reason", "request_"),
+    [
+        *(({"content": text}, "stop", {}) for text in ("I am done.", "if a < b then <b>push</b>", "function=push")),
+        ({"content": UNREADABLE[0], "tool_calls": [CALL]}, "tool_calls", {}),
+        ({"content": UNREADABLE[1]}, "length", {}),
+        ({"content": UNREADABLE[0]}, "stop", {"tools": []}),
+    ],
+)
+async def test_plain_text_a_parsed_call_and_a_truncated_one_are_not_reported(
+    message: Json, finish_reason: str, request_: Json
+) -> None:
+    response = await response_to(message, finish_reason, **request_)
+    assert (response["status"], "finish_reason" in response) == (
+        "incomplete" if finish_reason == "length" else "completed",
+        False,
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -11,20 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine import token_backends
-from rollyard.responses_api_models.chat_engine.sampling import NUMBERS as SAMPLING
 from rollyard.responses_api_models.chat_engine.token_backends import read_hermes, read_plain
-from rollyard.services.http.request import Receive, Scope, Send
-from tests.support.token_clients import CALL_TURN, TEXT_TURN, EpisodeClient, open_episode, tool_output, user_message
-from tests.support.token_engine import Refused, TokenEngine
+from rollyard.services.responses.policy_logprobs import invalid_numbers, why_not_policy_logprobs
+from tests.support.token_clients import CALL_TURN, TEXT_TURN, TOOL, open_episode, tool_output, user_message
+from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode, encode_letters
+from tests.unit.responses_api_models.chat_engine.changed_engine import Changed, choice, logprobs, refuse
 
 BACKENDS = ["off", "generate", "completions"]
 BOTH = [*CALL_TURN[:-1], *encode_letters("\n"), *CALL_TURN]
 
 
 async def later_turn(script: list[list[int]], backend: str, params: Json | None = None, **settings: Any) -> Json:
-    """The Response of a second turn with that backend."""
     async with open_episode(TokenEngine(script), token_in=backend, params=params, **settings) as client:
         one = await client.ask()
         two = await client.ask(tool_output(one) if one["type"] == "function_call" else user_message("on"))
@@ -33,7 +33,6 @@ async def later_turn(script: list[list[int]], backend: str, params: Json | None 
 
 
 async def later_completion(script: list[list[int]], backend: str, **more: Any) -> Json:
-    """The chat completion of a second turn with that backend."""
     async with open_episode(TokenEngine(script), token_in=backend) as client:
         request: Json = {"messages": [user_message("go up")], **more}
         status, answer = await client.send("/v1/chat/completions", request)
@@ -45,7 +44,6 @@ async def later_completion(script: list[list[int]], backend: str, **more: Any) -
 
 
 def comparable(response: Json) -> Json:
-    """The response without what differs between any two calls."""
     output = [
         {key: value for key, value in item.items() if key not in ("id", "call_id", "prompt_token_ids", "token_trace")}
         for item in response["output"]
@@ -63,6 +61,7 @@ SCRIPTS = {
     "reasoning before text": [CALL_TURN, [*encode("<think>\nhm\n</think>\n\n"), *TEXT_TURN]],
     "reasoning before a call": [CALL_TURN, [*encode("hm</think>\n"), *CALL_TURN]],
     "cut off": [CALL_TURN, TEXT_TURN[:-1]],
+    "only the end token": [CALL_TURN, [END]],
     "a call that cannot be read": [CALL_TURN, [*encode('<tool_call>{"name": </tool_call>'), END]],
 }
 
@@ -81,47 +80,19 @@ STOPS: dict[str, tuple[list[int], Json, str | int]] = {
 }
 
 
-async def test_a_stop_string_or_token_is_not_in_the_text_with_any_backend() -> None:
-    for stop in STOPS:
-        ids, params, reason = STOPS[stop]
-        responses: list[Json] = []
-        for token_in in BACKENDS:
-            async with open_episode(TokenEngine([TEXT_TURN, ids]), token_in=token_in, params=params) as client:
-                await client.ask()
-                client.engine.stop_reason = reason
-                item = await client.ask(user_message("on"))
-            assert item["generation_token_ids"] == ids
-            responses.append(comparable(client.responses[1]))
-        assert responses == [responses[0]] * 3
-        assert "box" not in orjson.dumps(responses[0]["output"]).decode()
-
-
-async def test_a_turn_of_only_the_end_token_has_an_empty_text() -> None:
-    for backend in BACKENDS:
-        response = await later_turn([CALL_TURN, [END]], backend)
-        (item,) = response["output"]
-        assert (item["content"][0]["text"], item["generation_token_ids"]) == ("", [END])
-        assert response["status"] == "completed"
-
-
-async def test_usage_counts_the_whole_prompt_and_adds_up() -> None:
-    for backend in BACKENDS:
-        response = await later_turn([CALL_TURN, TEXT_TURN], backend)
-        usage, last = response["usage"], response["output"][-1]
-        assert (usage["input_tokens"], usage["output_tokens"]) == (len(last["prompt_token_ids"]), len(TEXT_TURN))
-        assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
-
-
-async def test_ids_are_unique_and_look_like_those_of_the_chat_endpoint() -> None:
-    for backend in BACKENDS:
-        async with open_episode(TokenEngine([CALL_TURN]), token_in=backend) as client:
-            item = await client.ask()
-            for _ in range(2):
-                item = await client.ask(tool_output(item))
-        ids = [response["id"] for response in client.responses]
-        assert len(set(ids)) == 3
-        assert all(found.startswith("resp_") and "cmpl" not in found and "generate" not in found for found in ids)
-        assert len({response["output"][-1]["call_id"] for response in client.responses}) == 3
+@pytest.mark.parametrize("stop", STOPS)
+async def test_a_stop_string_or_token_is_not_in_the_text_with_any_backend(stop: str) -> None:
+    ids, params, reason = STOPS[stop]
+    responses: list[Json] = []
+    for token_in in BACKENDS:
+        async with open_episode(TokenEngine([TEXT_TURN, ids]), token_in=token_in, params=params) as client:
+            await client.ask()
+            client.engine.stop_reason = reason
+            item = await client.ask(user_message("on"))
+        assert item["generation_token_ids"] == ids
+        responses.append(comparable(client.responses[1]))
+    assert responses == [responses[0]] * 3
+    assert "box" not in orjson.dumps(responses[0]["output"]).decode()
 
 
 async def test_only_the_first_of_several_calls_counts_without_parallel_tool_calls() -> None:
@@ -162,82 +133,56 @@ async def test_logprobs_with_token_texts_are_returned_only_on_request() -> None:
         assert (await later_completion([TEXT_TURN], backend))["choices"][0]["logprobs"] is None
 
 
-SAMPLING_PARAMS: Json = {
-    "temperature": 0.5,
-    "top_p": 0.9,
-    "top_k": 20,
-    "min_p": 0.1,
-    "presence_penalty": 0.2,
-    "seed": 7,
+def with_value(value: Any) -> Callable[[Json], Json]:
+
+    def edit(entries: list[Any]) -> None:
+        if isinstance(entries[1], dict):
+            entries[1]["logprob"] = value
+        else:
+            entries[1] = value
+
+    return logprobs(edit)
+
+
+GENERATED = ("/v1/chat/completions", "/inference/v1/generate", "/v1/completions")
+FAULTS: dict[str, tuple[Callable[[Json], Json], str]] = {
+    "no ids": (choice(token_ids=None), "malformed_answer"),
+    "too few log-probabilities": (logprobs(list.pop), "malformed_answer"),
+    "aborted": (choice(finish_reason="abort"), "upstream_error"),
+    "aborted without tokens": (choice(finish_reason="abort", token_ids=[]), "upstream_error"),
+    **{f"the value {value!r}": (with_value(value), "malformed_answer") for value in (-9999, None, "-1.0", True, 0.5)},
 }
 
 
-@pytest.mark.parametrize("backend", ["completions", "off"])
-async def test_the_recorded_sampling_is_what_the_engine_received(backend: str) -> None:
-    for params in [{}, SAMPLING_PARAMS]:
-        async with open_episode(
-            TokenEngine([TEXT_TURN]), token_in=backend, params=params, logprobs_mode="processed_logprobs"
-        ) as client:
-            await client.ask()
-            item = await client.ask(user_message("on"))
-            received = client.engine.requests[-1][1]
-        sampling = item["token_trace"]["sampling"]
-        assert {key: value for key, value in sampling.items() if key in (*SAMPLING, "seed")} == {
-            key: received[key] for key in (*SAMPLING, "seed") if key in received
-        }
-        assert sampling["temperature"] == params.get("temperature", 1.0)
-        assert (sampling["logprobs_mode"], sampling["policy_version"]) == ("processed_logprobs", "0")
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_turn_without_a_correct_record_is_a_failure(backend: str, fault: str) -> None:
+    change, kind = FAULTS[fault]
+    engine = Changed([TEXT_TURN], GENERATED, lambda answer: answer)
+    async with open_episode(engine, token_in=backend, max_attempts=1, logprobs_mode="processed_logprobs") as client:
+        await client.ask()
+        engine.change = change
+        client.conversation.answer(user_message("on"))
+        _, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
+    assert problem["type"] == f"urn:rollyard:{kind}"
+    if fault.startswith("the value"):
+        for named in (fault.removeprefix("the value "), f"token {TEXT_TURN[1]}", f"2 of {len(TEXT_TURN)}"):
+            assert named in problem["detail"]
 
 
-async def failed_turn(client: EpisodeClient) -> Json:
-    """The problem of a failed second turn."""
-    client.conversation.answer(user_message("on"))
-    status, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
-    assert status >= 400
-    return problem
+@pytest.mark.parametrize("ids", [[1, None], [True], "abc"])
+async def test_a_prompt_without_valid_token_ids_is_a_failure(ids: Any) -> None:
+    engine = Changed([TEXT_TURN], "/chat/completions", lambda answer: {**answer, "prompt_token_ids": ids})
+    async with open_episode(engine, token_in="off", max_attempts=1) as client:
+        _, problem = await client.send("/v1/responses", {"input": "go"})
+    assert problem["type"] == "urn:rollyard:malformed_answer"
 
 
-async def test_a_turn_without_token_ids_is_a_failure() -> None:
-    for backend in BACKENDS:
-        async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend, max_attempts=1) as client:
-            await client.ask()
-            client.engine.returns_token_ids = False
-            problem = await failed_turn(client)
-        assert (problem["type"], problem["status"]) == ("urn:rollyard:malformed_answer", 502)
-
-
-class MissingLogprob(TokenEngine):
-    """Omits the last token's logprob."""
-
-    def _generate(self, body: Json) -> Json:
-        return _shortened(super()._generate(body), "content")
-
-    def _complete(self, body: Json) -> Json:
-        return _shortened(super()._complete(body), "token_logprobs")
-
-    def _chat(self, body: Json) -> Json:
-        return _shortened(super()._chat(body), "content")
-
-
-def _shortened(answer: Json, key: str) -> Json:
-    answer["choices"][0]["logprobs"][key].pop()
-    return answer
-
-
-async def test_logprobs_that_do_not_match_the_ids_are_a_failure() -> None:
-    for backend in BACKENDS:
-        settings: Json = {"token_in": backend, "max_attempts": 1, "logprobs_mode": "processed_logprobs"}
-        async with open_episode(MissingLogprob([TEXT_TURN]), **settings) as client:
-            assert (await failed_turn(client))["type"] == "urn:rollyard:malformed_answer"
-
-
-@pytest.mark.parametrize("tokens", [TEXT_TURN, []], ids=["some tokens", "none"])
-async def test_a_generation_that_the_engine_aborted_is_not_a_model_turn(tokens: list[int]) -> None:
-    for backend in BACKENDS:
-        async with open_episode(TokenEngine([TEXT_TURN, tokens]), token_in=backend) as client:
-            await client.ask()
-            client.engine.finish_reason = "abort"
-            assert (await failed_turn(client))["type"] == "urn:rollyard:upstream_error"
+@pytest.mark.parametrize("spans", [["0"], [None], [["0", 0, 1]]])
+async def test_malformed_weight_versions_are_a_failure(spans: Any) -> None:
+    async with open_episode(Changed([TEXT_TURN], "/generate", choice(weight_versions=spans)), max_attempts=1) as client:
+        _, problem = await client.send("/v1/responses", {"input": "go"})
+    assert problem["type"] == "urn:rollyard:malformed_answer"
 
 
 async def test_a_conversation_that_no_longer_fits_is_a_context_overflow() -> None:
@@ -245,39 +190,22 @@ async def test_a_conversation_that_no_longer_fits_is_a_context_overflow() -> Non
         async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend) as client:
             item = await client.ask()
             client.engine.max_model_len = len(item["prompt_token_ids"]) + 5
-            problem = await failed_turn(client)
+            client.conversation.answer(user_message("on"))
+            _, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
         assert (problem["type"], problem["code"]) == ("urn:rollyard:context_overflow", "context_length_exceeded")
 
 
-async def sent_limit(backend: str, params: Json) -> list[Any]:
-    """The max_tokens that the engine receives for a second turn, and the context that is left."""
-    async with open_episode(TokenEngine([TEXT_TURN], max_model_len=500), token_in=backend, params=params) as client:
-        await client.ask()
-        item = await client.ask(user_message("on"))
-        requests = [
-            body.get("sampling_params") or body
-            for path, body in client.engine.requests
-            if path.endswith(PATHS[backend])
-        ]
-    return [requests[-1].get("max_tokens"), 500 - len(item["prompt_token_ids"])]
-
-
-PATHS = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
-
-
-async def test_without_a_limit_the_whole_remaining_context_is_available() -> None:
-    limit, _ = await sent_limit("generate", {})
-    assert limit is None  # the engine computes it from the ids
-    limit, room = await sent_limit("completions", {})
-    assert limit == room
-
-
-@pytest.mark.parametrize("backend", PATHS)
-async def test_a_limit_reaches_the_engine(backend: str) -> None:
-    """16 is vLLM's own default, which its render endpoint omits."""
-    for limit in [7, 16]:
-        sent, _ = await sent_limit(backend, {"max_output_tokens": limit})
-        assert sent == limit
+async def test_a_limit_reaches_the_engine() -> None:
+    """16 is vLLM's own default, which its render endpoint omits; /generate computes one that is missing."""
+    paths = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
+    for (backend, sent_to), limit in itertools.product(paths.items(), (7, 16, None)):
+        params = {"max_output_tokens": limit} if limit else {}
+        async with open_episode(TokenEngine([TEXT_TURN], max_model_len=500), token_in=backend, params=params) as client:
+            await client.ask()
+            item = await client.ask(user_message("on"))
+        *_, sent = [body for path, body in client.engine.requests if path.endswith(sent_to)]
+        room = None if backend == "generate" else 500 - len(item["prompt_token_ids"])
+        assert (sent.get("sampling_params") or sent).get("max_tokens") == (limit or room)
 
 
 def mode(item: Json) -> str:
@@ -311,33 +239,23 @@ async def test_each_engines_own_logprobs_mode_is_recorded() -> None:
     assert found == {"processed_logprobs", "raw_logprobs"}
 
 
-class Logits(TokenEngine):
-    """Returns logits instead of log-probabilities."""
+def as_logits(answer: Json) -> Json:
+    answer["choices"][0]["logprobs"]["top_logprobs"] = [{"a": next(LOGITS)}]
+    return answer
 
-    def _probe(self, body: Json) -> Json:
-        answer = super()._probe(body)
-        answer["choices"][0]["logprobs"]["top_logprobs"] = [{"a": 7.5 / body["temperature"]}]
-        return answer
+
+LOGITS = itertools.cycle([7.5, 3.75])
 
 
 async def test_an_engine_that_returns_logits_is_refused() -> None:
-    async with open_episode(Logits([TEXT_TURN])) as client:
+    async with open_episode(Changed([TEXT_TURN], "/completions", as_logits)) as client:
         status, problem = await client.send("/v1/responses", {"input": "go"})
     assert status == 400
     assert "--logprobs-mode processed_logits; expected raw_logprobs or processed_logprobs" in problem["detail"]
 
 
-class WithoutCompletions(TokenEngine):
-    """Answers /v1/completions with an error."""
-
-    status = 404
-
-    def _complete(self, body: Json) -> Json:
-        raise Refused("no", self.status)
-
-
 async def test_the_mode_of_an_engine_that_cannot_be_probed_is_unknown_and_its_turns_are_valid() -> None:
-    async with open_episode(WithoutCompletions([TEXT_TURN])) as client:
+    async with open_episode(Changed([TEXT_TURN], "/v1/completions", refuse())) as client:
         assert mode(await client.ask()) == "unknown"
         requests_before = len(client.engine.requests)
         assert mode(await client.ask(user_message("on"))) == "unknown"
@@ -361,37 +279,11 @@ async def test_the_token_backend_is_the_one_of_the_settings_or_the_first_that_th
     assert len(probes) == (token_in == "auto")
 
 
-async def test_an_engine_that_refused_the_first_probe_is_probed_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_backends, "RETRY_AFTER_S", 0.0)
-    async with open_episode(TokenEngine([TEXT_TURN], has_token_endpoints=False)) as client:
-        await client.ask()
-        assert (await client.ask(user_message("on")))["token_trace"]["way"] == "completions"
-        client.engine.has_token_endpoints = True
-        assert (await client.ask(user_message("and on")))["token_trace"]["way"] == "generate"
-    async with open_episode(WithoutCompletions([TEXT_TURN]), token_in="off") as client:
-        assert mode(await client.ask()) == "unknown"
-        client.transport.mount("http://engine:0", TokenEngine([TEXT_TURN]))
-        assert mode(await client.ask(user_message("on"))) == "processed_logprobs"
-
-
-class Down(TokenEngine):
-    """Answers 503 to /render while `down` is set."""
-
-    down = True
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.down and scope["path"].endswith("/render"):
-            await send({"type": "http.response.start", "status": 503, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
-            return
-        await super().__call__(scope, receive, send)
-
-
 async def test_an_engine_whose_probe_fails_is_not_treated_as_one_without_the_endpoints() -> None:
-    async with open_episode(Down([TEXT_TURN]), max_attempts=1) as client:
+    engine = Changed([TEXT_TURN], "/render", refuse(503))
+    async with open_episode(engine, max_attempts=1) as client:
         failed, problem = await client.send("/v1/responses", {"input": "go"})
-        assert isinstance(client.engine, Down)
-        client.engine.down = False
+        engine.change = lambda answer: answer
         item = await client.ask()
     assert (failed, problem["type"]) == (502, "urn:rollyard:upstream_error")
     assert item["token_trace"]["way"] == "generate"
@@ -420,17 +312,6 @@ def test_arguments_are_spaced_as_vllm_does_and_not_escaped() -> None:
     assert functions(read_hermes(text)) == [("push", '{"to": "√", "far": [1, 2]}')]
 
 
-def test_several_calls_stay_in_order_and_the_text_before_the_first_is_the_content() -> None:
-    message = read_hermes(f"I go. {CALL}\n{CALL.replace('up', 'left')} behind")
-    assert [arguments_text for _, arguments_text in functions(message)] == ['{"to": "up"}', '{"to": "left"}']
-    assert message["content"] == "I go. "
-    assert len({call["id"] for call in message["tool_calls"]}) == 2
-
-
-def test_a_call_alone_has_no_content() -> None:
-    assert read_hermes(CALL)["content"] is None
-
-
 UNREADABLE = ("not json", '{"name": "push"', "[]", '"push"', '{"arguments": {}}', "", "[" * 2000)
 HALF_SURROGATE = '{"name": "push", "arguments": {"a": "\\ud800"}}'
 
@@ -452,12 +333,7 @@ def test_unreadable_calls_stay_in_the_content_and_good_ones_beside_them_are_call
             '<tool_call>{"name": "note", "arguments": {"text": "a </tool_call> b <tool_call> c"}}</tool_call>',
             [("note", {"text": "a </tool_call> b <tool_call> c"})],
         ),
-        (
-            '<tool_call>{"name": "note", "arguments": {"text": "one\ntwo\tthree"}}</tool_call>',
-            [("note", {"text": "one\ntwo\tthree"})],
-        ),
         ('<tool_call>{"name":"now"}</tool_call>', [("now", {})]),
-        ('<tool_call>{"name":"now", "arguments": null}</tool_call>', [("now", {})]),
         ('<tool_call>{"name":"a", "parameters": {"x": 1}}</tool_call>', [("a", {"x": 1})]),
         ('<tool_call>{"name": "a"}\n{"name": "b", "arguments": {"x": 1}}</tool_call>', [("a", {}), ("b", {"x": 1})]),
         ('<tool_call>{"name": "a"}, {"name": "b"}</tool_call>', [("a", {}), ("b", {})]),
@@ -472,20 +348,155 @@ def test_every_call_that_can_be_read_is_read(text: str, calls: list[tuple[str, J
     assert [(name, json.loads(arguments)) for name, arguments in found] == calls
 
 
-def test_a_malformed_object_after_a_good_one_in_the_same_tag_stays_in_the_content() -> None:
-    message = read_hermes('Go. <tool_call>{"name": "a"}\n{"name": broken}</tool_call>')
-    assert message["content"] == 'Go. <tool_call>\n{"name": broken}</tool_call>'
+def test_reasoning_is_neither_content_nor_a_call() -> None:
+    text = f"<think>{CALL}</think>no"
+    message = {"role": "assistant", "content": "no", "reasoning_content": CALL}
+    assert read_plain(text) == read_hermes(text) == message
 
 
-def test_reasoning_is_not_content_whether_the_prompt_or_the_model_opened_it() -> None:
-    for text in ["<think>\nhm\n</think>\n\nI go.", "\nhm\n</think>\n\nI go."]:
-        message = {"role": "assistant", "content": "\n\nI go.", "reasoning_content": "\nhm\n"}
-        assert read_plain(text) == read_hermes(text) == message
+STRICT = {"tools": [{**TOOL, "strict": True}]}
+CONSTRAINTS: Json = {
+    "structured_outputs": {"regex": "a+"},
+    "allowed_token_ids": [5, 6],
+    "logit_bias": {"5": 1.0},
+    "bad_words": ["wall"],
+    "min_tokens": 3,
+    "top_p": 0.9,
+    "top_k": 20,
+    "min_p": 0.1,
+    "repetition_penalty": 1.1,
+    "presence_penalty": 0.1,
+    "frequency_penalty": 0.2,
+}
+NEUTRAL: Json = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "logit_bias": {}, "bad_words": [], "min_tokens": 0}
 
 
-def test_truncated_reasoning_is_not_content() -> None:
-    assert read_plain("<think>hm") == {"role": "assistant", "content": "", "reasoning_content": "hm"}
+async def sampling(backend: str, params: Json, **settings: Any) -> Json:
+    async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend, params=params, **settings) as client:
+        await client.ask()
+        item = await client.ask(user_message("on"))
+    found: Json = item["token_trace"]["sampling"]
+    return found
 
 
-def test_a_call_inside_reasoning_is_ignored() -> None:
-    assert functions(read_hermes(f"<think>{CALL}</think>no")) == []
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_every_constraint_is_recorded_with_its_name_and_value(backend: str) -> None:
+    found = await sampling(backend, CONSTRAINTS)
+    assert sorted(found["constrained"]) == sorted(CONSTRAINTS)
+    for name, value in CONSTRAINTS.items():
+        assert (found["constraints"][name] if name not in found else found[name]) == value
+
+
+OTHER_CONSTRAINTS: Json = {
+    "guided_json": {},
+    "guided_choice": ["a"],
+    "regex": "a+",
+    "ebnf": "root ::= 'a'",
+    "json_schema": "{}",
+    "grammar": "root ::= 'a'",
+    "typical_p": 0.9,
+    "no_repeat_ngram_size": 2,
+    "min_new_tokens": 4,
+    "repeat_penalty": 1.2,
+    "vllm_xargs": {"a": 1},
+    "logits_processors": ["a"],
+    "thinking_token_budget": 9,
+}
+
+
+@pytest.mark.parametrize("source", ["the request", "metadata", "settings", "overrides"])
+async def test_constraints_under_other_names_or_from_other_sources_are_recorded(source: str) -> None:
+    params = OTHER_CONSTRAINTS
+    in_request = {"the request": params, "metadata": {"metadata": {"extra_body": orjson.dumps(params).decode()}}}
+    in_settings = {"settings": {"extra_body": params}, "overrides": {"sampling_overrides": params}}
+    found = await sampling("off", in_request.get(source, {}), **in_settings.get(source, {}))
+    assert sorted(found["constrained"]) == sorted(params)
+    reason = why_not_policy_logprobs({"token_trace": {"sampling": found}})
+    assert [name for name in params if name not in reason] == []
+
+
+async def test_values_that_change_nothing_are_not_constraints() -> None:
+    for backend in ["generate", "off"]:
+        found = await sampling(
+            backend, {**NEUTRAL, "text": {"format": {"type": "text"}}, "tools": [{**TOOL, "strict": False}]}
+        )
+        assert "constrained" not in found and "constraints" not in found and "not_enforced" not in found
+
+
+SCHEMA: Json = {"text": {"format": {"type": "json_schema", "name": "m", "schema": {"type": "object"}}}}
+FORCED: list[tuple[str, Json, Json, list[str]]] = [
+    ("generate", STRICT, {}, ["strict_tools"]),
+    ("off", {"tool_choice": "required"}, {}, ["tool_choice"]),
+    ("generate", {"tool_choice": {"type": "function", "name": "push"}}, {}, ["tool_choice"]),
+    ("off", {**STRICT, "tool_choice": "required"}, {}, ["strict_tools", "tool_choice"]),
+    ("generate", {**STRICT, "tool_choice": "required"}, {}, ["strict_tools", "tool_choice"]),
+    ("off", {**STRICT, "tool_choice": "none"}, {}, []),
+    ("generate", {**STRICT, "tool_choice": "none"}, {}, []),
+    ("generate", STRICT, {"strict_tools": False}, []),
+    ("generate", {}, {"strict_tools": True}, ["strict_tools"]),
+    ("generate", {"structured_outputs": {"json": {}}}, {}, ["structured_outputs"]),
+    ("off", SCHEMA, {}, ["response_format"]),
+]
+
+
+@pytest.mark.parametrize(("backend", "params", "settings", "names"), FORCED)
+async def test_grammars_and_strict_and_forced_tool_calls_are_recorded(
+    backend: str, params: Json, settings: Json, names: list[str]
+) -> None:
+    assert (await sampling(backend, params, **settings)).get("constrained", []) == names
+
+
+async def test_strict_tools_that_an_endpoint_does_not_enforce_are_recorded_as_not_enforced() -> None:
+    found = await sampling("completions", STRICT)
+    assert found["not_enforced"] == ["strict_tools"]
+    assert "constrained" not in found
+
+
+async def test_a_long_constraint_is_recorded_with_its_size_and_hash() -> None:
+    found = (await sampling("generate", {"allowed_token_ids": [*range(5000)]}))["constraints"]["allowed_token_ids"]
+    assert found["bytes"] > 4000
+    assert len(found["sha256"]) == 64
+
+
+async def test_stop_conditions_are_recorded_but_are_not_constraints() -> None:
+    for backend in BACKENDS:
+        ends: Json = {"stop": ["a"], "stop_token_ids": [7], "ignore_eos": True}
+        found = await sampling(backend, ends)
+        assert {key: found[key] for key in ends} == ends
+        assert "constrained" not in found
+
+
+def turn(mode: str, *names: str, temperature: float = 1.0) -> Json:
+    constraints = {"constrained": [*names]} if names else {}
+    return {"token_trace": {"sampling": {"temperature": temperature, "logprobs_mode": mode, **constraints}}}
+
+
+POLICY_TURNS = [turn("raw_logprobs"), turn("processed_logprobs"), turn("raw_logprobs", "top_p", "allowed_token_ids")]
+OTHER_TURNS: list[tuple[Json, str]] = [
+    (turn("processed_logprobs", "top_p"), "top_p changed"),
+    (turn("raw_logprobs", "strict_tools", "top_p"), "strict_tools changed"),
+    (turn("raw_logprobs", temperature=0.0), "greedily"),
+    (turn("processed_logprobs", temperature=1e-3), "greedily"),
+    (turn("raw_logprobs", "ebnf"), "ebnf changed"),
+    ({"token_trace": {"sampling": {"logprobs_mode": "raw_logprobs"}}}, "recorded temperature is None"),
+    (turn("unknown"), "'unknown'"),
+    (turn("raw_logits"), "'raw_logits'"),
+    ({}, "no record"),
+    ({"token_trace": None}, "no record"),
+]
+
+
+def test_the_reason_is_given_if_log_probabilities_are_not_the_policys() -> None:
+    assert [why_not_policy_logprobs(item) for item in POLICY_TURNS] == [""] * len(POLICY_TURNS)
+    for item, reason in OTHER_TURNS:
+        assert reason in why_not_policy_logprobs(item), item
+
+
+INVALID_VALUES: list[Any] = [-9999.0, -9999, None, "-1.0", True, 0.5, -1e309, float("nan")]
+
+
+def test_invalid_log_probabilities_and_token_ids_are_detected() -> None:
+    for value in INVALID_VALUES:
+        assert repr(value) in invalid_numbers([1, 2, 3], [-0.5, value, -0.5])
+    for ids in ([1, -1, 2], [1, 2.0, 3], [1, True, 3], [1, None, 3], "abc", None):
+        assert "token ids" in invalid_numbers(ids, [-0.5] * 3), ids

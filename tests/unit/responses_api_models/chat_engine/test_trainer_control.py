@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
+import orjson
 import pytest
 
+from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.responses_api_models.chat_engine import weight_update
-from rollyard.responses_api_models.vllm_model.app import VllmModel
+from rollyard.responses_api_models.chat_engine.vllm_control import FORWARDED, GETS, POSTS
+from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
+from rollyard.services.server.settings import parse_settings
 from tests.support.checkpoint_run import active_urls
-from tests.support.waiting import until
-from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server
+from tests.support.waiting import deadline_s, until
+from tests.support.weight_engine import (
+    ODD_STREAM,
+    REFUSAL,
+    STARTED,
+    TrainerClient,
+    WeightEngine,
+    engine_url,
+    log_prob,
+    trainer_server,
+)
 
 NEW = "/weights/new"
 PHASES = ["/pause", "/update_weight_version", "/collective_rpc", "/reset_prefix_cache", "/resume"]
-
-
-@pytest.fixture(autouse=True)
-def check_engines_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_update, "CHECK_INTERVAL_S", 0.02)
 
 
 async def post_all(policy: TrainerClient, *paths: str) -> list[int]:
@@ -53,10 +61,7 @@ async def test_a_resume_during_an_update_does_not_start_an_engine_in_the_middle_
         await until(lambda: "/collective_rpc" in engine.paths)
         assert engine.paused and (await policy.post("/resume"))[0] == 409
         engine.delayed["/collective_rpc"].set()
-        assert [(await updating)[0], (await resuming)[0]] == [
-            200,
-            200,
-        ]  # the first resume came before the load started and waited for it
+        assert (await updating)[0] == (await resuming)[0] == 200  # the first resume waited for the load
         assert (engine.paused, await policy.call_model()) == (False, (200, NEW))
 
 
@@ -76,27 +81,6 @@ async def test_model_calls_wait_while_engines_pause_and_proceed_when_the_pause_f
         assert (good.paused, bad.paused, len(active_urls(policy))) == (False, False, 2)
 
 
-async def test_a_failed_second_pause_does_not_end_the_first() -> None:
-    engine, other = WeightEngine(), WeightEngine()
-    async with trainer_server(engine, other) as policy:
-        await policy.post("/pause")
-        other.fails_once.add("/pause")
-        assert await post_all(policy, "/pause") == [502]
-        assert engine.paused and other.paused
-        assert await post_all(policy, "/resume") == [200]
-        assert await policy.call_model() == (200, STARTED)
-
-
-async def test_one_resume_ends_two_concurrent_pauses_and_a_resume_without_a_pause_succeeds(
-    engine: WeightEngine, policy: TrainerClient
-) -> None:
-    assert await post_all(policy, "/resume") == [200]
-    answers = await asyncio.gather(policy.post("/pause"), policy.post("/pause"))
-    assert [status for status, _ in answers] == [200, 200]
-    assert await post_all(policy, "/resume") == [200]
-    assert await policy.call_model() == (200, STARTED)
-
-
 @pytest.mark.parametrize("path", ["/pause", "/resume", "/sleep", "/wake_up"])
 async def test_a_dead_engine_does_not_block_model_calls_after_any_control_call(path: str) -> None:
     good, dying = WeightEngine(), WeightEngine()
@@ -110,17 +94,6 @@ async def test_a_dead_engine_does_not_block_model_calls_after_any_control_call(p
         assert await post_all(policy, end) == [200]
         assert [await policy.call_model() for _ in range(3)] == [(200, STARTED)] * 3
         assert active_urls(policy) == [engine_url(0)]
-
-
-async def test_an_engine_whose_response_to_a_pause_was_lost_rejoins_unpaused() -> None:
-    good, unreachable = WeightEngine(), WeightEngine()
-    async with trainer_server(good, unreachable) as policy:
-        unreachable.dead = True
-        assert await post_all(policy, "/pause") == [200]
-        unreachable.dead, unreachable.paused = False, True
-        assert await post_all(policy, "/resume") == [200]
-        await until(lambda: len(active_urls(policy)) == 2)
-        assert not unreachable.paused
 
 
 async def test_a_lost_engine_with_half_an_update_stays_out_until_it_restarts() -> None:
@@ -161,17 +134,6 @@ async def test_the_only_engine_always_stays_in_the_pool(path: str) -> None:
         assert (status, engine.weights, engine.paused) == (200, "/weights/next", False)
 
 
-async def test_calls_proceed_when_an_engine_that_missed_the_resume_is_reachable_again(
-    engine: WeightEngine, policy: TrainerClient
-) -> None:
-    await policy.post("/pause")
-    engine.dead = True
-    assert await post_all(policy, "/resume") == [502]
-    engine.dead = False  # reachable again and still paused
-    await until(lambda: not engine.paused)
-    assert await policy.call_model() == (200, STARTED)
-
-
 async def test_an_engine_that_fails_to_resume_leaves_the_pool_and_the_others_continue() -> None:
     good, bad = WeightEngine(), WeightEngine()
     async with trainer_server(good, bad) as policy:
@@ -201,44 +163,21 @@ async def test_concurrent_calls_wait_for_a_restarted_engine_and_share_one_load()
         assert engine.paths.count("/collective_rpc") == 1
 
 
-async def test_the_wait_for_a_restarted_engine_times_out() -> None:
-    engine = WeightEngine(failing_folder="/weights/broken")
-    async with trainer_server(engine, request_timeout_s=1.0) as policy:
-        await policy.update(NEW)
-        await policy.update("/weights/broken")
-        engine.restart()
-        engine.delayed["/weight_info"] = asyncio.Event()
-        statuses = [status for status, _ in await asyncio.gather(*(policy.call_model() for _ in range(5)))]
-        assert set(statuses) <= {503, 504}
-        engine.delayed.pop("/weight_info").set()
-
-
-async def test_a_dead_engine_without_weights_does_not_affect_the_others() -> None:
-    good, bad = WeightEngine(), WeightEngine(failing_folder="/weights/broken")
-    async with trainer_server(good, bad) as policy:
-        assert (await policy.update("/weights/broken"))[0] == 502
-        bad.dead = True
-        assert [await policy.call_model() for _ in range(3)] == [(200, STARTED)] * 3
-        assert (await policy.update(NEW))[0] == 200
-
-
-@pytest.mark.parametrize("path", ["/pause", "/resume", "/sleep", "/start_weight_update", "/finish_weight_update"])
+@pytest.mark.parametrize("path", ["/pause", "/start_weight_update", "/finish_weight_update"])
 async def test_a_control_call_completes_when_its_caller_disconnects(path: str) -> None:
     engine = WeightEngine()
     order = ["/pause", "/start_weight_update", "/finish_weight_update", "/resume"]
+    at = order.index(path)
     async with trainer_server(engine) as policy:
-        before = order[: order.index(path)] if path in order[:3] else ["/pause"] if path == "/resume" else []
-        assert await post_all(policy, *before) == [200] * len(before)
+        assert await post_all(policy, *order[:at]) == [200] * at
         engine.delayed[path] = asyncio.Event()
         calling = asyncio.create_task(policy.post(path, {}))
         await until(lambda: path in engine.paths)
         calling.cancel()
         await asyncio.wait([calling])
         engine.delayed.pop(path).set()
-        after = order[order.index(path) + 1 :] if path in order else ["/wake_up"]
-        assert await post_all(policy, *after) == [200] * len(after)
-        weights = "/weights/sent" if "/finish_weight_update" in (path, *after) and path != "/resume" else STARTED
-        assert await policy.call_model() == (200, weights)
+        assert await post_all(policy, *order[at + 1 :]) == [200] * (3 - at)
+        assert await policy.call_model() == (200, "/weights/sent")
 
 
 async def test_a_stopping_server_completes_the_running_update_and_starts_no_other() -> None:
@@ -292,10 +231,8 @@ async def test_a_pause_without_a_resume_expires_and_is_reported(
     engine: WeightEngine, policy: TrainerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert (await policy.post(f"/pause?mode=keep&{SHORT}"))[0] == 200
-    assert (await policy.call_model(), engine.paused) == (
-        (200, STARTED),
-        False,
-    )  # the call waited until the lease expired
+    assert await policy.call_model() == (200, STARTED)  # the call waited until the lease expired
+    assert not engine.paused
     status = await status_of(policy)
     assert (status["lease"], status["lease_expired"]["lease_s"], status["waits_for"]) == (None, 0.05, [])
     assert "0.05 s" in caplog.text
@@ -333,20 +270,6 @@ async def test_every_control_call_renews_the_lease() -> None:
         assert (lease["lease_s"], lease["left_s"] > before) == (60, True)
 
 
-async def test_a_control_call_that_takes_longer_than_the_lease_keeps_it_alive() -> None:
-    engine = WeightEngine()
-    engine.delayed["/reset_prefix_cache"] = asyncio.Event()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=0.6")
-        calling = asyncio.create_task(policy.post("/reset_prefix_cache"))
-        await asyncio.sleep(0.8)
-        assert engine.paused
-        engine.delayed["/reset_prefix_cache"].set()
-        await calling
-        assert (await status_of(policy))["waits_for"]
-        assert await policy.call_model() == (200, STARTED)
-
-
 async def test_a_trainer_that_dies_during_an_update_causes_a_failure_that_names_the_reason() -> None:
     invalid_urls: list[str] = []
 
@@ -380,15 +303,6 @@ async def test_a_sleep_has_a_lease_only_on_request(engine: WeightEngine, policy:
     assert "/wake_up" in engine.paths
 
 
-async def test_a_failed_resume_is_retried() -> None:
-    engine = WeightEngine()
-    engine.fails_once.add("/resume")
-    async with trainer_server(engine) as policy:
-        await policy.post(f"/pause?{SHORT}")
-        assert await policy.call_model() == (200, STARTED)
-        assert engine.paths.count("/resume") == 2
-
-
 async def test_a_failed_resume_after_an_update_is_retried() -> None:
     engine = WeightEngine()
     engine.fails_once.add("/resume")
@@ -398,46 +312,10 @@ async def test_a_failed_resume_after_an_update_is_retried() -> None:
         assert await policy.call_model() == (200, "/weights/new")
 
 
-async def test_a_lease_also_expires_while_no_engine_is_up(
-    engine: WeightEngine, policy: TrainerClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    await policy.post(f"/pause?{SHORT}")
-    policy.server.trainer.gone(engine_url(0))
-    await until(lambda: "no control call" in caplog.text)
-    engine.restart()
-    await policy.server.trainer.register_engine(engine_url(0))
-    assert await policy.call_model() == (200, STARTED)
-
-
 async def test_an_invalid_lease_is_refused_before_the_pause(engine: WeightEngine, policy: TrainerClient) -> None:
     for lease in ("0", "-1", "nan", "inf", "", "soon", "1e9", "true"):
         status, content = await policy.post(f"/pause?lease_s={lease}")
         assert (status, engine.paused, "lease_s" in content["detail"]) == (400, False, True), lease
-
-
-async def test_a_failing_resume_is_not_retried_in_a_tight_loop(
-    engine: WeightEngine, policy: TrainerClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine.fails.add("/resume")
-    await policy.post("/pause?lease_s=0.001")
-    await until(lambda: "retrying in" in caplog.text)
-    await asyncio.sleep(0.1)
-    assert engine.paths.count("/resume") == 1
-    assert (await status_of(policy))["lease"]["lease_s"] == 5.0
-
-
-async def test_a_lease_that_expires_during_an_update_ends_after_the_update() -> None:
-    engine = WeightEngine()
-    engine.delayed["/collective_rpc"] = asyncio.Event()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=0.6")
-        updating = asyncio.create_task(policy.update("/weights/new"))
-        await asyncio.sleep(0.8)
-        assert engine.paused
-        engine.delayed["/collective_rpc"].set()
-        assert (await updating)[0] == 200
-        assert await policy.call_model() == (200, "/weights/new")
-        assert not engine.paused
 
 
 async def test_of_two_trainers_the_later_pause_sets_the_lease_and_neither_aborts_the_others_update(
@@ -463,3 +341,236 @@ async def test_an_update_from_a_folder_during_another_trainers_update_is_refused
     assert (await policy.post("/finish_weight_update", {"weight_version": "1"}))[0] == 200
     await policy.post("/resume")
     assert await policy.call_model() == (200, "/weights/sent")
+
+
+VERSION = "x-rollyard-policy-version"
+
+
+async def test_a_closed_endpoint_names_the_setting_that_opens_it() -> None:
+    engine = WeightEngine()
+    async with trainer_server(engine, trainer_endpoints=False, token=None) as policy:
+        answers = {path: await policy.post(path, {"path": "/x"}) for path in (*FORWARDED, "/weights/update", *POSTS)}
+        answers |= {path: await policy.get(path) for path in GETS}
+    for path, (status, content) in answers.items():
+        assert (status, "trainer_endpoints: true" in content["detail"]) == (404, True), path
+        assert "policy_model" in content["detail"]
+    assert engine.calls == []
+
+
+async def test_a_server_without_a_run_token_is_refused() -> None:
+    with pytest.raises(OperatorError, match="token"):
+        async with trainer_server(WeightEngine(), token=None):
+            pass
+
+
+def test_settings_with_two_model_servers_are_refused() -> None:
+    settings = {"base_url": engine_url(0), "model": "tiny", "trainer_endpoints": True, "replicas": 2}
+    with pytest.raises(OperatorError, match=r"policy_model: trainer_endpoints .*replicas=2"):
+        parse_settings(VllmModelSettings, settings, "policy_model")
+
+
+async def test_a_caller_without_the_token_is_refused(engine: WeightEngine, policy: TrainerClient) -> None:
+    for path in ("/tokenize", "/weights/update", "/pause"):
+        status, _ = await policy.post(path, {"path": "/x"}, authorization="Bearer another")
+        assert (status, engine.calls) == (401, []), path
+
+
+async def test_a_forwarded_call_keeps_unknown_fields_its_query_and_the_bytes_of_the_response(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    for path in FORWARDED:
+        engine.answers[path] = (200, b' {"tokens": [1,  2], "odd": 1}\n')
+        request = {"prompt": [1, 2], "odd": {"a": 1}, "model": "other"}
+        answer, _ = await policy.send("POST", f"{path}?return=all&x=1", request, {"x-trace": "t"})
+        assert engine.calls[-1] == (f"{path}?return=all&x=1", {"prompt": [1, 2], "odd": {"a": 1}, "model": "tiny"})
+        assert (engine.headers[-1]["x-trace"], "authorization" in engine.headers[-1]) == ("t", False)
+        assert (answer.status, answer.body, answer.headers[VERSION]) == (200, engine.answers[path][1], "0")
+
+
+async def test_a_stream_is_forwarded_unchanged() -> None:
+    for path in ["/v1/completions", "/inference/v1/generate"]:
+        async with trainer_server(WeightEngine()) as policy:
+            answer, _ = await policy.send("POST", path, {"prompt": [1], "stream": True})
+        assert answer.body == ODD_STREAM
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers[VERSION] == "0"
+
+
+async def test_a_control_call_reaches_every_engine_with_its_query_and_body() -> None:
+    engines = [WeightEngine(), WeightEngine()]
+    async with trainer_server(*engines) as policy:
+        answer, content = await policy.send("POST", "/pause?mode=keep&clear_cache=false")
+        await policy.post("/init_weight_transfer_engine", {"init_info": {"rank": 1}})
+        engines[1].fails.add("/reset_prefix_cache")
+        status, problem = await policy.post("/reset_prefix_cache")
+    assert (status, [engine["status"] for engine in problem["engines"]]) == (502, [200, 500])
+    assert "1 of 2 engines" in problem["detail"]
+    for engine in engines:
+        assert "/pause?mode=keep&clear_cache=false" in engine.paths
+        assert ("/init_weight_transfer_engine", {"init_info": {"rank": 1}}) in engine.calls
+    assert [one["url"] for one in content["engines"]] == [engine_url(0), engine_url(1)]
+    assert [(one["status"], one["body"]) for one in content["engines"]] == [(200, {"status": "paused"})] * 2
+    assert answer.headers[VERSION] == "0"
+
+
+async def test_the_response_of_a_single_engine_is_returned_as_is(engine: WeightEngine, policy: TrainerClient) -> None:
+    assert await policy.post("/pause") == (200, {"status": "paused"})
+    assert (await policy.get("/is_paused"))[1]["is_paused"] is True
+    engine.fails.add("/init_weight_transfer_engine")
+    status, content = await policy.post("/init_weight_transfer_engine", {})
+    assert (status, content) == (500, {"error": {"message": REFUSAL}})
+
+
+async def test_unlisted_endpoints_are_not_forwarded(engine: WeightEngine, policy: TrainerClient) -> None:
+    for path in ("/abort_requests", "/scale_elastic_ep", "/weight_checker", "/v1/embeddings"):
+        assert (await policy.post(path, {}))[0] == 404
+        assert path not in engine.paths
+
+
+async def test_a_pause_that_lasts_too_long_causes_a_failure_that_says_how_to_end_it() -> None:
+    async with trainer_server(WeightEngine(), request_timeout_s=0.05) as policy:
+        await policy.post("/pause?mode=keep")
+        status, detail = await policy.call_model()
+        _, problem = await policy.post("/v1/chat/completions", {"messages": []})
+    assert (status, "POST /resume" in detail) == (504, True)
+    assert problem["type"] == "urn:rollyard:upstream_error"  # for training, a timeout would count with reward 0
+
+
+async def send_weights(policy: Any, **finish: Any) -> list[int]:
+    calls: list[tuple[str, Json]] = [
+        ("/pause?mode=keep", {}),
+        ("/start_weight_update", {}),
+        ("/update_weights", {"update_info": {"names": ["a"]}}),
+        ("/finish_weight_update", finish),
+        ("/resume", {}),
+    ]
+    return [(await policy.post(path, body))[0] for path, body in calls]
+
+
+@pytest.mark.parametrize(("finish", "version"), [({}, "1"), ({"weight_version": "step-3"}, "step-3")])
+async def test_weights_sent_by_a_trainer_become_a_new_version_of_the_policy(finish: Json, version: str) -> None:
+    engines = [WeightEngine(), WeightEngine()]
+    async with trainer_server(*engines) as policy:
+        assert await send_weights(policy, **finish) == [200] * 5
+        assert await policy.call_model() == (200, "/weights/sent")
+        assert await policy.version() == version
+    assert [engine.label for engine in engines] == [version] * 2
+
+
+async def test_engines_without_weights_do_not_resume() -> None:
+    for path in ["/resume", "/wake_up", "/update_weight_version"]:
+        engine = WeightEngine()
+        async with trainer_server(engine) as policy:
+            await policy.post("/pause?mode=keep")
+            await policy.post("/start_weight_update")
+            status, content = await policy.post(path, {"new_version": "1"})
+            assert (status, "/finish_weight_update" in content["detail"]) == (409, True)
+            assert (await policy.post("/finish_weight_update", {}))[0] == 200
+            assert (await policy.post("/resume"))[0] == 200
+            assert await policy.call_model() == (200, "/weights/sent")
+
+
+async def test_weights_cannot_be_loaded_without_the_version_tracking(
+    engine: WeightEngine, policy: TrainerClient
+) -> None:
+    body = {"method": "reload_weights", "kwargs": {"weights_path": "/x"}}
+    status, content = await policy.post("/collective_rpc", body)
+    assert (status, "POST /weights/update" in content["detail"]) == (400, True)
+    assert (await policy.post("/collective_rpc", {"method": "take_from_my_trainer"}))[0] == 200
+    assert (await policy.post("/update_weight_version", {"new_version": "7"}))[0] == 200
+    assert await policy.version() == "7"
+    assert engine.weights == STARTED
+
+
+async def test_model_calls_stop_when_a_new_engine_cannot_load_weights_that_a_trainer_sent() -> None:
+    engine, other = WeightEngine(), WeightEngine()
+    async with trainer_server(engine) as policy:
+        await send_weights(policy)
+        policy.transport.mount("http://engine-1:1", other)
+        await policy.server.trainer.register_engine(engine_url(1))
+        assert (await policy.call_model())[0] == 503
+        await send_weights(policy)
+        assert (await policy.call_model())[0] == 200
+
+
+async def test_calls_wait_for_sleeping_engines_but_not_for_engines_that_discarded_their_weights(
+    policy: TrainerClient,
+) -> None:
+    await policy.post("/sleep?level=1")
+    calling = asyncio.create_task(policy.call_model())
+    await asyncio.sleep(0.02)
+    assert not calling.done()
+    await policy.post("/wake_up")
+    assert await calling == (200, STARTED)
+    await policy.post("/sleep?level=2")
+    await policy.post("/wake_up")
+    assert (await policy.call_model())[0] == 503
+
+
+async def test_every_model_response_carries_the_policy_version_without_the_setting_too() -> None:
+    paths = ("/v1/responses", "/v1/chat/completions")
+    async with trainer_server(WeightEngine(), policy_version="sft", trainer_endpoints=False) as policy:
+        answer, content = await policy.send("GET", "/policy_version")
+        assert (answer.status, content, answer.headers[VERSION]) == (200, {"policy_version": "sft"}, "sft")
+        for path, stream in itertools.product(paths, (False, True)):
+            request = {"input": "hi", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+            url, body = f"http://policy:1{path}", orjson.dumps(request)
+            answer = await policy.transport.send("POST", url, body, _headers(), deadline_s())
+            assert (answer.status, answer.headers[VERSION]) == (200, "sft")
+
+
+def _headers() -> dict[str, str]:
+    return {"content-type": "application/json", "authorization": "Bearer the run's token"}
+
+
+PATH = "/weights/log_probs"
+
+
+async def test_every_engine_is_asked_and_the_version_is_that_of_its_weights() -> None:
+    engines = WeightEngine(), WeightEngine()
+    engines[1].offset = 0.5
+    async with trainer_server(*engines) as policy:
+        await policy.update("/weights/new", version="v1")
+        status, answer = await policy.post(PATH, {"sequences": [[4, 5, 6], [7, 8]]})
+        engines[0].dead = True
+        _, without_one = await policy.post(PATH, {"sequences": [[4, 5]]})
+        assert [one["url"] for one in without_one["engines"]] == active_urls(policy) == [engine_url(1)]
+    assert (status, answer["version"]) == (200, "v1")
+    for number, one in enumerate(answer["engines"]):
+        assert one["url"] == engine_url(number)
+        for row, ids in zip(one["sequences"], ([4, 5, 6], [7, 8]), strict=True):
+            expected = [log_prob("/weights/new", token) + number * 0.5 for token in ids[1:]]
+            assert (row["ids"], row["log_probs"]) == (ids, expected)
+
+
+async def test_an_engine_with_lora_samples_tokens_instead() -> None:
+    engine = WeightEngine()
+    info = {"vllm_config": {"device_config": {"device": "cpu"}, "lora_config": {"max_lora_rank": 16}}}
+    engine.answers["/server_info"] = (200, orjson.dumps(info))
+    choice = {"token_ids": [8, 9], "logprobs": {"token_logprobs": [-1.5, -2.5]}}
+    engine.answers["/v1/completions"] = (200, orjson.dumps({"choices": [choice]}))
+    async with trainer_server(engine) as policy:
+        _, answer = await policy.post(PATH, {"sequences": [[4, 5, 6, 7]]})
+    assert answer["engines"][0]["sequences"] == [{"ids": [4, 5, 8, 9], "log_probs": [-1.5, -2.5]}]
+    (asked,) = [body for path, body in engine.calls if path == "/v1/completions"]
+    assert "prompt_logprobs" not in asked and asked["prompt"] == [4, 5]
+
+
+async def test_weights_that_change_during_the_request_are_a_failure() -> None:
+    engine = WeightEngine()
+    engine.delayed["/v1/completions"] = asyncio.Event()
+    async with trainer_server(engine) as policy:
+        reading = asyncio.create_task(policy.post(PATH, {"sequences": [[4, 5]]}))
+        await until(lambda: "/v1/completions" in engine.paths)
+        await policy.update("/weights/new", version="v1")
+        engine.delayed.pop("/v1/completions").set()
+        status, answer = await reading
+        assert (status, "weights changed" in answer["detail"]) == (503, True)
+
+
+async def test_what_is_not_a_list_of_sequences_is_refused() -> None:
+    invalid: list[Any] = [None, [], [[]], [[1]], [["a", "b"]], [[1, -2]], [[True, 1]], [[1] * 70_000]]
+    async with trainer_server(WeightEngine()) as policy:
+        for sequences in invalid:
+            status, answer = await policy.post(PATH, {"sequences": sequences})
+            assert (status, "sequences: " in answer["detail"]) == (400, True), str(sequences)[:40]

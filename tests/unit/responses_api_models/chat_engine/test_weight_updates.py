@@ -14,12 +14,7 @@ from rollyard.records.types import Json
 from rollyard.responses_api_models.chat_engine.policy_versions import PolicyVersions
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
-from tests.support.checkpoints import (
-    HEAD,
-    SHAPES,
-    write_checkpoint,
-    write_tied_checkpoint,
-)
+from tests.support.checkpoints import EMBEDDINGS, HEAD, SHAPES, write_checkpoint, write_tied_checkpoint
 from tests.support.token_clients import TEXT_TURN, user_message
 from tests.support.token_engine import TokenEngine
 from tests.support.waiting import until
@@ -38,7 +33,6 @@ UPDATE = [
 
 
 def update_calls(engine: WeightEngine) -> list[str]:
-    """The update's requests to this engine."""
     return [path for path in engine.paths if path in UPDATE]
 
 
@@ -49,8 +43,7 @@ async def test_an_update_reaches_every_engine_and_none_resumes_before_all_have_l
         updating = asyncio.create_task(policy.update(NEW))
         await until(lambda: "/reset_prefix_cache?reset_running_requests=true" in first.paths)
         await asyncio.sleep(0.02)
-        assert first.paused
-        assert second.paused
+        assert first.paused and second.paused
         second.delayed["/collective_rpc"].set()
         status, content = await updating
     assert (status, {**content, "seconds": 0, "warnings": []}) == (
@@ -78,32 +71,6 @@ async def test_the_new_version_is_the_given_one_or_the_next_number_or_the_folder
         assert answer.headers["x-rollyard-policy-version"] == after
 
 
-async def test_an_invalid_update_reaches_no_engine() -> None:
-    for invalid in [
-        {"path": NEW, "version": ""},
-        {"path": NEW, "version": "ü"},
-        {"path": NEW, "version": "default"},
-        {"path": NEW, "versoin": "1"},
-        {"path": "relative"},
-        {},
-    ]:
-        engine = WeightEngine()
-        async with trainer_server(engine) as policy:
-            status, content = await policy.post("/weights/update", invalid)
-        assert (status, content["type"]) == (400, "urn:rollyard:bad_request")
-        assert update_calls(engine) == []
-
-
-async def test_concurrent_updates_run_one_after_the_other(engine: WeightEngine, policy: TrainerClient) -> None:
-    answers = await asyncio.gather(*(policy.update(f"/weights/{number}") for number in range(3)))
-    assert sorted((content["previous"], content["version"]) for _, content in answers) == [
-        ("0", "1"),
-        ("1", "2"),
-        ("2", "3"),
-    ]
-    assert update_calls(engine) == UPDATE * 3
-
-
 async def test_a_failed_update_rolls_back_all_engines_and_keeps_requests_in_flight() -> None:
     good, bad = WeightEngine(), WeightEngine()
     bad.delayed["/reset_prefix_cache"] = asyncio.Event()
@@ -122,12 +89,21 @@ async def test_a_failed_update_rolls_back_all_engines_and_keeps_requests_in_flig
     assert [(engine.weights, engine.paused) for engine in (good, bad)] == [(STARTED, False)] * 2
 
 
+class NotifiedModel(VllmModel):
+    invalid_urls: list[str]
+
+    def on_invalid_weights(self, url: str) -> None:
+        self.invalid_urls.append(url)
+
+
 async def test_an_engine_that_loses_its_weights_blocks_model_calls_and_the_others_roll_back() -> None:
     good, bad = WeightEngine(), WeightEngine(failing_folder=BROKEN)
-    async with trainer_server(good, bad) as policy:
+    NotifiedModel.invalid_urls = []
+    async with trainer_server(good, bad, kind=NotifiedModel) as policy:
         await policy.update(NEW)
         status, content = await policy.update(BROKEN)
         refused, version = await policy.call_model(), await policy.get("/policy_version")
+    assert NotifiedModel.invalid_urls == [engine_url(1)]
     assert (good.weights, good.paused, bad.paused, bad.dead) == (NEW, False, False, False)
     difference = f"the policy's version is '1', but {engine_url(1)} has unknown weights"
     assert (status, f"failed: {difference}; {engine_url(1)} must be restarted: " in content["detail"]) == (502, True)
@@ -135,39 +111,6 @@ async def test_an_engine_that_loses_its_weights_blocks_model_calls_and_the_other
     assert refused[0] == version[0] == 503
     assert refused[1] == version[1]["detail"]
     assert difference in refused[1]
-
-
-async def test_a_restarted_engine_loads_the_last_update_and_unblocks_model_calls() -> None:
-    good, bad = WeightEngine(), WeightEngine(failing_folder=BROKEN)
-    async with trainer_server(good, bad) as policy:
-        await policy.update(NEW)
-        await policy.update(BROKEN)
-        bad.restart()
-        assert [await policy.call_model() for _ in range(3)] == [(200, NEW)] * 3
-        assert (bad.weights, bad.label, bad.paused) == (NEW, "1", False)
-
-
-async def test_an_engine_restarted_before_any_update_unblocks_model_calls_at_once() -> None:
-    engine = WeightEngine(failing_folder=BROKEN)
-    async with trainer_server(engine) as policy:
-        await policy.update(BROKEN)
-        engine.restart()
-        assert await policy.call_model() == (200, STARTED)
-        assert await policy.version() == "0"
-
-
-async def test_subclasses_are_notified_of_an_engine_that_lost_its_weights() -> None:
-    invalid_urls: list[str] = []
-
-    class NotifiedModel(VllmModel):
-        def on_invalid_weights(self, url: str) -> None:
-            invalid_urls.append(url)
-            self.upstream.replicas.remove(url)
-
-    async with trainer_server(WeightEngine(), WeightEngine(failing_folder=BROKEN), kind=NotifiedModel) as policy:
-        assert (await policy.update(BROKEN))[0] == 502
-        assert invalid_urls == [engine_url(1)]
-        assert await policy.call_model() == (200, STARTED)
 
 
 async def test_a_request_in_flight_on_an_engine_that_lost_its_weights_fails_without_killing_the_engine() -> None:
@@ -181,16 +124,6 @@ async def test_a_request_in_flight_on_an_engine_that_lost_its_weights_fails_with
         assert not engine.dead
 
 
-async def test_engines_that_fail_to_pause_are_left_unchanged() -> None:
-    good, bad = WeightEngine(), WeightEngine()
-    bad.fails.add("/pause")
-    async with trainer_server(good, bad) as policy:
-        status, content = await policy.update(NEW)
-        assert await policy.call_model() == (200, STARTED)
-    assert (status, update_calls(good)) == (502, ["/pause?mode=keep", "/resume"])
-    assert "version '0'" in content["detail"] and "rolled back" not in content["detail"]
-
-
 async def test_an_engine_without_control_endpoints_causes_an_error_that_says_how_to_enable_them() -> None:
     engine = WeightEngine()
     engine._control = lambda path, query, body: (404, {"detail": "Not Found"})  # type: ignore[method-assign]
@@ -202,19 +135,6 @@ async def test_an_engine_without_version_labels_is_updated_too() -> None:
     async with trainer_server(WeightEngine(supports_labels=False)) as policy:
         assert (await policy.update(NEW))[0] == 200
         assert await policy.call_model() == (200, NEW)
-
-
-async def test_an_update_completes_when_its_caller_disconnects() -> None:
-    engine = WeightEngine()
-    engine.delayed["/collective_rpc"] = asyncio.Event()
-    async with trainer_server(engine) as policy:
-        updating = asyncio.create_task(policy.update(NEW))
-        await until(lambda: "/collective_rpc" in engine.paths)
-        updating.cancel()
-        await asyncio.wait([updating])
-        engine.delayed["/collective_rpc"].set()
-        await policy.server.stop()
-        assert (engine.weights, engine.paused, await policy.version()) == (NEW, False, "1")
 
 
 async def test_model_calls_wait_for_an_update_and_are_answered_by_the_new_weights() -> None:
@@ -231,50 +151,18 @@ async def test_model_calls_wait_for_an_update_and_are_answered_by_the_new_weight
         assert await calling == (200, NEW)
 
 
-async def test_a_response_generated_before_an_update_is_returned_during_it() -> None:
-    engine = WeightEngine()
-    engine.delayed.update({"/v1/chat/completions": asyncio.Event(), "/collective_rpc": asyncio.Event()})
-    engine.answers["/v1/chat/completions"] = (200, b'{"choices": [{"message": {"content": "old"}}]}')
-    async with trainer_server(engine) as policy:
-        calling = asyncio.create_task(policy.call_model())
-        await until(lambda: "/v1/chat/completions" in engine.paths)
-        updating = asyncio.create_task(policy.update(NEW))
-        await until(lambda: "/collective_rpc" in engine.paths)
-        engine.delayed["/v1/chat/completions"].set()
-        await asyncio.sleep(0.02)
-        engine.delayed["/collective_rpc"].set()
-        assert (await updating)[0] == 200
-        assert await calling == (200, "old")
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
-async def test_a_turn_that_spans_an_update_shows_both_versions(path: str) -> None:
+async def test_a_turn_that_spans_an_update_shows_both_versions() -> None:
     engine = WeightEngine()
     async with trainer_server(engine, return_token_id_information=True, logprobs_mode="raw_logprobs") as policy:
         engine.hold_requests()
-        request = {"input": "hi", "messages": [{"role": "user", "content": "hi"}]}
-        calling = asyncio.create_task(policy.send("POST", path, request))
+        calling = asyncio.create_task(policy.send("POST", "/v1/responses", {"input": "hi"}))
         await until(lambda: engine.running == 1)
         await policy.update(NEW)
         answer, content = await calling
-    last = content["choices"][0]["message"] if "choices" in content else content["output"][-1]
-    sampling = last["token_trace"]["sampling"]
+    sampling = content["output"][-1]["token_trace"]["sampling"]
     assert (sampling["policy_version"], sampling["policy_version_end"]) == ("0", "1")
     assert answer.headers["x-rollyard-policy-version"] == "1"
     assert answer.headers["x-rollyard-policy-version-begun"] == "0"
-
-
-def test_the_engines_weight_versions_are_recorded_and_take_precedence() -> None:
-    versions = PolicyVersions("0", is_exclusive=True)
-    mark = versions.mark
-    versions.advance("a", NEW)
-    spans = [{"version": "default", "start": 0, "end": 9}, {"version": "a", "start": 9, "end": 12}]
-    assert versions.sampled(mark, spans, None) == {
-        "policy_version": "0",
-        "policy_version_end": "a",
-        "weight_versions": [{"version": "0", "start": 0, "end": 9}, {"version": "a", "start": 9, "end": 12}],
-    }
-    assert versions.sampled(mark, spans[1:], None)["policy_version"] == "a"
 
 
 def test_tokens_sampled_with_unexpected_weights_cause_a_failure_and_block_model_calls() -> None:
@@ -286,11 +174,6 @@ def test_tokens_sampled_with_unexpected_weights_cause_a_failure_and_block_model_
     assert versions.difference([engine_url(0)])
 
 
-def test_version_labels_of_other_software_are_recorded_as_reported() -> None:
-    versions = PolicyVersions("0", is_exclusive=False)
-    assert versions.sampled(0, [{"version": "x", "start": 0, "end": 3}], engine_url(0))["policy_version"] == "x"
-
-
 async def test_a_new_engine_that_fails_to_load_the_weights_is_not_added() -> None:
     engine, other = WeightEngine(), WeightEngine(failing_folder=NEW)
     async with trainer_server(engine) as policy:
@@ -299,28 +182,6 @@ async def test_a_new_engine_that_fails_to_load_the_weights_is_not_added() -> Non
         with pytest.raises(Failure, match="Worker failed"):
             await policy.server.trainer.register_engine(engine_url(1))
         assert policy.server.upstream.replicas.urls == [engine_url(0)]
-        assert await policy.call_model() == (200, NEW)
-
-
-async def test_an_engine_removed_during_an_update_is_left_out() -> None:
-    good, dying = WeightEngine(), WeightEngine()
-    dying.delayed["/collective_rpc"] = asyncio.Event()
-    async with trainer_server(good, dying) as policy:
-        updating = asyncio.create_task(policy.update(NEW))
-        await until(lambda: "/collective_rpc" in dying.paths)
-        dying.fails.add("/collective_rpc")
-        policy.server.upstream.replicas.remove(engine_url(1))
-        dying.delayed["/collective_rpc"].set()
-        assert (await updating)[0] == 200
-        assert await policy.call_model() == (200, NEW)
-
-
-async def test_a_restarted_server_continues_with_the_version_of_its_engines() -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.update(NEW, version="step-12")
-    async with trainer_server(engine) as policy:
-        assert await policy.version() == "step-12"
         assert await policy.call_model() == (200, NEW)
 
 
@@ -343,14 +204,6 @@ async def test_a_server_that_starts_after_an_aborted_update_refuses_model_calls(
         assert await policy.call_model() == (200, NEW)
 
 
-async def test_a_server_that_starts_with_a_paused_engine_resumes_it() -> None:
-    engine = WeightEngine()
-    engine.paused = True
-    engine.hold_requests()
-    async with trainer_server(engine) as policy:
-        assert await policy.call_model() == (200, STARTED)
-
-
 async def test_an_invalid_checkpoint_is_refused_before_any_engine_is_asked(tmp_path: Path) -> None:
     run = CheckpointRun(tmp_path, engines=2)
     without_head = {name: shape for name, shape in SHAPES.items() if name != HEAD}
@@ -363,14 +216,15 @@ async def test_an_invalid_checkpoint_is_refused_before_any_engine_is_asked(tmp_p
     assert all(set(engine.paths) <= READ_ONLY_PATHS for engine in run.engines)
 
 
-async def test_an_invalid_version_is_refused(tmp_path: Path) -> None:
-    versions: list[Any] = [True, 1.5, "", " ", " a", "a\n", "ü", [], {}, "default", "changing", "x" * 201]
-    run = CheckpointRun(tmp_path)
-    async with run.serve() as policy:
-        folder = run.new_checkpoint(1)
-        for version in versions:
-            assert (await policy.update(folder, version=version))[0] == 400, version
-    assert set(run.engines[0].paths) <= READ_ONLY_PATHS
+VERSIONS: list[Any] = [True, 1.5, "", " ", " a", "a\n", "ü", [], {}, "default", "changing", "x" * 201]
+INVALID: list[Json] = [{"path": NEW, "versoin": "1"}, {"path": "relative"}, {"path": NEW, "kind": "delta"}, {}]
+
+
+async def test_an_invalid_request_reaches_no_engine(engine: WeightEngine, policy: TrainerClient) -> None:
+    for request in (*INVALID, *({"path": NEW, "version": version} for version in VERSIONS)):
+        status, content = await policy.post("/weights/update", request)
+        assert (status, content["type"]) == (400, "urn:rollyard:bad_request"), request
+    assert set(engine.paths) <= READ_ONLY_PATHS
 
 
 async def test_an_update_while_all_engines_start_is_refused_and_can_be_repeated(tmp_path: Path) -> None:
@@ -410,23 +264,23 @@ SEEDED: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("device", "status"), [("cpu", 400), ("cuda", 200)])
-async def test_new_weights_for_a_tied_model_are_refused_on_a_cpu(tmp_path: Path, device: str, status: int) -> None:
-    engine = WeightEngine(root=write_tied_checkpoint(tmp_path / "base"), device=device)
+@pytest.mark.parametrize(
+    ("write", "device", "status"),
+    [(write_tied_checkpoint, "cpu", 400), (write_tied_checkpoint, "cuda", 200), (write_checkpoint, "cpu", 200)],
+)
+async def test_new_weights_for_a_tied_model_are_refused_on_a_cpu(
+    tmp_path: Path, write: Any, device: str, status: int
+) -> None:
+    engine = WeightEngine(root=write(tmp_path / "base"), device=device)
     async with trainer_server(engine, weights_check="values") as policy:
-        update_status, content = await policy.update(write_tied_checkpoint(tmp_path / "new", seed=1))
+        assert (await policy.get("/weights"))[1]["on_cpu"] is (device == "cpu")
+        update_status, content = await policy.update(write(tmp_path / "new", seed=1))
         assert update_status == status
-        if device == "cpu":
+        if status == 400:
             assert "output head" in content["detail"]
             await policy.post("/pause")
             assert (await policy.post("/start_weight_update", {}))[0] == 400
             assert engine.weights == str(tmp_path / "base")
-
-
-async def test_new_weights_for_an_untied_model_are_accepted_on_a_cpu(tmp_path: Path) -> None:
-    engine = WeightEngine(root=write_checkpoint(tmp_path / "base"), device="cpu")
-    async with trainer_server(engine, weights_check="values") as policy:
-        assert (await policy.update(write_checkpoint(tmp_path / "new", seed=1)))[0] == 200
 
 
 async def test_a_seeded_request_is_refused_where_weights_may_be_updated_on_a_cpu() -> None:
@@ -468,8 +322,6 @@ async def test_the_device_of_an_engine_that_was_down_at_startup_is_found_out_lat
 
 
 class TokensOnCpu(TokenEngine):
-    """A token engine that reports a CPU."""
-
     def _answers(self, path: str) -> Callable[[Json], Json]:
         known: dict[str, Json] = {"/server_info": {"vllm_config": {"device_config": {"device": "cpu"}}}}
         return (lambda body: known[path]) if path in known else super()._answers(path)
@@ -483,3 +335,182 @@ async def test_the_servers_own_requests_have_no_seed_where_weights_may_be_update
     bodies = [body for _, body in engine.requests]
     assert len(bodies) > 20
     assert [body for body in bodies if body.get("seed") is not None] == []
+
+
+async def test_updates_and_status_report_the_fingerprint_and_every_turn_records_it(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    async with run.serve(return_token_id_information=True, logprobs_mode="raw_logprobs") as policy:
+        started = (await policy.get("/weights"))[1]
+        status, content = await policy.update(run.new_checkpoint(1), version="step-1")
+        current = (await policy.get("/weights"))[1]
+        turn = (await policy.post("/v1/responses", {"input": "hi"}))[1]["output"][-1]
+    assert (status, content["path"], content["fingerprint"]) == (200, str(tmp_path / "step-1"), current["fingerprint"])
+    assert (started["version"], started["path"], current["version"], current["path"]) == (
+        "0",
+        run.base,
+        "step-1",
+        content["path"],
+    )
+    assert started["fingerprint"] not in (None, current["fingerprint"])
+    assert current["engines"] == [{"url": engine_url(0), "version": "step-1"}]
+    sampling = turn["token_trace"]["sampling"]
+    assert (sampling["policy_version"], sampling["policy_fingerprint"]) == ("step-1", content["fingerprint"])
+
+
+async def test_a_version_keeps_its_files_and_the_same_files_may_be_loaded_again(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    async with run.serve() as policy:
+        first = run.new_checkpoint(1)
+        assert [(await policy.update(first, version="a"))[0] for _ in range(2)] == [200, 200]
+        run.engines[0].calls.clear()
+        status, content = await policy.update(run.new_checkpoint(2), version="a")
+        assert (status, set(run.engines[0].paths) <= READ_ONLY_PATHS) == (409, True)
+        assert "'a'" in content["detail"]
+        assert (await policy.update(run.base, version="0"))[0] == 200
+        assert await policy.call_model() == (200, run.base)
+
+
+@pytest.mark.parametrize("path", ["/finish_weight_update", "/update_weight_version"])
+async def test_weights_that_arrive_another_way_cannot_reuse_a_version(tmp_path: Path, path: str) -> None:
+    run = CheckpointRun(tmp_path)
+    async with run.serve() as policy:
+        await policy.update(run.new_checkpoint(1), version="a")
+        await policy.update(run.new_checkpoint(2), version="b")
+        await policy.post("/pause")
+        field = "weight_version" if path == "/finish_weight_update" else "new_version"
+        assert (await policy.post(path, {field: "a"}))[0] == 409
+        assert (await policy.post(path, {field: "c"}))[0] == 200
+
+
+async def test_a_restarted_engine_does_not_load_changed_files_under_the_old_version(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path, engines=2)
+    good, other = run.engines
+    async with run.serve() as policy:
+        await policy.update(run.overwrite_checkpoint(1), version="a")
+        run.overwrite_checkpoint(2)
+        other.dead = True
+        policy.server.trainer.gone(engine_url(1))
+        other.restart()
+        other.calls.clear()
+        await policy.server.trainer.register_engine(engine_url(1))
+        assert (active_urls(policy), "/collective_rpc" in other.paths) == ([engine_url(0)], False)
+        assert [await policy.call_model() for _ in range(4)] == [(200, str(tmp_path / "latest"))] * 4
+        assert (await policy.update(str(tmp_path / "latest"), version="b"))[0] == 200
+        await until(lambda: len(active_urls(policy)) == 2)
+        assert (good.label, other.label) == ("b", "b")
+
+
+@pytest.mark.parametrize("what", ["changed", "gone"])
+async def test_calls_to_a_single_engine_with_changed_files_are_refused_until_the_next_update(
+    tmp_path: Path, what: str
+) -> None:
+    run = CheckpointRun(tmp_path)
+    (engine,) = run.engines
+    async with run.serve() as policy:
+        await policy.update(run.overwrite_checkpoint(1), version="a")
+        if what == "gone":
+            (tmp_path / "latest").rename(tmp_path / "elsewhere")
+        else:
+            run.overwrite_checkpoint(2)
+        policy.server.trainer.gone(engine_url(0))
+        engine.restart()
+        await policy.server.trainer.register_engine(engine_url(0))
+        status, detail = await policy.call_model()
+        assert (status, "version 'a'" in detail, engine.weights) == (503, True, run.base)
+        assert "version 'a'" in (await policy.get("/weights"))[1]["difference"]
+        assert (await policy.update(run.new_checkpoint(3), version="b"))[0] == 200
+        assert await policy.call_model() == (200, str(tmp_path / "step-3"))
+
+
+async def test_an_announced_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    (engine,) = run.engines
+    async with run.serve() as policy:
+        await policy.post("/pause")
+        await policy.post("/start_weight_update", {})
+        announced: Json = {"update_info": {"names": [EMBEDDINGS, "joined"], "shapes": [[9, 4], [1]]}}
+        status, content = await policy.post("/update_weights", announced)
+        assert (status, EMBEDDINGS in content["detail"], "/update_weights" in engine.paths) == (400, True, False)
+        announced["update_info"]["shapes"][0] = [8, 4]
+        assert (await policy.post("/update_weights", announced))[0] == 200
+
+
+@pytest.mark.parametrize("endpoints", [True, False])
+@pytest.mark.parametrize("how", ["files", "link"])
+async def test_a_first_version_whose_folder_changed_is_refused(tmp_path: Path, how: str, endpoints: bool) -> None:
+    run = CheckpointRun(tmp_path)
+    (engine,) = run.engines
+    write_checkpoint(tmp_path / "other", seed=5)
+    if how == "link":
+        (tmp_path / "link").symlink_to(run.base)
+        engine.root = str(tmp_path / "link")
+    async with run.serve(trainer_endpoints=endpoints) as policy:
+        if not endpoints:
+            policy.server.trainer.gone(engine_url(0))
+            await policy.server.trainer.register_engine(engine_url(0))
+        assert (await policy.call_model())[0] == 200
+        if how == "link":
+            (tmp_path / "link").unlink()
+            (tmp_path / "link").symlink_to(tmp_path / "other")
+        else:
+            write_checkpoint(tmp_path / "base", seed=5)
+        policy.server.trainer.gone(engine_url(0))
+        engine.restart()
+        await policy.server.trainer.register_engine(engine_url(0))
+        status, detail = await policy.call_model()
+        assert (status, "version '0'" in detail) == (503, True)
+
+
+async def test_a_link_is_resolved_once_and_all_engines_load_the_same_folder(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path, engines=2)
+    link = tmp_path / "latest"
+    link.symlink_to(run.new_checkpoint(1))
+
+    def point_elsewhere() -> None:
+        link.unlink()
+        link.symlink_to(tmp_path / "step-2")
+
+    run.new_checkpoint(2)
+    run.engines[0].on_load = lambda: point_elsewhere() if link.readlink().name == "step-1" else None
+    async with run.serve(policy_version="sft") as policy:
+        status, content = await policy.update(str(link))
+        assert (status, content["version"], content["path"]) == (200, "step-1", str(tmp_path / "step-1"))
+    assert {engine.weights for engine in run.engines} == {str(tmp_path / "step-1")}
+
+
+async def test_files_that_change_while_engines_load_them_are_rolled_back(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path, engines=2)
+    async with run.serve() as policy:
+        folder = run.overwrite_checkpoint(1)
+        run.engines[1].on_load = lambda: run.overwrite_checkpoint(2) if run.engines[1].weights == folder else None
+        status, content = await policy.update(folder)
+        assert (status, folder in content["detail"], "rolled back" in content["detail"]) == (502, True, True)
+        assert await policy.call_model() == (200, run.base)
+    assert {(engine.weights, engine.label, engine.paused) for engine in run.engines} == {(run.base, "0", False)}
+
+
+async def test_files_that_change_while_an_engine_reloads_them_get_no_version(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    (engine,) = run.engines
+    async with run.serve() as policy:
+        await policy.update(run.overwrite_checkpoint(1), version="a")
+        policy.server.trainer.gone(engine_url(0))
+        engine.restart()
+        engine.on_load = lambda: run.overwrite_checkpoint(2)
+        await policy.server.trainer.register_engine(engine_url(0))
+        status, detail = await policy.call_model()
+        assert (status, str(tmp_path / "latest") in detail, engine.label) == (503, True, "changing")
+
+
+async def test_files_that_change_between_the_check_and_the_load_reach_no_engine(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    (engine,) = run.engines
+    engine.delayed["/pause"] = asyncio.Event()
+    async with run.serve() as policy:
+        updating = asyncio.create_task(policy.update(run.overwrite_checkpoint(1)))
+        await until(lambda: "/pause?mode=keep" in engine.paths)
+        run.overwrite_checkpoint(2)
+        engine.delayed["/pause"].set()
+        status, content = await updating
+        assert (status, "nothing was changed" in content["detail"]) == (409, True)
+        assert (engine.weights, engine.paused, "/collective_rpc" in engine.paths) == (run.base, False, False)
