@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rollyard.records.errors import Failure, RunError
 from rollyard.records.manifest import ChangedCode, ChangedParameters
@@ -31,7 +31,7 @@ from rollyard.training.step_files import (
     read_members,
     recorded_steps,
 )
-from rollyard.training.task_order import Draw, OrderPosition, Sampling, StepTasks, TaskOrder, rows_at
+from rollyard.training.task_order import Draw, OrderPosition, StepTasks, TaskOrder, rows_at
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.training_stack import TrainingStack
@@ -53,33 +53,30 @@ class StackBatchSource(BatchSource):
         paths: TrainingPaths,
         position: Mapping[str, int],
         *,
-        seeded: bool = False,
         print_line: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`tasks`: the dataset, with `limit` applied. `position`: `Batch.position` of the last step that was trained
-        on; empty at the start of a run. `seeded`: send a sampling seed with each rollout, so that engines whose
-        sampling is deterministic play the same episodes in every run; model servers with trainer endpoints refuse it if
-        an engine runs on a CPU. `print_line` receives lines for the user.
+        on; empty at the start of a run. `print_line` receives lines for the user.
 
         Raises RunError if the position does not belong to the dataset.
         """
-        order = TaskOrder(
+        self._order = TaskOrder(
             tasks.count,
             seed=config.seed,
             shuffle=config.shuffle,
             epochs=None if config.max_steps else config.epochs,
         )
-        self._position = order.position(position)
-        self._player = StepPlayer(stack, tasks, config, paths, order, seeded=seeded, print_line=print_line)
+        self._position = self._order.position(position)
+        self._player = StepPlayer(stack, tasks, config, paths, self._order, print_line=print_line)
         self._ahead = config.max_staleness
         self._last = config.max_steps
         self._requested = 0
         self._request = asyncio.Event()
-        self._played: asyncio.Queue[PlayedStep | Exception | None] = asyncio.Queue()
+        self._played: asyncio.Queue[Batch | Exception | None] = asyncio.Queue()
         self._producer: asyncio.Task[None] | None = None
 
     async def next_batch(self, step: int) -> Batch | None:
-        """Return the batch of a step, which is the one after the step of the previous call; None after the last one.
+        """Return the batch of a step, which is the one after that of the previous call; None after the last one.
 
         Raises RunError as described in `BatchSource`, and OperatorError if the stack does not have the agents of the
         tasks. The step can then be requested again, as it can be after the call was cancelled.
@@ -98,17 +95,14 @@ class StackBatchSource(BatchSource):
             # Not awaited: whoever cancels this call may cancel every `await` in it. `close` waits for the end.
             self._producer.cancel()
             raise
-        if not isinstance(played, PlayedStep):
+        if not isinstance(played, Batch):
             await self.close()
             if played is not None:
                 raise played
             return None
-        if played.batch.step != step:
-            raise ValueError(
-                f"step {step} was requested after step {played.batch.step - 1}; expected consecutive steps"
-            )
-        self._position = played.position
-        return replace(played.batch, wait_s=time.monotonic() - started)
+        assert played.step == step, "steps are consecutive"
+        self._position = self._order.position(played.position)
+        return replace(played, wait_s=time.monotonic() - started)
 
     async def close(self) -> None:
         """Stop playing. Episodes in flight are abandoned, and those that have ended stay on disk."""
@@ -119,7 +113,7 @@ class StackBatchSource(BatchSource):
             await asyncio.gather(producer, return_exceptions=True)
 
     async def _produce(
-        self, step: int, position: OrderPosition, played_steps: asyncio.Queue[PlayedStep | Exception | None]
+        self, step: int, position: OrderPosition, played_steps: asyncio.Queue[Batch | Exception | None]
     ) -> None:
         while not self._last or step <= self._last:
             while step > self._requested + self._ahead:
@@ -136,7 +130,7 @@ class StackBatchSource(BatchSource):
             played_steps.put_nowait(played)
             if played is None:
                 return
-            position = played.position
+            position = self._order.position(played.position)
             step += 1
         played_steps.put_nowait(None)
 
@@ -155,12 +149,6 @@ _NOT_SETTINGS = ("micro_token_budget", "gradient_checkpointing", "accelerate_con
 """Keys of the optimizer that change only how an update is computed."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlayedStep:
-    batch: Batch
-    position: OrderPosition
-
-
 class StepPlayer:
     def __init__(
         self,
@@ -170,7 +158,6 @@ class StepPlayer:
         paths: TrainingPaths,
         order: TaskOrder,
         *,
-        seeded: bool,
         print_line: Callable[[str], None],
     ) -> None:
         self._stack = stack
@@ -182,14 +169,12 @@ class StepPlayer:
         loss = config.loss
         sequences = SequenceRules(loss.constrained_turns, loss.assumed_temperature)
         self._rules = MemberRules(sequences, config.endings, stack.policy_servers, config.max_staleness)
-        self._params = dict(config.responses_create_params)
-        self._sampling = Sampling(config.seed, self._params.pop("metadata", None)) if seeded else None
         settings = config.model_dump(mode="json", include=set(_SETTINGS), exclude={"optimizer": set(_NOT_SETTINGS)})
-        self._settings: Json = {**settings, "seeded": seeded}
+        self._settings: Json = {**settings, "seeded": False}  # as in the records of earlier versions
         self._begun = 0
         """The last step of which this process played episodes."""
 
-    async def play(self, step: int, start: OrderPosition) -> PlayedStep | None:
+    async def play(self, step: int, start: OrderPosition) -> Batch | None:
         """Return the batch of a step; None if the data is exhausted. Files of the step are used again if this run would
         have written them, and otherwise renamed.
 
@@ -214,7 +199,7 @@ class StepPlayer:
         rows = [draw.row for draw in draws]
         return StepRecord(settings=self._settings, start=start.record(self._order.rows), rows=rows)
 
-    async def _resumed(self, files: StepFiles, step: int, start: OrderPosition) -> PlayedStep:
+    async def _resumed(self, files: StepFiles, step: int, start: OrderPosition) -> Batch:
         record = files.record()
         problem = self._why_not(record, step, start)
         if problem or record is None:
@@ -235,14 +220,14 @@ class StepPlayer:
             return "it is incomplete, and the weights that began it no longer exist"
         return ""
 
-    async def _play(self, files: StepFiles, step: int, start: OrderPosition, record: StepRecord) -> PlayedStep:
+    async def _play(self, files: StepFiles, step: int, start: OrderPosition, record: StepRecord) -> Batch:
         """Play the tasks of the record that have not been played, and with `resample` others for skipped groups."""
         config = self._config
         limit = config.groups_per_step * (1 + MAX_EXTRA if config.resample else 1)
         while True:
             draws, position = self._order.take(start, len(record.rows))
             rows = await asyncio.to_thread(self._rows, draws)
-            tasks = StepTasks(self._data, draws, rows, first=record.played, sampling=self._sampling)
+            tasks = StepTasks(self._data, draws, rows, first=record.played)
             await self._collect(files, step, tasks, record)
             members = await self._members(files, step, rows)
             if not record.complete:
@@ -263,8 +248,7 @@ class StepPlayer:
         again = [draws[index] for index in sorted(members.retryable) if groups[index].skipped == "too_few_members"]
         position = self._order.put_back(position, again, MAX_RETURNS)
         stale = Counter({STALE: members.stale} if members.stale else {})
-        batch = Batch(step, tuple(groups), position.record(self._order.rows), failures=members.failures + stale)
-        return PlayedStep(batch, position)
+        return Batch(step, tuple(groups), position.record(self._order.rows), failures=members.failures + stale)
 
     def _rows(self, draws: Sequence[Draw]) -> list[Rollout]:
         found = rows_at(self._data, {draw.row for draw in draws})
@@ -280,7 +264,7 @@ class StepPlayer:
             files.paths.output,
             config.agent_name,
             config.group_size,
-            params=self._params,
+            params=config.responses_create_params,
             limits=CollectionLimits(
                 config.num_samples_in_parallel, config.max_attempts, config.rollout_timeout_s, config.max_failure_rate
             ),

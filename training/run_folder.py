@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -111,16 +111,13 @@ def updates_of(version: str | None) -> int:
     return int(found[1])
 
 
-class VersionNames:
-    """Names versions. Those of two starts of a training differ, because a name is never used for two versions."""
-
-    def __init__(self, folder: Path) -> None:
-        """`folder`: where the versions are stored, also those of earlier starts."""
-        again = folder.is_dir() and any(folder.iterdir())
-        self._suffix = time.strftime("-r%Y%m%d%H%M%S") if again else ""
-
-    def name(self, step: int) -> str:
-        return f"{version_of_step(step)}{self._suffix}"
+def version_names(folder: Path) -> Callable[[int], str]:
+    """Return the function that names the versions in `folder` by their step. Those of two starts of a training differ,
+    because a name is never used for two versions.
+    """
+    again = folder.is_dir() and any(folder.iterdir())
+    suffix = time.strftime("-r%Y%m%d%H%M%S") if again else ""
+    return lambda step: version_of_step(step) + suffix
 
 
 _LOCK = ".ng_train.lock"
@@ -182,7 +179,7 @@ class TrainingFolder:
 
     def check_data(self, identity: Json, evaluation: Json | None = None) -> None:
         """Record the identities of the datasets. Raises OperatorError if the run was started with other rows."""
-        check_rows(self.paths, identity, evaluation, self._record)
+        check_rows(self.paths, identity, evaluation)
         self._record.setdefault(_DATA, identity)
         if evaluation is not None:
             self._record.setdefault(_EVALUATION, evaluation)
@@ -234,11 +231,9 @@ def completed_step(config: TrainConfig) -> int | None:
     return step if (paths.checkpoints / version_of_step(step)).is_dir() else None
 
 
-def check_rows(paths: TrainingPaths, identity: Json, evaluation: Json | None, record: Json | None = None) -> None:
-    """Raise OperatorError if the run in the folder was started with other rows. `record`: that of run.json, if it was
-    read.
-    """
-    record = _read_record(paths.run_record) if record is None else record
+def check_rows(paths: TrainingPaths, identity: Json, evaluation: Json | None) -> None:
+    """Raise OperatorError if the run in the folder was started with other rows."""
+    record = _read_record(paths.run_record)
     for name, now in ((_DATA, identity), (_EVALUATION, evaluation)):
         before = record.get(name, now)
         if now is not None and before != now:
@@ -273,10 +268,8 @@ def _read_record(path: Path) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -327,7 +320,7 @@ def read_settings(path: Path) -> TrainConfig | None:
 def check_settings(before: TrainConfig, now: TrainConfig, root: Path) -> None:
     """Raise OperatorError with the names of the settings that a resumed run must not change."""
     changed = [
-        f"{key} was {_shown(old)}, now {_shown(new)}"
+        f"{key} was {old!s:.100}, now {new!s:.100}"
         for key, old, new in differences(_compared(before), _compared(now))
         if not _may_change(key, now)
     ]
@@ -348,11 +341,6 @@ def _may_change(key: str, config: TrainConfig) -> bool:
         # Other schedules depend on the number of steps from the first one on.
         return config.optimizer.lr_scheduler in ("constant", "constant_with_warmup")
     return any(key == known or key.startswith(f"{known}.") for known in MAY_CHANGE)
-
-
-def _shown(value: Json | object) -> str:
-    text = str(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 _TIMEOUT_S = 30.0

@@ -45,18 +45,14 @@ class StepRecord(Record):
     """Whether the step became a batch. Its failed rollouts are then not played again."""
 
 
-def recorded_steps(folder: Path) -> list[int]:
+def recorded_steps(folder: Path, name: re.Pattern[str] = _RECORD) -> list[int]:
     """Return the numbers of the steps that have a record in a folder, sorted."""
-    return _numbers(folder, _RECORD)
+    return sorted(int(found[1]) for path in folder.glob("step_*") if (found := name.fullmatch(path.name)))
 
 
 def played_steps(folder: Path) -> list[int]:
     """Return the numbers of the steps that have rollouts in a folder, sorted."""
-    return _numbers(folder, _OUTPUT)
-
-
-def _numbers(folder: Path, name: re.Pattern[str]) -> list[int]:
-    return sorted(int(found[1]) for path in folder.glob("step_*") if (found := name.fullmatch(path.name)))
+    return recorded_steps(folder, _OUTPUT)
 
 
 class StepFiles:
@@ -178,12 +174,12 @@ def _measured(row: Json, group: str, key: Key, step: int, rules: MemberRules, fi
     where = f"{files.paths.output}: task {key[0]}, repeat {key[1]}"
     try:
         member = member_of_row(row, group, rules.sequences, rules.endings)
-        age = policy_age(member.sequences)
+        updates = sampled_updates(member.sequences)
     except (SequenceError, RunError) as error:
         raise RunError(f"{where}: {error}") from error
-    if age is None:
+    if not updates:
         return member
-    oldest, newest = age
+    oldest, newest = min(updates), max(updates)
     if newest >= step:
         raise OtherWeights(
             f"{where} was sampled with weights after {newest} updates, but step {step} plays with those after "
@@ -194,18 +190,18 @@ def _measured(row: Json, group: str, key: Key, step: int, rules: MemberRules, fi
     return member
 
 
-def policy_age(sequences: Iterable[TrainingSequence]) -> tuple[int, int] | None:
-    """Return the updates of the oldest and of the newest weights that sampled tokens with a loss; None without
-    such tokens.
+def sampled_updates(sequences: Iterable[TrainingSequence]) -> Counter[int]:
+    """Count the tokens with a loss by the number of updates of the weights that sampled them.
 
-    Raises RunError if the weights of a token are unknown. To count them as some version would let rollouts of any age
-    pass.
+    Raises RunError if the weights of a token are unknown.
     """
-    names = {
+    versions = Counter(
         version
         for sequence in sequences
         for version, has_loss in zip(sequence.versions, sequence.loss_mask, strict=True)
         if has_loss
-    }
-    steps = sorted(map(updates_of, names))
-    return (steps[0], steps[-1]) if steps else None
+    )
+    found = Counter[int]()
+    for version, tokens in versions.items():
+        found[updates_of(version)] += tokens
+    return found

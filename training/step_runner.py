@@ -71,7 +71,7 @@ class StepRunner:
         """Publish the weights with which training starts, and evaluate them if that is due."""
         with self._guarded():
             self._publish(step, save)
-            if self._schedule.evaluates_at_start(step):
+            if self._schedule.evaluates(step):
                 self._evaluate(step)
 
     def next_update(self, step: int) -> Update | None:
@@ -121,8 +121,9 @@ class StepRunner:
             self._metrics.write(step, step_metrics(batch, trainer, times, parity=parity, update=self._update))
         if self._schedule.is_last(step):
             self._finish(step)
-        elif self._schedule.evaluates(step):
-            self._try_to_evaluate(step)
+        elif self._schedule.evaluates(step) and not self._is_ending:
+            with self._guarded():
+                self._evaluate(step)
 
     def close(self) -> None:
         if self._parts.close is not None:
@@ -170,16 +171,12 @@ class StepRunner:
         with self._traces.span("evaluation", step):
             found = self._calls.call(self._parts.evaluate, step)
         self._metrics.write(step, {f"eval/{name}": value for name, value in found.items()})
-        self._schedule.evaluated(step)
-
-    def _try_to_evaluate(self, step: int) -> None:
-        if not self._is_ending:
-            with self._guarded():
-                self._evaluate(step)
+        self._schedule.evaluated.add(step)
 
     def _finish(self, step: int) -> None:
-        if self._schedule.evaluates_last(step):
-            self._try_to_evaluate(step)
+        if step not in self._schedule.evaluated and not self._is_ending:
+            with self._guarded():
+                self._evaluate(step)
         self.is_complete = not self._is_ending
 
 
@@ -240,8 +237,7 @@ class Schedule:
 
     def __init__(self, config: TrainConfig, evaluated_steps: Collection[int] = ()) -> None:
         self._config = config
-        self._evaluation = config.evaluation
-        self._evaluated = set(evaluated_steps)
+        self.evaluated = set(evaluated_steps)
 
     def is_last(self, step: int) -> bool:
         """Return whether no update follows this one. False with max_steps 0, where the end of the data decides."""
@@ -249,28 +245,19 @@ class Schedule:
 
     def saves(self, step: int) -> bool:
         """Return whether there is a checkpoint after this update."""
-        interval = self._config.checkpoint_interval
-        return self.is_last(step) or (bool(interval) and step % interval == 0)
+        return self.is_last(step) or _is_due(step, self._config.checkpoint_interval)
 
     def evaluates(self, step: int) -> bool:
-        """Return whether there is an evaluation after this update, unless it is the last one."""
-        interval = self._evaluation.interval
-        return bool(interval) and step % interval == 0 and step not in self._evaluated
-
-    def evaluates_last(self, step: int) -> bool:
-        """Return whether there is an evaluation after this update, the last one."""
-        return step not in self._evaluated
-
-    def evaluates_at_start(self, step: int) -> bool:
-        """Return whether the weights with which training starts are evaluated: before the first update, or because an
-        earlier process stopped before the evaluation was complete.
+        """Return whether the weights after this update have to be evaluated, and have not been yet. A resumed training
+        asks again about those with which it starts.
         """
-        if step == 0:
-            return self._evaluation.before_start and step not in self._evaluated
-        return self.evaluates(step) or (self.is_last(step) and self.evaluates_last(step))
+        settings = self._config.evaluation
+        due = settings.before_start if step == 0 else self.is_last(step) or _is_due(step, settings.interval)
+        return due and step not in self.evaluated
 
-    def evaluated(self, step: int) -> None:
-        self._evaluated.add(step)
+
+def _is_due(step: int, interval: int) -> bool:
+    return bool(interval) and step % interval == 0
 
 
 T = TypeVar("T")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 from anyio.from_thread import BlockingPortal
 
@@ -29,10 +29,10 @@ from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.training.batch_source import StackBatchSource
 from rollyard.training.checkpoints import Checkpoints, TrainingCheckpoint
 from rollyard.training.groups import completion_tokens, has_parse_error
-from rollyard.training.metrics_log import MakeTracker, MetricsLog, MetricsSink, sinks_of
+from rollyard.training.metrics_log import MakeTracker, MetricsLog, sinks_of
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
 from rollyard.training.run_folder import TrainingFolder, TrainingPaths, version_of_step
-from rollyard.training.step_runner import MeasureParity, Schedule, StackCalls, StackParts, StepRunner, Traces
+from rollyard.training.step_runner import Schedule, StackCalls, StackParts, StepRunner, Traces
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_stack import TrainingStack
 from rollyard.training.transfer_publisher import TransferPublisher
@@ -47,63 +47,50 @@ from rollyard.training.weight_publisher import (
 )
 
 
-class Evaluator:
-    """Evaluates into files of the run folder. An interrupted evaluation continues where it stopped."""
+async def evaluate(
+    step: int,
+    *,
+    stack: StackClients,
+    tasks: DatasetTasks,
+    config: TrainConfig,
+    paths: TrainingPaths,
+    print_line: Callable[[str], None],
+) -> dict[str, float]:
+    """Play every row with the weights after `step` updates, into a file of the run folder, and return the metrics
+    without a prefix. An interrupted evaluation continues where it stopped.
 
-    def __init__(
-        self,
-        stack: StackClients,
-        tasks: DatasetTasks,
-        config: TrainConfig,
-        paths: TrainingPaths,
-        *,
-        print_line: Callable[[str], None],
-    ) -> None:
-        self._stack = stack
-        self._tasks = tasks
-        self._config = config
-        self._paths = paths
-        self._print_line = print_line
+    Raises RunError if the collection stops, for example because too many rollouts fail.
+    """
 
-    async def evaluate(self, step: int) -> dict[str, float]:
-        """Play every row with the weights after `step` updates, and return the metrics without a prefix.
-
-        Raises RunError if the collection stops, for example because too many rollouts fail.
-        """
-        output = self._paths.evaluation(step)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            await self._collect(self._plan(output), step)
-        except ChangedParameters as error:
-            # The servers have other settings since an earlier start. Rollouts of both must not be mixed.
-            self._print_line(f"{output.name} is played from the start: {error}")
-            await self._collect(self._plan(output, overwrite=True), step)
-        return evaluation_metrics(_rows(output), self._tasks.count * self._config.evaluation.num_repeats)
-
-    async def _collect(self, plan: CollectionPlan, step: int) -> None:
-        opened = OpenCollection.opened(plan, self._tasks, self._stack)
-        async with opened as collection:
-            state = await collection.run(print_line=self._print_line)
-            if state == "stopped":
+    async def collect(plan: CollectionPlan) -> None:
+        async with OpenCollection.opened(plan, tasks, stack) as collection:
+            if await collection.run(print_line=print_line) == "stopped":
                 raise RunError(f"the evaluation after {step} updates stopped: {collection.stopped_because}")
 
-    def _plan(self, output: Path, *, overwrite: bool = False) -> CollectionPlan:
-        settings, config = self._config.evaluation, self._config
-        return CollectionPlan(
-            output=output,
-            agent=config.agent_name,
-            repeats=settings.num_repeats,
-            params=settings.responses_create_params,
-            overwrite=overwrite,
-            # The servers of a resumed run may have newer code. As in training, the rows are marked with it.
-            accept_changed_code=True,
-            limits=CollectionLimits(
-                parallel=settings.num_samples_in_parallel,
-                max_attempts=config.max_attempts,
-                rollout_timeout_s=config.rollout_timeout_s,
-                max_failure_rate=config.max_failure_rate,
-            ),
-        )
+    settings, output = config.evaluation, paths.evaluation(step)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    plan = CollectionPlan(
+        output=output,
+        agent=config.agent_name,
+        repeats=settings.num_repeats,
+        params=settings.responses_create_params,
+        # The servers of a resumed run may have newer code. As in training, the rows are marked with it.
+        accept_changed_code=True,
+        limits=CollectionLimits(
+            parallel=settings.num_samples_in_parallel,
+            max_attempts=config.max_attempts,
+            rollout_timeout_s=config.rollout_timeout_s,
+            max_failure_rate=config.max_failure_rate,
+        ),
+    )
+    try:
+        await collect(plan)
+    except ChangedParameters as error:
+        # The servers have other settings since an earlier start. Rollouts of both must not be mixed.
+        print_line(f"{output.name} is played from the start: {error}")
+        await collect(replace(plan, overwrite=True))
+    rows = (line.value for line in iter_jsonl(output, skip)) if output.exists() else iter(())
+    return evaluation_metrics(rows, tasks.count * settings.num_repeats)
 
 
 def evaluation_metrics(rows: Iterator[Json], expected: int) -> dict[str, float]:
@@ -138,10 +125,6 @@ def evaluation_metrics(rows: Iterator[Json], expected: int) -> dict[str, float]:
     return found
 
 
-def _rows(output: Path) -> Iterator[Json]:
-    return (line.value for line in iter_jsonl(output, skip)) if output.exists() else iter(())
-
-
 TrainingEnd = Literal["complete", "interrupted"]
 MakeTrainer = Callable[[TrainerHooks], PolicyTrainer]
 """Creates the trainer of this process."""
@@ -163,8 +146,6 @@ class MainProcess:
     """The dataset to train on."""
     evaluation_tasks: DatasetTasks | None = None
     """The dataset to evaluate on; None: no evaluation."""
-    seeded: bool = False
-    """Send a sampling seed with each rollout, for engines whose sampling is deterministic."""
     trackers: Mapping[str, MakeTracker] = field(default_factory=dict)
     """What starts the runs of the loggers `wandb` and `mlflow`."""
 
@@ -186,7 +167,11 @@ def train(
     checkpoint of the last complete update then.
     """
     if main is None:
-        return run_other_process(config, make_trainer, print_line=print_line)
+        checkpoints = _checkpoints(config, TrainingPaths(config.output_dir), print_line)
+        # The main process ends training for all, and its launcher signals every process.
+        with _stop_on_signals(lambda signal: None):
+            TrainingLoop(make_trainer, None, checkpoints, Schedule(config), None, version=version_of_step).run(None)
+        return "complete"
     evaluated = main.evaluation_tasks
     main.folder.check_data(main.tasks.identity, evaluated.identity if evaluated is not None else None)
     make_parts = partial(_make_parts, config, main, print_line)
@@ -211,8 +196,19 @@ def run_training(
     found = checkpoints.newest()
     step = found.step if found else 0
     MetricsLog(paths.metrics).drop_after(step)
-    _print_start(found, config, folder, print_line)
-    metrics = MetricsLog(paths.metrics, _sinks(folder, trackers))
+    if found is not None:
+        print_line(f"resuming after {found.step} updates, from {found.folder}")
+    elif folder.starts > 1:
+        print_line(f"{paths.checkpoints} has no checkpoint: starting again with {config.model}")
+    sinks = sinks_of(
+        config.loggers,
+        name=folder.name,
+        config=config.model_dump(mode="json"),
+        run_id=folder.run_id,
+        trackers=trackers,
+        max_steps=config.max_steps,
+    )
+    metrics = MetricsLog(paths.metrics, sinks)
     calls = StackCalls(portal)
     traces = Traces(paths.traces, folder.starts)
     schedule = Schedule(config, _evaluated_steps(paths.metrics))
@@ -332,17 +328,6 @@ class TrainingLoop:
         self._saved = step
 
 
-def run_other_process(
-    config: TrainConfig, make_trainer: MakeTrainer, *, print_line: Callable[[str], None]
-) -> TrainingEnd:
-    """Train in a process that is not the main one."""
-    checkpoints = _checkpoints(config, TrainingPaths(config.output_dir), print_line)
-    # The main process ends training for all, and its launcher signals every process.
-    with _stop_on_signals(lambda signal: None):
-        TrainingLoop(make_trainer, None, checkpoints, Schedule(config), None, version=version_of_step).run(None)
-    return "complete"
-
-
 def _evaluated_steps(metrics: Path) -> set[int]:
     """Return the steps whose evaluations are in metrics.jsonl."""
     lines = iter_jsonl(metrics, skip) if metrics.exists() else ()
@@ -362,27 +347,6 @@ def _checkpoints(config: TrainConfig, paths: TrainingPaths, print_line: Callable
     return Checkpoints(paths.checkpoints, keep=config.keep_checkpoints, print_line=print_line)
 
 
-def _sinks(folder: TrainingFolder, trackers: Mapping[str, MakeTracker]) -> list[MetricsSink]:
-    config = folder.config
-    return sinks_of(
-        config.loggers,
-        name=folder.name,
-        config=config.model_dump(mode="json"),
-        run_id=folder.run_id,
-        trackers=trackers,
-        max_steps=config.max_steps,
-    )
-
-
-def _print_start(
-    found: TrainingCheckpoint | None, config: TrainConfig, folder: TrainingFolder, print_line: Callable[[str], None]
-) -> None:
-    if found is not None:
-        print_line(f"resuming after {found.step} updates, from {found.folder}")
-    elif folder.starts > 1:
-        print_line(f"{folder.paths.checkpoints} has no checkpoint: starting again with {config.model}")
-
-
 def _make_parts(
     config: TrainConfig,
     main: MainProcess,
@@ -392,11 +356,11 @@ def _make_parts(
 ) -> StackParts:
     stack, paths = main.stack, main.folder.paths
     client = PolicyClient(stack.clients.client.transport, stack.policy_url, stack.token, config.policy_server)
-    evaluate = None
-    if main.evaluation_tasks is not None:
-        evaluator = Evaluator(stack.clients, main.evaluation_tasks, config, paths, print_line=print_line)
-        evaluate = evaluator.evaluate
-    source = StackBatchSource(stack, main.tasks, config, paths, position, seeded=main.seeded, print_line=print_line)
+    common: Any = {"config": config, "paths": paths, "print_line": print_line}
+    evaluated = main.evaluation_tasks
+    evaluation = None if evaluated is None else partial(evaluate, stack=stack.clients, tasks=evaluated, **common)
+    source = StackBatchSource(stack, main.tasks, position=position, **common)
+    probe = ParityProbe(client, trainer.log_probs, config.weights, dtype=config.optimizer.dtype)
     publisher = _publisher(config, paths, client, trainer, main.portal)
 
     async def close() -> None:
@@ -407,22 +371,10 @@ def _make_parts(
     return StackParts(
         source=source,
         publisher=publisher,
-        evaluate=evaluate,
-        measure_parity=_parity(client, trainer, config) if trainer.has_whole_model else None,
+        evaluate=evaluation,
+        measure_parity=probe.measure_if_due if trainer.has_whole_model else None,
         close=close,
     )
-
-
-def _parity(client: PolicyClient, trainer: PolicyTrainer, config: TrainConfig) -> MeasureParity:
-    probe = ParityProbe(client, trainer.log_probs, config.weights, dtype=config.optimizer.dtype)
-
-    async def measure(updates: int, version: str, sequences: Sequence[Sequence[int]]) -> Mapping[str, float]:
-        if not await probe.is_due(updates):
-            return {}
-        found = await probe.measure(version, sequences)
-        return {"mean": found.mean, "max": found.max}
-
-    return measure
 
 
 def _publisher(

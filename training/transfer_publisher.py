@@ -73,7 +73,7 @@ class TransferPublisher:
                 raise
             await asyncio.sleep(pause)
         self._published, self._repairs = version, 0
-        return PublishedWeights(version=version, folder=None, seconds=time.monotonic() - started)
+        return PublishedWeights(version, time.monotonic() - started)
 
     async def repair(self) -> PublishedWeights | None:
         """Send the latest version again if an engine has lost it, because it was restarted; otherwise return None.
@@ -137,7 +137,7 @@ class TransferPublisher:
 
     async def _workers(self) -> int:
         """Return the number of workers of all engines: GPUs, each of which receives the weights."""
-        answer = await self._client.read("/get_world_size", STATUS_S)
+        answer = await self._client.control("/get_world_size", None, STATUS_S, method="GET")
         return sum(int(body["world_size"]) for body in _bodies(answer))
 
     async def _disconnect(self) -> None:

@@ -35,8 +35,6 @@ REFUSALS = (FailureKind.BAD_REQUEST, FailureKind.UNAUTHORIZED, FailureKind.FORBI
 @dataclass(frozen=True, slots=True)
 class PublishedWeights:
     version: str
-    folder: Path | None
-    """None if the weights were sent without files."""
     seconds: float
     """Duration of saving and loading."""
     warnings: tuple[str, ...] = ()
@@ -78,12 +76,8 @@ class WeightPublisher:
         folder = await asyncio.to_thread(self._folders.write, version, save)
         answer = await self._load(folder, version, time.monotonic() + self._timeout_s)
         await asyncio.to_thread(self._folders.prune, {folder})
-        return PublishedWeights(
-            version=version,
-            folder=folder,
-            seconds=time.monotonic() - started,
-            warnings=tuple(map(str, answer.get("warnings") or ())),
-        )
+        warnings = tuple(map(str, answer.get("warnings") or ()))
+        return PublishedWeights(version, time.monotonic() - started, warnings)
 
     async def repair(self) -> PublishedWeights | None:
         """Return None: an engine that restarts loads the files again by itself."""
@@ -213,7 +207,6 @@ class PolicyClient:
     """Calls a model server whose `trainer_endpoints` are enabled."""
 
     def __init__(self, transport: Transport, url: str, token: str | None, name: str = "policy_model") -> None:
-        """`url`: address of the model server, without a path. `token`: the run token."""
         self._transport = transport
         self._url = url.rstrip("/")
         self._name = name
@@ -224,23 +217,19 @@ class PolicyClient:
     async def update(self, folder: Path, version: str, timeout_s: float, kind: WeightKind = "weights") -> Json:
         """Have all engines load the weights, or the LoRA adapter, in `folder`.
 
-        Returns the response of `POST /weights/update`. Raises Failure: bad_request if the model server refuses the
-        weights, other kinds if they were not loaded or the outcome is unknown.
+        Raises Failure: bad_request if the model server refuses the weights, other kinds if they were not loaded or the
+        outcome is unknown.
         """
         body = orjson.dumps({"path": str(folder), "version": version, "kind": kind})
         return await self._call("POST", "/weights/update", body, timeout_s)
 
     async def status(self, timeout_s: float) -> Json:
-        """Return the response of `GET /weights`: the version, its folder, the engines. Raises Failure."""
+        """Return the version, its folder and the engines. Raises Failure."""
         return await self._call("GET", "/weights", b"", timeout_s)
 
-    async def control(self, path: str, body: Json | None, timeout_s: float) -> Json:
+    async def control(self, path: str, body: Json | None, timeout_s: float, *, method: str = "POST") -> Json:
         """Send one of vLLM's control calls to every engine. Raises Failure if one of them fails."""
-        return await self._call("POST", path, b"" if body is None else orjson.dumps(body), timeout_s)
-
-    async def read(self, path: str, timeout_s: float) -> Json:
-        """Send one of vLLM's queries to every engine. Raises Failure if one of them fails."""
-        return await self._call("GET", path, b"", timeout_s)
+        return await self._call(method, path, b"" if body is None else orjson.dumps(body), timeout_s)
 
     async def log_probs(self, sequences: Sequence[Sequence[int]], timeout_s: float) -> EngineLogProbs:
         """Return the log-probabilities that every engine computes for these token ids, or for continuations of them.
@@ -294,7 +283,6 @@ class Parity:
     max: float
     tokens: int
     """Number of tokens that were compared on each engine."""
-    engines: int = 1
 
 
 def probe_sequences(sequences: Sequence[Sequence[int]], *, count: int = 4, length: int = 512) -> list[list[int]]:
@@ -331,6 +319,13 @@ class ParityProbe:
             self._interval = INTERVALS[bool(status.get("on_cpu"))]
         return self._interval > 0 and (updates <= 1 or updates % self._interval == 0)
 
+    async def measure_if_due(self, updates: int, version: str, sequences: Sequence[Sequence[int]]) -> dict[str, float]:
+        """Return `mean` and `max` of `measure`; nothing if it is not due."""
+        if not await self.is_due(updates):
+            return {}
+        found = await self.measure(version, sequences)
+        return {"mean": found.mean, "max": found.max}
+
     async def measure(self, version: str, sequences: Sequence[Sequence[int]]) -> Parity:
         """Compare the engines with the trainer, whose weights are those of `version`.
 
@@ -346,7 +341,7 @@ class ParityProbe:
         url, worst = max(parities.items(), key=lambda one: one[1].mean)
         if worst.mean > self._tolerance:
             raise RunError(self._problem(version, url, worst, parities))
-        return Parity(worst.mean, max(one.max for one in parities.values()), worst.tokens, len(parities))
+        return Parity(worst.mean, max(one.max for one in parities.values()), worst.tokens)
 
     async def _own(self, scored: Sequence[ScoredSequence]) -> Sequence[Sequence[float]]:
         """Return the trainer's log-probabilities. Engines that were asked for the same tokens share them."""

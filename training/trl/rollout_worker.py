@@ -18,7 +18,7 @@ from huggingface_hub import save_torch_state_dict
 from rollyard.records.errors import RunError
 from rollyard.services.datasets.tasks import DatasetTasks, Rollout
 from rollyard.training.groups import RolloutGroup, Scale, groups_of
-from rollyard.training.run_folder import VersionNames, updates_of
+from rollyard.training.run_folder import updates_of, version_names
 from rollyard.training.training_sequence import TrainingSequence, rollout_sample_fields
 from rollyard.training.trl.episodes import Episodes, PlaySettings
 from rollyard.training.trl.stack_session import Publish, StackSession
@@ -205,7 +205,7 @@ class StackWeightTransfer:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model_folder)
         has_generation = (model_folder / "generation_config.json").is_file()
         self._generation: Any = GenerationConfig.from_pretrained(model_folder) if has_generation else None
-        self._names = VersionNames(folder)
+        self._name = version_names(folder)
         self._sent = 0
 
     def init_weight_transfer(self) -> None:
@@ -227,7 +227,7 @@ class StackWeightTransfer:
                 if part is not None:
                     part.save_pretrained(folder)
 
-        self._publish(self._names.name(self._sent + 1), save)
+        self._publish(self._name(self._sent + 1), save)
         self._sent += 1
 
     def resume(self) -> None:

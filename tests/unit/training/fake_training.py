@@ -97,7 +97,7 @@ class FakeStack:
     async def publish(self, version: str, save: Save) -> PublishedWeights:
         await self._called(f"publish {version}")
         self._version = version
-        return PublishedWeights(version, Path(), 0.0, self.warnings)
+        return PublishedWeights(version, 0.0, self.warnings)
 
     async def repair(self) -> PublishedWeights | None:
         return None

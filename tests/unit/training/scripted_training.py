@@ -130,13 +130,11 @@ class Training:
     def paths(self) -> TrainingPaths:
         return TrainingPaths(self.folder / "out")
 
-    def source(self, position: Mapping[str, int] | None = None, seeded: bool = False, **more: Any) -> StackBatchSource:
+    def source(self, position: Mapping[str, int] | None = None, **more: Any) -> StackBatchSource:
         """A source that starts at `position`; `more` are settings."""
         config = TrainConfig(model="m", output_dir=self.paths.root, **{**self.settings, **more})
         tasks = TaskFile(self.data, agent=config.agent_name, limit=config.limit)
-        return StackBatchSource(
-            self.stack, tasks, config, self.paths, position or {}, seeded=seeded, print_line=self.lines.append
-        )
+        return StackBatchSource(self.stack, tasks, config, self.paths, position or {}, print_line=self.lines.append)
 
     async def step(self, source: StackBatchSource, step: int) -> Batch | None:
         """The batch of a step, played by weights after step - 1 updates."""

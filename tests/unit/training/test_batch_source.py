@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import orjson
@@ -62,30 +61,6 @@ async def test_training_goes_on_from_the_position_of_a_batch(tmp_path: Path) -> 
         await run.steps(resumed := run.source(batch.position), 1, first=2)
         await resumed.close()
         assert questions(run, 2) == [2, 3]
-
-
-async def test_seeds_of_a_group_follow_each_other_and_are_the_same_in_every_run(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-
-        async def seeds() -> list[int]:
-            run.policy.requests.clear()
-            await run.played(seeded=True)
-            sent = [body["sampling_params"] for path, body in run.policy.requests if path.endswith("/generate")]
-            return sorted(params["seed"] for params in sent if "seed" in params)
-
-        first = await seeds()
-        run.paths.rollouts(1).parent.rename(tmp_path / "first")
-        assert await seeds() == first
-    assert len(set(first)) == 4
-    assert sum(after - before == 1 for before, after in pairwise(first)) == 2
-
-
-async def test_steps_must_be_consecutive(tmp_path: Path) -> None:
-    async with training(tmp_path, max_staleness=2) as run:
-        await run.step(source := run.source(), 1)
-        with pytest.raises(ValueError, match=r"step 3 .*step 1"):
-            await source.next_batch(3)
-        await source.close()
 
 
 def first_answers(text: str, question: int = 0, times: int = 1) -> ScriptedPolicy:
@@ -252,17 +227,13 @@ async def test_a_group_without_variance_is_replaced(tmp_path: Path) -> None:
     assert batch.position["index"] == 4
 
 
-async def test_the_number_of_additional_tasks_is_limited(tmp_path: Path) -> None:
-    async with training(tmp_path, easy(*range(20)), questions=20, resample=True) as run:
+@pytest.mark.parametrize(("questions", "groups"), [(20, 2 * (1 + MAX_EXTRA)), (3, 3)])
+async def test_the_number_of_additional_tasks_is_limited_and_the_data_may_end(
+    tmp_path: Path, questions: int, groups: int
+) -> None:
+    async with training(tmp_path, easy(*range(20)), questions=questions, resample=True, max_steps=0) as run:
         [batch] = await run.played()
-    assert len(batch.groups) == 2 * (1 + MAX_EXTRA)
-
-
-async def test_the_data_may_end_before_all_groups_are_replaced(tmp_path: Path) -> None:
-    async with training(tmp_path, easy(0, 1, 2), questions=3, resample=True, max_steps=0) as run:
-        [batch] = await run.steps(source := run.source(), 1)
-        assert await run.step(source, 2) is None
-    assert len(batch.groups) == 3
+    assert len(batch.groups) == groups
 
 
 async def test_a_run_that_stops_while_it_resamples_goes_on_with_the_same_tasks(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from rollyard.records.errors import OperatorError, RunError
-from rollyard.training.run_folder import TrainingFolder, check_rows, completed_step
+from rollyard.training.run_folder import TrainingFolder, check_rows, completed_step, updates_of, version_names
 from rollyard.training.train_config import TrainConfig
 
 
@@ -192,3 +192,21 @@ def test_each_later_start_has_patches_of_its_own(tmp_path: Path) -> None:
 def test_a_folder_outside_a_repository_has_no_patches(tmp_path: Path) -> None:
     with opened(tmp_path) as folder:
         assert not folder.paths.patches.exists()
+
+
+@pytest.mark.parametrize("version", ["step_000012", "step_000012-r1", "step_000012.1", "step_000012-a1b2-r3.2"])
+def test_the_version_of_a_later_start_or_of_repaired_weights_counts_the_same_updates(version: str) -> None:
+    assert updates_of(version) == 12
+
+
+@pytest.mark.parametrize("version", ["0", "sft", "step_2", "step_000002x"])
+def test_a_version_of_something_else_is_an_error(version: str) -> None:
+    with pytest.raises(RunError, match=f"version '{version}'"):
+        updates_of(version)
+
+
+def test_a_second_start_gives_no_version_the_name_of_an_earlier_one(tmp_path: Path) -> None:
+    first = version_names(tmp_path / "weights")(3)
+    (tmp_path / "weights" / first).mkdir(parents=True)
+    second = version_names(tmp_path / "weights")(3)
+    assert second != first and updates_of(second) == 3
