@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from rollyard.records.errors import RunError
 from rollyard.services.datasets.tasks import DatasetTasks, Rollout
 from rollyard.training.groups import RolloutGroup, Scale, groups_of
 from rollyard.training.run_folder import updates_of, version_names
-from rollyard.training.training_sequence import TrainingSequence, rollout_sample_fields
+from rollyard.training.training_sequence import TrainingSequence
 from rollyard.training.trl.episodes import Episodes, PlaySettings
 from rollyard.training.trl.stack_session import Publish, StackSession
 
@@ -165,14 +165,19 @@ def _sample(
 
     pairs = zip(sequence.versions, sequence.loss_mask, strict=True)
     oldest = min(started if version is None else updates_of(version) for version, has_loss in pairs if has_loss)
-    fields = rollout_sample_fields(sequence, advantage, oldest, number, metrics)
-    types: dict[str, Callable[[Any], Any]] = {
-        "input_ids": lambda value: np.asarray(value, dtype=np.int64),
-        "completion_mask": lambda value: np.asarray(value, dtype=np.int64),
-        "old_log_probs": lambda value: np.asarray(value, dtype=np.float32),
-    }
-    arrays = {name: convert(fields[name]) for name, convert in types.items()}
-    return RolloutSample(**{**fields, **arrays}, enqueued_at=time.time())
+    prompt = len(sequence.prompt_ids)
+    return RolloutSample(
+        prompt=[],  # TRL only prints the texts
+        completion=[],
+        input_ids=np.asarray(sequence.prompt_ids + sequence.completion_ids, dtype=np.int64),
+        completion_mask=np.asarray([0] * prompt + sequence.loss_mask, dtype=np.int64),
+        old_log_probs=np.asarray([0.0] * prompt + sequence.loss_log_probs, dtype=np.float32),
+        advantage=advantage,
+        model_version=oldest,
+        group_id=number,
+        metrics=metrics,
+        enqueued_at=time.time(),
+    )
 
 
 def _figures(group: RolloutGroup) -> dict[str, float]:

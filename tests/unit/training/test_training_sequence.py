@@ -13,7 +13,6 @@ from rollyard.training.training_sequence import (
     SequenceError,
     SequenceRules,
     TrainingSequence,
-    rollout_sample_fields,
     training_sequences,
     training_traces,
     trl_rollouts,
@@ -46,17 +45,11 @@ def test_a_prompt_that_does_not_continue_the_last_turn_starts_a_sequence(prompt:
     assert (first.completion_ids, second.prompt_ids, second.completion_ids) == ([3, 4], prompt, [7])
 
 
-def test_another_temperature_starts_a_sequence() -> None:
-    found = training_sequences(row(turn([1], [2]), turn([1, 2], [3], temperature=0.5)), REFUSE)
-    assert [(each.prompt_ids, each.completion_ids, each.temperature) for each in found] == [
-        ([1], [2], 1.0),
-        ([1, 2], [3], 0.5),
-    ]
-
-
-def test_raw_log_probs_are_compared_at_temperature_1() -> None:
-    [found] = training_sequences(row(turn([1], [2], temperature=0.5, logprobs_mode="raw_logprobs")), REFUSE)
-    assert found.temperature == 1.0
+@pytest.mark.parametrize(("mode", "temperature"), [("processed_logprobs", 0.5), ("raw_logprobs", 1.0)])
+def test_another_temperature_starts_a_sequence_unless_log_probs_are_raw(mode: str, temperature: float) -> None:
+    turns = turn([1], [2]), turn([1, 2], [3], temperature=0.5, logprobs_mode=mode)
+    found = training_sequences(row(*turns), REFUSE)
+    assert found[-1].temperature == temperature and len(found) == (2 if temperature == 0.5 else 1)
 
 
 CONSTRAINED: tuple[dict[str, Any], ...] = (
@@ -68,14 +61,10 @@ CONSTRAINED: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("sampling", CONSTRAINED, ids=str)
-def test_a_constrained_turn_is_refused_with_its_number_and_what_to_do(sampling: dict[str, Any]) -> None:
-    with pytest.raises(SequenceError, match=r"turn 2 of 2 .*\. .*\bmask\b.*\breweight\b"):
-        training_sequences(row(turn([1], [2]), turn([1, 2], [3], **sampling)), REFUSE)
-
-
-@pytest.mark.parametrize("sampling", CONSTRAINED, ids=str)
-def test_masked_constrained_turns_stay_as_context(sampling: dict[str, Any]) -> None:
+def test_a_constrained_turn_is_refused_by_number_or_masked_and_kept_as_context(sampling: dict[str, Any]) -> None:
     turns = turn([1], [2]), turn([1, 2], [3], **sampling), turn([1, 2, 3, 4], [5])
+    with pytest.raises(SequenceError, match=r"turn 2 of 3 .*\bmask\b.*\breweight\b"):
+        training_sequences(row(*turns), REFUSE)
     [found] = training_sequences(row(*turns), MASK)
     assert (found.completion_ids, found.loss_mask) == ([2, 3, 4, 5], [1, 0, 0, 1])
 
@@ -189,11 +178,3 @@ def test_training_traces_have_the_fields_of_openenv() -> None:
         "per_token_logps": [-0.3, 0.0, -0.5],
         "loss_mask": [1, 0, 1],
     }
-
-
-def test_the_lists_of_a_rollout_sample_cover_prompt_and_completion() -> None:
-    sample = rollout_sample_fields(SEQUENCES[0], 0.5, version=3, group=7, metrics={"reward": 1.0})
-    assert sample["input_ids"] == [1, 2, 3, 4, 5]
-    assert sample["completion_mask"] == [0, 0, 1, 0, 1]
-    assert sample["old_log_probs"] == [0.0, 0.0, -0.3, 0.0, -0.5]
-    assert (sample["advantage"], sample["model_version"], sample["group_id"]) == (0.5, 3, 7)

@@ -51,7 +51,7 @@ class UnreliableTransport:
     async def stream(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
-        return await self.policy.transport.stream(method, url, body, headers, timeout_s)
+        raise AssertionError("weights are not streamed")
 
     async def close(self) -> None:
         pass
@@ -79,20 +79,18 @@ def save(folder: Path) -> None:
     (folder / "model.safetensors").write_text("weights")
 
 
-async def test_every_engine_loads_the_folder_of_the_version(tmp_path: Path) -> None:
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
+
+
+async def test_every_engine_loads_the_folder_of_the_version_and_old_ones_are_removed(tmp_path: Path) -> None:
     engines = WeightEngine(), WeightEngine()
     async with publisher(tmp_path, *engines) as (weights, policy, _):
-        published = await weights.publish("step_000001", save)
-        assert (published.version, published.folder) == ("step_000001", tmp_path / "step_000001")
-        assert await policy.version() == "step_000001"
-        assert [engine.weights for engine in engines] == [str(tmp_path / "step_000001")] * 2
-
-
-async def test_old_versions_are_removed_after_the_engines_have_loaded_the_new_one(tmp_path: Path) -> None:
-    async with publisher(tmp_path, WeightEngine()) as (weights, _, _):
-        for step in range(1, 5):
-            await weights.publish(f"step_{step:06d}", save)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000003", "step_000004"]
+        for version in ("step_000001", "step_000002", "step_000003"):
+            published = await weights.publish(version, save)
+            assert published.version == await policy.version() == version
+            assert [engine.weights for engine in engines] == [str(tmp_path / version)] * 2
+    assert names(tmp_path) == ["step_000002", "step_000003"]
 
 
 async def test_an_update_whose_response_was_lost_is_not_repeated(tmp_path: Path) -> None:
@@ -134,10 +132,6 @@ async def test_refused_weights_end_the_training_at_once(tmp_path: Path) -> None:
         assert transport.updates == 1
 
 
-def names(root: Path) -> list[str]:
-    return sorted(path.name for path in root.iterdir())
-
-
 def test_a_version_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
     root = tmp_path / "weights"
 
@@ -170,44 +164,30 @@ def test_a_failed_save_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> Non
     folders.write("step_000001", save)
 
 
-def test_what_a_killed_trainer_has_half_written_is_removed(tmp_path: Path) -> None:
-    (tmp_path / ".step_000001.partial").mkdir()
-    folders = VersionFolders(tmp_path, keep=2)
-    folders.prune(())
-    assert names(tmp_path) == []
-
-
-def test_the_newest_versions_and_those_in_use_are_kept(tmp_path: Path) -> None:
+def test_the_newest_versions_and_those_in_use_are_kept_and_nothing_half_written(tmp_path: Path) -> None:
     folders = VersionFolders(tmp_path, keep=2)
     for step in range(1, 6):
         os.utime(folders.write(f"step_{step:06d}", save), (step, step))
+    (tmp_path / ".step_000006.partial").mkdir()
     folders.prune({tmp_path / "step_000001"})
     assert names(tmp_path) == ["step_000001", "step_000004", "step_000005"]
 
 
 GPUS: dict[str, Any] = {"trainer_has_gpu": True, "engines_on_cpu": False, "has_adapters": False}
-OBSTACLES: list[dict[str, Any]] = [
-    {"trainer_has_gpu": False},
-    {"engines_on_cpu": True},
-    {"has_adapters": True},
-    {"processes": 2},
-]
 
 
 def test_auto_is_nccl_between_gpus() -> None:
     assert resolved_method(WeightSettings(), **GPUS) == "nccl"
 
 
-@pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_auto_is_files_where_a_transfer_is_impossible(obstacle: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "obstacle", [{"trainer_has_gpu": False}, {"engines_on_cpu": True}, {"has_adapters": True}, {"processes": 2}]
+)
+def test_where_a_transfer_is_impossible_auto_is_files_and_others_are_refused(obstacle: dict[str, Any]) -> None:
     assert resolved_method(WeightSettings(), **{**GPUS, **obstacle}) == "files"
-
-
-@pytest.mark.parametrize("method", ["nccl", "ipc"])
-@pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_an_impossible_method_is_refused(method: str, obstacle: dict[str, Any]) -> None:
-    with pytest.raises(RunError, match=f"weights.method is {method}, .*weights.method: files"):
-        resolved_method(WeightSettings(method=method), **{**GPUS, **obstacle})
+    for method in ("nccl", "ipc"):
+        with pytest.raises(RunError, match=f"weights.method is {method}, .*weights.method: files"):
+            resolved_method(WeightSettings(method=method), **{**GPUS, **obstacle})  # type: ignore[arg-type]
 
 
 NEW = "/weights/new"
@@ -227,18 +207,13 @@ async def probed(*engines: WeightEngine, **settings: Any) -> AsyncIterator[tuple
         yield ParityProbe(client, trainer, WeightSettings(**settings)), policy
 
 
-async def test_equal_log_probabilities_pass_on_every_engine() -> None:
-    async with probed(WeightEngine(), WeightEngine()) as (probe, _):
-        parity = await probe.measure("v1", SEQUENCES)
-        assert (parity.mean, parity.max, parity.tokens, parity.engines) == pytest.approx((0, 0, 5, 2))
-
-
-async def test_the_figures_are_those_of_the_worst_engine() -> None:
+@pytest.mark.parametrize("offset", [0.0, 5e-4])
+async def test_small_differences_pass_and_the_figures_are_those_of_the_worst_engine(offset: float) -> None:
     engines = WeightEngine(), WeightEngine()
-    engines[1].offset = 5e-4
+    engines[1].offset = offset
     async with probed(*engines) as (probe, _):
         parity = await probe.measure("v1", SEQUENCES)
-        assert (parity.mean, parity.max) == pytest.approx((5e-4, 5e-4))
+        assert (parity.mean, parity.max, parity.tokens) == pytest.approx((offset, offset, 5))
 
 
 async def test_one_wrong_engine_of_two_stops_the_training_by_name() -> None:
@@ -247,10 +222,9 @@ async def test_one_wrong_engine_of_two_stops_the_training_by_name() -> None:
     async with probed(*engines) as (probe, _):
         with pytest.raises(RunError) as raised:
             await probe.measure("v1", SEQUENCES)
-    message = str(raised.value)
-    for part in ("version v1", engine_url(1), "is 1.5 nats", "at most 0.001", "tie_word_embeddings", "5 tokens"):
-        assert part in message
-    assert f"other engines: {engine_url(0)}: " in message
+    assert all(
+        part in str(raised.value) for part in ("version v1", engine_url(1), "is 1.5 nats", "tie_word_embeddings")
+    )
 
 
 async def test_a_given_tolerance_and_that_of_bfloat16_are_larger() -> None:
@@ -290,21 +264,16 @@ class Restarting:
 @pytest.mark.parametrize("kind", [FailureKind.UNREACHABLE, FailureKind.UPSTREAM_ERROR, FailureKind.MALFORMED_ANSWER])
 async def test_a_restarting_engine_is_asked_again(kind: FailureKind) -> None:
     policy: Any = Restarting(1, kind)
-    assert await ParityProbe(policy, trainer, WeightSettings()).measure("v1", SEQUENCES) == Parity(0.0, 0.0, 5, 1)
+    assert await ParityProbe(policy, trainer, WeightSettings()).measure("v1", SEQUENCES) == Parity(0.0, 0.0, 5)
     assert policy.requests == 2
 
 
-async def test_engines_that_never_answer_stop_the_training_at_the_timeout() -> None:
-    policy: Any = Restarting(10**6, FailureKind.UNREACHABLE)
+@pytest.mark.parametrize(("kind", "most"), [(FailureKind.UNREACHABLE, 9), (FailureKind.BAD_REQUEST, 1)])
+async def test_engines_that_never_answer_stop_the_training_and_a_refusal_at_once(kind: FailureKind, most: int) -> None:
+    policy: Any = Restarting(10**6, kind)
     with pytest.raises(RunError, match=r"version v1 .*the engine restarts"):
         await ParityProbe(policy, trainer, WeightSettings(timeout_s=1.0)).measure("v1", SEQUENCES)
-
-
-async def test_a_refused_request_is_not_repeated() -> None:
-    policy: Any = Restarting(10**6, FailureKind.BAD_REQUEST)
-    with pytest.raises(RunError, match="cannot compare"):
-        await ParityProbe(policy, trainer, WeightSettings()).measure("v1", SEQUENCES)
-    assert policy.requests == 1
+    assert policy.requests <= most
 
 
 async def test_nan_is_the_largest_difference() -> None:
