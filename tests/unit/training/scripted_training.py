@@ -142,7 +142,6 @@ class Training:
         return await source.next_batch(step)
 
     async def steps(self, source: StackBatchSource, count: int, first: int = 1) -> list[Batch]:
-        """The batches of consecutive steps."""
         batches = [await self.step(source, step) for step in range(first, first + count)]
         return [batch for batch in batches if batch is not None]
 
@@ -209,21 +208,16 @@ async def serving(
             yield stack, slot
 
 
-class SharedStack:
+class SharedStack(contextlib.AsyncExitStack):
     """The stack of all tests that need no other: it is started for the first one, and stopped by conftest.py."""
 
-    def __init__(self) -> None:
-        self._open = contextlib.AsyncExitStack()
-        self._serving: tuple[Stack, PolicySlot] | None = None
+    _serving: tuple[Stack, PolicySlot] | None = None
 
     async def started(self) -> tuple[Stack, PolicySlot]:
         if self._serving is None:
-            folder = self._open.enter_context(tempfile.TemporaryDirectory())
-            self._serving = await self._open.enter_async_context(serving(Path(folder)))
+            folder = self.enter_context(tempfile.TemporaryDirectory())
+            self._serving = await self.enter_async_context(serving(Path(folder)))
         return self._serving
-
-    async def stop(self) -> None:
-        await self._open.aclose()
 
 
 SHARED = SharedStack()
@@ -250,11 +244,8 @@ async def training(
         chosen = {"agent_name": "solver", "groups_per_step": 2, "group_size": 2, "shuffle": False, **settings}
         data = write_questions(folder / "questions.jsonl", range(questions))
         try:
-            yield Training(_training_stack(stack), slot.policy, folder, data, chosen)
+            clients = StackClients(stack.client, stack.registry_client())
+            connected = TrainingStack(clients, "http://unused", None, frozenset({"policy_model"}))
+            yield Training(connected, slot.policy, folder, data, chosen)
         finally:
             slot.policy.ended.set()
-
-
-def _training_stack(stack: Stack) -> TrainingStack:
-    clients = StackClients(stack.client, stack.registry_client())
-    return TrainingStack(clients, "http://unused", None, frozenset({"policy_model"}))

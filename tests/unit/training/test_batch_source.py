@@ -141,14 +141,14 @@ async def test_a_bad_task_is_not_played_again(tmp_path: Path) -> None:
     assert batch.failures == {"bad_task": 2}
 
 
-async def test_the_next_steps_are_played_while_the_trainer_updates(tmp_path: Path) -> None:
-    async with training(tmp_path, max_staleness=1) as run:
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_as_many_steps_as_set_are_played_while_the_trainer_updates(tmp_path: Path, ahead: int) -> None:
+    async with training(tmp_path, max_staleness=ahead) as run:
         await run.step(source := run.source(), 1)
-        await until(lambda: run.paths.rollouts(2).exists() and len(run.rows(2)) == 4)
-        assert not run.paths.rollouts(3).exists()
-        run.policy.updates = 1
-        batch = await source.next_batch(2)
-        await until(run.paths.rollouts(3).exists)
+        await until(lambda: all(run.paths.rollouts(1 + step).exists() for step in range(ahead + 1)))
+        assert not run.paths.rollouts(2 + ahead).exists()
+        batch = await run.step(source, 2)
+        await until(run.paths.rollouts(2 + ahead).exists)
         await source.close()
     assert batch is not None and not any(group.skipped for group in batch.groups)
 
@@ -158,13 +158,6 @@ async def test_nothing_is_played_after_the_last_step(tmp_path: Path) -> None:
         batches = await run.played(3)
         assert not run.paths.rollouts(3).exists()
     assert [batch.step for batch in batches] == [1, 2]
-
-
-async def test_in_turn_nothing_is_played_while_the_trainer_updates(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        await run.step(source := run.source(), 1)
-        await source.close()
-        assert run.policy.asked.keys() == {0, 1}
 
 
 async def test_rollouts_of_old_weights_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -23,12 +23,12 @@ from tests.unit.training.scripted_training import (
 )
 
 
-def interrupt(run: Training, step: int, played: int = 0, **more: Any) -> None:
+def interrupt(run: Training, step: int, played: int = 0) -> None:
     """Restore the record of a step that a killed run leaves."""
     files = StepFiles(run.paths.rollouts(step))
     record = files.record()
     assert record is not None
-    files.write(record.model_copy(update={"played": played, "complete": False, **more}))
+    files.write(record.model_copy(update={"played": played, "complete": False}))
 
 
 def renamed(run: Training) -> set[str]:
@@ -87,24 +87,15 @@ async def test_a_timeout_of_the_policy_stays_one_in_a_resumed_run(tmp_path: Path
     assert policy.asked[0] == 2
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"responses_create_params": {"temperature": 0.9}}, {"seed": 1}, {"optimizer": {"learning_rate": 1}}],
-)
-async def test_rollouts_of_other_settings_are_set_aside(tmp_path: Path, changed: dict[str, Any]) -> None:
+async def test_rollouts_of_other_settings_are_set_aside_and_the_difference_is_named(tmp_path: Path) -> None:
     async with training(tmp_path) as run:
         await run.played(2)
+        changed: dict[str, Any] = {"seed": 1, "optimizer": {"learning_rate": 1}}
         await run.played(**changed)
         assert renamed(run) == {"step_000001", "step_000002"}
-    assert run.policy.asked.total() == 12
-
-
-async def test_what_differs_from_a_file_that_is_not_used_is_named(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        await run.played()
-        await run.played(seed=1, resample=True)
-        await run.played(seed=1, resample=True, responses_create_params={"temperature": 0.5})
-    assert "step_000001.jsonl" in run.lines[0] and "(resample, seed)" in run.lines[0]
+        await run.played(**changed, responses_create_params={"temperature": 0.5})
+    assert run.policy.asked.total() == 16
+    assert "step_000001.jsonl" in run.lines[0] and "(optimizer, seed)" in run.lines[0]
     assert re.search(r"responses_create_params\.temperature: 1\.0 .*, 0\.5 ", run.lines[-1])
     assert "overwrite" not in run.lines[-1]
 

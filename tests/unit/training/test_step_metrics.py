@@ -26,6 +26,7 @@ def test_rewards_are_means_over_measured_rollouts() -> None:
         failed(),
         failed(Treatment.ZERO),
     )
+    assert "train/correct_rate" not in metrics(played(1.0)), "the environment does not report success"
     assert found["train/reward"] == pytest.approx(0.5) and found["train/reward_std"] == pytest.approx(0.5)
     assert found["train/correct_rate"] == pytest.approx(1 / 3)
     assert found["train/ending/length"] == pytest.approx(1 / 3)
@@ -37,10 +38,6 @@ def test_the_parts_of_the_reward_add_up_to_it_although_a_rollout_lacks_one() -> 
         played(-1.0, reward_components={"format": -1.0}),
     )
     assert found["train/reward/format"] + found["train/reward/correct"] == pytest.approx(found["train/reward"])
-
-
-def test_correct_rate_is_absent_if_the_environment_does_not_report_success() -> None:
-    assert "train/correct_rate" not in metrics(played(1.0), played(0.0))
 
 
 def test_a_parse_error_is_a_missing_answer_or_an_unreadable_call() -> None:
@@ -55,21 +52,18 @@ def test_a_parse_error_is_a_missing_answer_or_an_unreadable_call() -> None:
 
 def test_completion_lengths_count_every_generated_token_even_of_sequences_without_a_loss() -> None:
     """Bug L10 of the GSM8K scripts: the mean was before truncation, the total after it."""
+    version = {"policy_version": "step_000000"}
+    # The 10 tokens between the turns are those of the environment.
+    turns = turn([1], [2] * 30, **version), turn([1, *[2] * 30, *[7] * 10], [3] * 20, **version)
     made = batch(
-        played(1.0, turn([1], [2] * 50, policy_version="step_000000")),
-        played(0.0, turn([1], [2] * 10, policy_version="step_000000"), finish_reason="length"),
+        played(1.0, *turns),
+        played(0.0, turn([1], [2] * 10, **version), finish_reason="length"),
     )
     update = update_of(made.groups, max_seq_len=40, temperature=1.0)
     found = step_metrics(made, {}, TIMES, update=update)
     assert update.too_long == 1 and found["train/seq_too_long_rate"] == 1.0
     assert (found["train/avg_completion_length"], found["train/total_completion_tokens"]) == (30.0, 60)
     assert found["perf/tokens_per_s"] == 15.0 and found["perf/rollouts_per_s"] == 0.5
-
-
-def test_tokens_of_the_environment_are_no_completion_tokens() -> None:
-    version = {"policy_version": "step_000000"}
-    found = metrics(played(1.0, turn([1], [2, 3], **version), turn([1, 2, 3, 8, 8, 8], [4], **version)))
-    assert found["train/total_completion_tokens"] == 3
 
 
 def test_groups_without_variance_and_failures_are_counted() -> None:
