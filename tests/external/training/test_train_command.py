@@ -56,6 +56,7 @@ def test_a_training_survives_the_death_of_its_engine_and_of_its_environment(fold
             rows = running.rows(step)
             assert len(rows) == 8 and all(row["reward"] == pytest.approx(vowels(row)) for row in rows)
             assert metrics["train/reward"] == pytest.approx(sum(row["reward"] for row in rows) / 8)
+            assert metrics["train/ratio_max"] == pytest.approx(1.0, abs=1e-3) and metrics["train/grad_norm"] > 0
             assert metrics["train/parity_max"] < 1e-3 and not metrics["train/failed_rollouts"]
         failures = (running.output / "rollouts" / "step_000002_failures.jsonl").read_text()
         assert "letters_resources_server" in failures
@@ -82,6 +83,8 @@ def test_the_death_of_the_servers_is_explained_and_the_same_command_continues(fo
     with ng_train(shared_engine, "checkpoint_interval=1", folder=folder) as running:
         assert running.wait() == 0, running.printed
         assert sorted(running.steps()) == [1, 2] and running.steps()[1] == first
+        turns = [item for row in running.rows(2) for item in row["response"]["output"] if "token_trace" in item]
+        assert {turn["token_trace"]["sampling"]["policy_version"] for turn in turns} == {"step_000001-r1"}
         assert "after 1 updates" in running.printed
         assert len(read_record(folder)["starts"]) == 2
 

@@ -20,7 +20,7 @@ from accelerate.utils import DistributedType
 from rollyard.training.train_config import LoraSettings
 from rollyard.training.trl.policy_trainer import lora_config
 from rollyard.training.trl.rollout_trainer import RolloutTrainer
-from rollyard.training.trl.save_policy import save_policy
+from rollyard.training.trl.save_policy import AdapterMode, gather_policy
 from tests.external.training.tiny_policy import make_model
 from tests.external.training.training_runs import make_update, trained
 
@@ -55,10 +55,17 @@ def train(folder: Path, mode: str, micro_token_budget: int) -> RolloutTrainer:
         optimizer={"learning_rate": 1.0, "weight_decay": 0.0},
         optim="sgd",
     )
-    save_policy(trainer, folder / "policy")
+    save(trainer, folder / "policy", "merge")
     if mode == "adapters":
-        save_policy(trainer, folder / "adapters", lora="adapter")
+        save(trainer, folder / "adapters", "adapter")
     return trainer
+
+
+def save(trainer: RolloutTrainer, folder: Path, lora: AdapterMode) -> None:
+    write = gather_policy(trainer, lora=lora)
+    if write is not None:
+        write(folder)
+    trainer.accelerator.wait_for_everyone()
 
 
 def main() -> None:
