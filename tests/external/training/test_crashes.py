@@ -48,10 +48,8 @@ POINTS = [
     *(("published", 0), ("evaluating", 0), ("optimizing", 1), ("saving", 2), ("committed", 2)),
     *(("optimizing", 4), ("published", 4), ("evaluating", 4), ("saving", 5), ("committed", 5)),
 ]
-"""Points at which one run is killed, each time after it was started again: each kind before the first checkpoint and
-after it. `saving`: the files of a checkpoint are half written; `committed`: it has its name, but latest.json does not
-name it yet. Other tests kill it while it plays.
-"""
+"""Points at which one run is killed, each time after it was started again. `saving`: the files of a checkpoint are half
+written; `committed`: it has its name, but latest.json does not name it yet."""
 
 
 def test_a_run_killed_at_many_points_has_the_curve_of_an_unbroken_one(
