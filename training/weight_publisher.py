@@ -52,7 +52,7 @@ class Publisher(Protocol):
 
 
 class WeightPublisher:
-    """Publishes versions one at a time. The trainer waits meanwhile, and so do the policy's model calls."""
+    """The trainer waits meanwhile, and so do the policy's model calls."""
 
     def __init__(
         self, client: PolicyClient, folders: VersionFolders, *, timeout_s: float, kind: WeightKind = "weights"
@@ -80,8 +80,7 @@ class WeightPublisher:
         return PublishedWeights(version, time.monotonic() - started, warnings)
 
     async def repair(self) -> PublishedWeights | None:
-        """Return None: an engine that restarts loads the files again by itself."""
-        return None
+        return None  # an engine that restarts loads the files again by itself
 
     async def _load(self, folder: Path, version: str, until: float) -> Json:
         failures = 0

@@ -38,7 +38,7 @@ class TrlPolicyTrainer:
             model=_load_model(config),
             args=arguments,
             processing_class=_load_tokenizer(config.model),
-            source=hooks,
+            next_update=hooks.next_update,
             micro_token_budget=config.optimizer.micro_token_budget,
             max_importance_weight=config.loss.max_importance_weight,
             iterations=config.optimizer.num_iterations,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from rollyard.interop.episodes_of_trainers import Episode, EpisodeRules, SeveralSequences, episode_of
+from rollyard.interop.episodes_of_trainers import Episode, SeveralSequences, episode_of
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.rows import agent_of
@@ -84,7 +84,7 @@ class EpisodePlayer:
         """
         params = create_params(sampling)
         member = await self._play(row, {}, lambda episodes, rollout: episodes.play(rollout, params))
-        return episode_of(member, EpisodeRules(several, params.get("temperature")), filler_id)
+        return episode_of(member, several, params.get("temperature"), filler_id)
 
     async def row(self, row: Json, policy: Mapping[str, Any]) -> Json | GroupMember:
         """Play a row for a trainer that records the tokens itself. Returns a member if every attempt failed.
