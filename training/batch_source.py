@@ -39,10 +39,8 @@ from rollyard.training.update import Batch, BatchSource
 
 
 class StackBatchSource(BatchSource):
-    """The batches of consecutive steps.
-
-    When the trainer asks for a step, steps up to `max_staleness` later may be played, one after the other, while it
-    trains. Their rollouts are therefore at most `max_staleness` updates old when they are used.
+    """The batches of consecutive steps. When the trainer asks for a step, those up to `max_staleness` later may be
+    played, one after the other, while it trains. Their rollouts are at most that many updates old when used.
     """
 
     def __init__(
@@ -53,12 +51,10 @@ class StackBatchSource(BatchSource):
         paths: TrainingPaths,
         position: Mapping[str, int],
         *,
-        print_line: Callable[[str], None] = lambda text: None,
+        print_line: Callable[[str], None],
     ) -> None:
-        """`tasks`: the dataset, with `limit` applied. `position`: `Batch.position` of the last step that was trained
-        on; empty at the start of a run. `print_line` receives lines for the user.
-
-        Raises RunError if the position does not belong to the dataset.
+        """`tasks`: the dataset, with `limit` applied. `position`: `Batch.position` of the last trained step; empty at
+        the start of a run. Raises RunError if it does not belong to the dataset.
         """
         self._order = TaskOrder(
             tasks.count,
@@ -76,10 +72,10 @@ class StackBatchSource(BatchSource):
         self._producer: asyncio.Task[None] | None = None
 
     async def next_batch(self, step: int) -> Batch | None:
-        """Return the batch of a step, which is the one after that of the previous call; None after the last one.
+        """Return the batch of a step, which is the one after that of the previous call; None after the last one. After
+        an error or a cancellation, the step can be requested again.
 
-        Raises RunError as described in `BatchSource`, and OperatorError if the stack does not have the agents of the
-        tasks. The step can then be requested again, as it can be after the call was cancelled.
+        Raises RunError as described in `BatchSource`, and OperatorError if the stack lacks the agents of the tasks.
         """
         started = time.monotonic()
         if self._producer is not None and self._producer.cancelling():
@@ -176,10 +172,7 @@ class StepPlayer:
 
     async def play(self, step: int, start: OrderPosition) -> Batch | None:
         """Return the batch of a step; None if the data is exhausted. Files of the step are used again if this run would
-        have written them, and otherwise renamed.
-
-        Raises RunError if too many rollouts fail, a rollout cannot be trained on, or the stack cannot be reached;
-        OperatorError if it does not have the agents of the tasks.
+        have written them, and otherwise renamed. Raises what `next_batch` does.
         """
         files = StepFiles(self._paths.rollouts(step))
         if files.exist:

@@ -44,10 +44,8 @@ class Checkpoints:
         self._print_line = print_line
 
     def newest(self) -> TrainingCheckpoint | None:
-        """Return the newest complete checkpoint; None if there is none.
-
-        Damaged ones that are newer get another name, so that they are neither used nor in the way; a line is printed
-        for each.
+        """Return the newest complete checkpoint; None if there is none. Damaged ones that are newer get another name,
+        and a line is printed for each.
         """
         for step, folder in reversed(self._found()):
             try:
@@ -73,10 +71,7 @@ class Checkpoints:
         return self._root / f".{version_of_step(step)}.partial"
 
     def commit(self, step: int, version: str, position: Mapping[str, int]) -> TrainingCheckpoint:
-        """Give the folder its final name once all files are on disk, and remove old checkpoints.
-
-        Raises RunError if a file cannot be written.
-        """
+        """Give the folder its final name once all files are on disk, and remove old checkpoints."""
         partial, folder = self.partial(step), self._root / version_of_step(step)
         try:
             manifest = {
@@ -93,18 +88,15 @@ class Checkpoints:
         except OSError as error:
             raise RunError(f"cannot write {folder}: {error.strerror}") from error
         replace(self._root / LATEST, orjson.dumps({"last_checkpoint": folder.name, "step": step}) + b"\n")
-        self._prune()
-        return TrainingCheckpoint(folder, step, version, position)
-
-    def _prune(self) -> None:
-        for _, folder in self._found()[: -self._keep]:
+        for _, old in self._found()[: -self._keep]:
             # A folder that is being removed must not look like a checkpoint, even if the removal is interrupted.
-            removed = folder.with_name(f".{folder.name}.partial")
+            removed = old.with_name(f".{old.name}.partial")
             shutil.rmtree(removed, ignore_errors=True)
-            folder.rename(removed)
+            old.rename(removed)
         for entry in self._root.iterdir():
             if _PARTIAL.match(entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
+        return TrainingCheckpoint(folder, step, version, position)
 
     def _found(self) -> list[tuple[int, Path]]:
         if not self._root.is_dir():

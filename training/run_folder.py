@@ -39,7 +39,7 @@ class TrainingPaths:
 
     @property
     def run_record(self) -> Path:
-        """`run.json`: name, time, host, command line and git commit."""
+        """Name, time, host, command line and git commit."""
         return self.root / "run.json"
 
     @property
@@ -53,17 +53,16 @@ class TrainingPaths:
 
     @property
     def traces(self) -> Path:
-        """Folder of trace.jsonl (time of each stage) and samples.jsonl (what became of each task)."""
+        """trace.jsonl (time of each stage) and samples.jsonl (what became of each task)."""
         return self.root / "traces"
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of checkpoints from which training resumes; `latest.json` names the newest complete one."""
         return self.root / "checkpoints"
 
     @property
     def weights(self) -> Path:
-        """Folder of the weights that the engines load, one folder per version."""
+        """The weights that the engines load, one folder per version."""
         return self.root / "weights"
 
     @property
@@ -71,15 +70,12 @@ class TrainingPaths:
         return self.root / "logs"
 
     def token_pairs(self, step: int) -> Path:
-        """Log-probabilities of engine and trainer for some tokens of a step."""
         return self.root / "token_pairs" / f"{version_of_step(step)}.json"
 
     def rollouts(self, step: int) -> Path:
-        """Rollouts of a step, with the files that every collection has beside them."""
         return self.root / "rollouts" / f"{version_of_step(step)}.jsonl"
 
     def evaluation(self, step: int) -> Path:
-        """Rollouts of the evaluation after `step` updates."""
         return self.root / "evaluations" / f"{version_of_step(step)}.jsonl"
 
 
@@ -94,8 +90,7 @@ def version_of_step(step: int) -> str:
 def updates_of(version: str | None) -> int:
     """Return the number of updates of a version, such as 12 for `step_000012` and `step_000012-r1`.
 
-    Raises RunError if there is no version, or if it is not one of a training run: to count it as some version would let
-    rollouts of any age pass.
+    Raises RunError if there is no version, or one of something else: as some number, rollouts of any age would pass.
     """
     if version is None:
         raise RunError(
@@ -192,13 +187,12 @@ class TrainingFolder:
         self._write()
 
     def _begin(self, command: Sequence[str], project: Path) -> None:
-        git = git_record(project)
         start = {
             "time": time.time(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "command": list(command),
-            "git": git,
+            "git": git_record(project),
             "versions": _versions(),
         }
         self._record = {
@@ -220,8 +214,6 @@ class TrainingFolder:
 def completed_step(config: TrainConfig) -> int | None:
     """Return the number of updates after which the run in the folder was complete; None if it is not complete with the
     current max_steps, or its last checkpoint is gone.
-
-    With max_steps 0 it is complete once the data is exhausted.
     """
     paths = TrainingPaths(config.output_dir)
     end = _read_record(paths.run_record).get("complete")

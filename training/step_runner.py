@@ -28,10 +28,8 @@ from rollyard.training.weight_publisher import Publisher, probe_sequences
 
 
 class StepRunner:
-    """Plays, publishes, measures and evaluates, in the order that the trainer asks for.
-
-    After an error or a request to stop, it does nothing more, so that training ends after the current update. The
-    caller saves a checkpoint and raises `error`.
+    """Plays, publishes, measures and evaluates, in the order that the trainer asks for. After an error or a request to
+    stop, it does nothing more. The caller saves a checkpoint and raises `error`.
     """
 
     def __init__(
@@ -68,7 +66,6 @@ class StepRunner:
         """True once the last update is done and evaluated."""
 
     def started(self, step: int, save: Save) -> None:
-        """Publish the weights with which training starts, and evaluate them if that is due."""
         with self._guarded():
             self._publish(step, save)
             if self._schedule.evaluates(step):
@@ -91,7 +88,15 @@ class StepRunner:
                 self._print_line(f"the data is exhausted after {step - 1} updates")
                 self._finish(step - 1)
                 return None
-            self._batch, self._update = batch, self._update_of(batch)
+            config = self._config
+            self._batch, self._update = (
+                batch,
+                update_of(
+                    batch.groups,
+                    max_seq_len=config.optimizer.max_seq_len,
+                    temperature=float(config.responses_create_params.get("temperature", 1.0)),
+                ),
+            )
         self._updating = time.monotonic()
         return None if self._is_ending else self._update
 
@@ -142,11 +147,6 @@ class StepRunner:
         except RollyardError as error:
             self.error = self.error or error
 
-    def _update_of(self, batch: Batch) -> Update:
-        config = self._config
-        temperature = float(config.responses_create_params.get("temperature", 1.0))
-        return update_of(batch.groups, max_seq_len=config.optimizer.max_seq_len, temperature=temperature)
-
     def _publish(self, step: int, save: Save) -> float:
         with self._traces.span("publish", step):
             published = self._calls.call(self._parts.publisher.publish, self._version(step), save)
@@ -194,9 +194,9 @@ async def play_step(
 ) -> Batch | None:
     """Return the batch of a step; None if the data is exhausted.
 
-    An engine that restarts while the step is played gets no model calls until it has the weights again: it loads their
-    files by itself, and weights that were transferred without files are sent again here. Its episodes fail meanwhile
-    and are retried. Raises what source and publisher raise.
+    An engine that restarts meanwhile gets no model calls until it has the weights again: it loads their files by
+    itself, and weights that were transferred without files are sent again here. Its episodes fail until then and are
+    retried.
     """
     playing = asyncio.ensure_future(source.next_batch(step))
     try:
@@ -280,10 +280,7 @@ class StackCalls:
         """True once `stop` was called."""
 
     def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Return the coroutine's result. Raises Interrupted if `stop` is or was called, after the coroutine has ended.
-
-        What the coroutine raises is passed on.
-        """
+        """Return the coroutine's result. Raises Interrupted, after the coroutine has ended, if `stop` is or was called."""
         if self.stopped:
             raise Interrupted
         ended = threading.Event()
@@ -366,30 +363,24 @@ class Traces:
 
 
 def _entry_of_group(group: RolloutGroup, used: set[int], step: int) -> Json:
-    entry: Json = {"event": "skipped" if group.skipped else "used", "step": step, "task_key": group.task_key}
-    if group.skipped:
-        entry["reason"] = group.skipped
     chosen = [sequence for member in group.members for sequence in member.sequences if id(sequence) in used]
-    versions = {version for sequence in chosen for version in sequence.versions if version is not None}
-    return entry | {
+    return {
+        "event": "skipped" if group.skipped else "used",
+        "step": step,
+        "task_key": group.task_key,
+        **({"reason": group.skipped} if group.skipped else {}),
         "members": len(group.members),
         "rewards": [member.reward for member in group.members if member.counts],
         "sequences": len(chosen),
         "loss_tokens": sum(sequence.loss_tokens for sequence in chosen),
-        "versions": sorted(versions),
+        "versions": sorted({version for sequence in chosen for version in sequence.versions if version is not None}),
     }
 
 
 def _entries_of_failures(group: RolloutGroup, step: int) -> list[Json]:
+    shared = {"event": "failed", "step": step, "task_key": group.task_key}
     return [
-        {
-            "event": "failed",
-            "step": step,
-            "task_key": group.task_key,
-            "repeat": member.repeat,
-            "reason": member.ending,
-            "treatment": str(member.treatment),
-        }
+        {**shared, "repeat": member.repeat, "reason": member.ending, "treatment": str(member.treatment)}
         for member in group.members
         if not member.sequences
     ]

@@ -36,7 +36,7 @@ class OrderPosition:
     """Rows that are drawn again at the end of the epoch, sorted."""
 
     def record(self, rows: int) -> dict[str, int]:
-        """Return the position for the checkpoint; `rows` is the number of rows of the dataset."""
+        """Return the position for the checkpoint; `rows`: those of the dataset."""
         again = {f"{_AGAIN}_{draw.epoch}_{draw.row}": draw.returns for draw in self.returned}
         return {"rows": rows, "epoch": self.epoch, "index": self.index, **again}
 

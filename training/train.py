@@ -6,9 +6,9 @@ process does between two updates is in step_runner.py; how the trainer updates t
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from rollyard.training.weight_publisher import (
     PolicyClient,
     Publisher,
     VersionFolders,
+    WeightKind,
     WeightPublisher,
     resolved_method,
 )
@@ -187,10 +188,7 @@ def run_training(
     *,
     print_line: Callable[[str], None],
 ) -> TrainingEnd:
-    """Train in the main process until the last step, the end of the data, or a signal.
-
-    Raises what `train` raises.
-    """
+    """Train in the main process, as `train` does."""
     config, paths = folder.config, folder.paths
     checkpoints = _checkpoints(config, paths, print_line)
     found = checkpoints.newest()
@@ -220,9 +218,10 @@ def run_training(
 
     def make_main(trainer: PolicyTrainer) -> StepRunner:
         position: Mapping[str, int] = found.position if found else {}
-        parts = make_parts(position, trainer)
         return StepRunner(
-            config, calls, parts, metrics, traces, schedule, position, version=version, print_line=print_line
+            *(config, calls, make_parts(position, trainer), metrics, traces, schedule, position),
+            version=version,
+            print_line=print_line,
         )
 
     state = "failed"
@@ -243,8 +242,7 @@ def run_training(
 
 class TrainingLoop:
     """Runs in every process. Only the main one has a StepRunner and traces: it calls the stack and writes the folder.
-
-    Saving weights and checkpoints needs all processes, so whether it happens depends only on what all of them know.
+    Saving needs all processes, so whether it happens depends only on what all of them know.
     """
 
     def __init__(
@@ -313,17 +311,12 @@ class TrainingLoop:
 
     def _save(self) -> None:
         step = self._trainer.step
-        if self._main is None:
+        with nullcontext() if self._traces is None else self._traces.span("checkpoint", step):
+            partial = self._checkpoints.partial(step) if self._main is None else self._checkpoints.begin(step)
             self._trainer.wait()
-            self._trainer.save_state(self._checkpoints.partial(step))
+            self._trainer.save_state(partial)
             self._trainer.wait()
-        else:
-            assert self._traces is not None, "the main process has traces"
-            with self._traces.span("checkpoint", step):
-                folder = self._checkpoints.begin(step)
-                self._trainer.wait()
-                self._trainer.save_state(folder)
-                self._trainer.wait()
+            if self._main is not None:
                 self._checkpoints.commit(step, self._version(step), self._main.position)
         self._saved = step
 
@@ -336,7 +329,7 @@ def _evaluated_steps(metrics: Path) -> set[int]:
 
 def _version_names(folder: TrainingFolder) -> Callable[[int], str]:
     """Return the function that names the weights after so many updates. Each start has names of its own, because the
-    engines may still have those of an earlier one. Those of a running stack may have been trained by other runs, too.
+    engines may still have those of an earlier one, or of other runs on a running stack.
     """
     suffix = f"-{folder.run_id}" if folder.config.head is not None else ""
     suffix += f"-r{folder.starts - 1}" if folder.starts > 1 else ""
@@ -394,14 +387,13 @@ def _publisher(
         processes=1 if trainer.has_whole_model else 2,
     )
     if method == "files":
+        kind: WeightKind = "adapter" if has_adapters else "weights"
         folders = VersionFolders(paths.weights, keep=settings.keep)
-        return WeightPublisher(
-            client, folders, timeout_s=settings.timeout_s, kind="adapter" if has_adapters else "weights"
-        )
+        return WeightPublisher(client, folders, timeout_s=settings.timeout_s, kind=kind)
     return TransferPublisher(client, trainer.sender(method), timeout_s=settings.timeout_s)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
     """Call `stop` with the name of the first signal. The second one raises KeyboardInterrupt, and the third one ends
     the process. Must be used in the main thread.
@@ -423,5 +415,5 @@ def _stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            with contextlib.suppress(TypeError):  # a handler that was not installed from Python cannot be restored
+            with suppress(TypeError):  # a handler that was not installed from Python cannot be restored
                 signal.signal(number, handler)

@@ -65,10 +65,10 @@ async def training_stack(
     *,
     print_line: Callable[[str], None],
 ) -> AsyncIterator[TrainingStack]:
-    """Connect to the stack at `config.head`, or start one, whose engine loads `model_folder` first.
+    """Connect to the stack at `config.head`, or start one, whose engine loads `model_folder` first, and stop it at the
+    end. If it ends earlier, every call to one of its servers raises RunError with the last lines of its log.
 
-    A started stack is stopped at the end. If it ends earlier, every call to one of its servers raises RunError with
-    the last lines of its log. Raises OperatorError or RunError if the stack cannot be used.
+    Raises OperatorError or RunError if the stack cannot be used.
     """
     if config.head is not None:
         head = _named_head(config.head, environ)
@@ -118,11 +118,8 @@ class _Messages:
         self._shown = 0
 
     def show(self, printed: str) -> None:
-        """Repeat the lines that are new in the output so far."""
-        lines = printed.splitlines(keepends=True)
-        for line in lines[self._shown :]:
-            if not line.endswith("\n"):
-                break
+        """Repeat the lines that are new in the output so far, except one that is not complete."""
+        for line in printed[: printed.rfind("\n") + 1].splitlines()[self._shown :]:
             self._shown += 1
             if not line.startswith(_LEFT_OUT):
                 self._print_line(f"    {line.strip()}")
@@ -142,31 +139,25 @@ async def _connected(
     transport: Transport = http if program is None else ProgramTransport(http, program)
     try:
         if not head.run_id:
-            head = await _identified(http, head)
+            try:
+                head = head.model_copy(update={"run_id": await run_id_of(http, head)})
+            except Failure as failure:
+                raise OperatorError(f"head={head.url} cannot be used: {failure.problem.detail}") from failure
         keys = Keys(run_id=head.run_id, secret="", token=head.token)
         registry = RegistryClient(transport, head.url, keys)
         client = ServerClient(transport, keys, AddressBook(registry.directory), clock=lag.now)
         url = await _policy_url(config, client)
-        await _check_trainer_endpoints(config, PolicyClient(transport, url, head.token))
-        yield TrainingStack(
-            clients=StackClients(client, registry),
-            policy_url=url,
-            token=head.token,
-            policy_servers=frozenset({config.policy_server}),
-        )
+        try:
+            await PolicyClient(transport, url, head.token).status(STATUS_S)
+        except Failure as failure:
+            raise OperatorError(f"{config.policy_server} cannot be trained: {failure.problem.detail}") from failure
+        yield TrainingStack(StackClients(client, registry), url, head.token, frozenset({config.policy_server}))
     except (Failure, RunError) as error:
         if program is not None and not program.running:
             raise RunError(ended_badly(program)) from error
         raise
     finally:
         await http.close()
-
-
-async def _identified(transport: HttpTransport, head: HeadFile) -> HeadFile:
-    try:
-        return head.model_copy(update={"run_id": await run_id_of(transport, head)})
-    except Failure as failure:
-        raise OperatorError(f"head={head.url} cannot be used: {failure.problem.detail}") from failure
 
 
 async def _policy_url(config: TrainConfig, client: ServerClient) -> str:
@@ -181,14 +172,6 @@ async def _policy_url(config: TrainConfig, client: ServerClient) -> str:
     if not directory.servers[name]:
         raise RunError(f"{name} has no ready instance at the moment")
     return directory.servers[name][0]
-
-
-async def _check_trainer_endpoints(config: TrainConfig, client: PolicyClient) -> None:
-    """Raise OperatorError if the policy's weights cannot be updated."""
-    try:
-        await client.status(STATUS_S)
-    except Failure as failure:
-        raise OperatorError(f"{config.policy_server} cannot be trained: {failure.problem.detail}") from failure
 
 
 class ProgramTransport:

@@ -76,10 +76,8 @@ class TransferPublisher:
         return PublishedWeights(version, time.monotonic() - started)
 
     async def repair(self) -> PublishedWeights | None:
-        """Send the latest version again if an engine has lost it, because it was restarted; otherwise return None.
-
-        Model calls are refused until then: call this at intervals while rollouts are played and the trainer's weights
-        do not change. The version gets a new name, `step_000012.1`. Raises RunError like `publish`.
+        """Send the latest version again, as `step_000012.1`, if an engine was restarted and lost it; otherwise return
+        None. Model calls are refused until then. Raises RunError like `publish`.
         """
         try:
             status = await self._client.status(STATUS_S)
@@ -181,12 +179,8 @@ async def _in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
     done: asyncio.Future[Any] = loop.create_future()
 
     def finish(value: Any, error: Exception | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(value)
-        else:
-            done.set_exception(error)
+        if not done.done():
+            done.set_exception(error) if error is not None else done.set_result(value)
 
     def run() -> None:
         value, failed = None, None

@@ -59,8 +59,8 @@ class Update:
 
 
 def update_of(groups: Iterable[RolloutGroup], *, max_seq_len: int, temperature: float) -> Update:
-    """Select the sequences that have a loss. Sequences longer than `max_seq_len` tokens have none: truncated ones would
-    be other episodes than those that were rewarded.
+    """Select the sequences that have a loss. Longer ones than `max_seq_len` tokens have none: truncated ones would be
+    other episodes than those that were rewarded.
 
     Raises RunError if a sequence was not sampled at `temperature`, at which the trainer computes log-probabilities.
     """

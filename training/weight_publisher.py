@@ -126,7 +126,7 @@ class VersionFolders:
     def write(self, version: str, save: Callable[[Path], None]) -> Path:
         """Have `save` write the files of a version into an empty folder, and return that folder under its final name.
 
-        Raises RunError if the version exists or the files cannot be written. What `save` raises is passed on.
+        Raises RunError if the version exists or the files cannot be written.
         """
         folder, partial = self._root / version, self._root / f".{version}{_PARTIAL}"
         if folder.exists():
@@ -166,7 +166,7 @@ def resolved_method(
 ) -> Method:
     """Return the method for `auto`: nccl between GPUs if one trainer process has all the weights, otherwise files.
 
-    `has_adapters`: whether adapters are trained. Raises RunError if the chosen method is impossible.
+    Raises RunError if the chosen method is impossible.
     """
     obstacle = (
         "adapters are published as files" if has_adapters
@@ -306,10 +306,7 @@ class ParityProbe:
         self._latest: tuple[object, Sequence[Sequence[float]]] | None = None
 
     async def is_due(self, updates: int) -> bool:
-        """Return whether to measure after this number of updates. Always after the first.
-
-        Raises RunError if the model server does not say whether its engines run on a CPU.
-        """
+        """Return whether to measure after this number of updates. Always after the first."""
         if self._interval is None:
             try:
                 status = await self._client.status(STATUS_S)
@@ -329,8 +326,7 @@ class ParityProbe:
         """Compare the engines with the trainer, whose weights are those of `version`.
 
         The engines are asked again while one of them restarts, up to `timeout_s` seconds in total. Raises RunError if
-        the mean difference exceeds the tolerance on any engine, if the engines have another version, or if they do not
-        answer in time.
+        the mean difference exceeds the tolerance on any engine, or if they have another version or do not answer.
         """
         if not sequences:
             raise RunError("no token sequences to compare: give the ids of at least one rollout")
