@@ -280,7 +280,7 @@ class StackCalls:
         """True once `stop` was called."""
 
     def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Return the coroutine's result. Raises Interrupted, after the coroutine has ended, if `stop` is or was called."""
+        """Return the coroutine's result. Raises Interrupted, after it has ended, if `stop` is or was called."""
         if self.stopped:
             raise Interrupted
         ended = threading.Event()
