@@ -37,12 +37,9 @@ def test_an_advantage_is_the_difference_to_the_mean_over_the_samples_standard_de
     assert advantages(played(0.0), played(1.0), played(2.0)) == pytest.approx([-1 / deviation, 0.0, 1 / deviation])
 
 
-def test_a_failed_rollout_changes_neither_mean_nor_deviation() -> None:
+def test_a_failed_rollout_changes_neither_mean_nor_deviation_but_a_timeout_of_the_policy_counts_as_0() -> None:
     without = advantages(played(0.0), played(1.0))
     assert advantages(played(0.0), failed(Treatment.LEFT_OUT), played(1.0)) == (without[0], 0.0, without[1])
-
-
-def test_a_timeout_of_the_policy_counts_as_reward_0() -> None:
     assert advantages(played(1.0), played(1.0), failed(Treatment.ZERO))[0] > 0
 
 
@@ -98,9 +95,6 @@ def test_parts_of_a_reward_that_are_not_numbers_are_absent(components: Any) -> N
     assert member(reward_components=components, success="yes").components in ({"correct": 1.0}, {})
 
 
-RULES = EndingRules()
-
-
 @pytest.mark.parametrize(
     ("reason", "name", "treatment"),
     [
@@ -116,15 +110,11 @@ def test_settings_replace_the_defaults_of_the_page(reason: str | None, name: str
     assert EndingRules(finish_reasons=given).of_row({"finish_reason": reason}) == (name, treatment)
 
 
-def test_rows_that_nemo_gym_masks_are_left_out() -> None:
-    assert RULES.of_row({"finish_reason": "done", "mask_sample": True})[1] is Treatment.LEFT_OUT
-
-
 @pytest.mark.parametrize("kind", FailureKind)
 def test_failures_are_left_out_unless_the_policy_was_too_slow(kind: FailureKind) -> None:
     expected = Treatment.ZERO if kind is FailureKind.TIMEOUT else Treatment.LEFT_OUT
-    assert RULES.of_failure(kind, "policy_model", ["policy_model"]) is expected
-    assert RULES.of_failure(kind, "sokoban", ["policy_model"]) is Treatment.LEFT_OUT
+    assert EndingRules().of_failure(kind, "policy_model", ["policy_model"]) is expected
+    assert EndingRules().of_failure(kind, "sokoban", ["policy_model"]) is Treatment.LEFT_OUT
 
 
 @pytest.mark.parametrize(
