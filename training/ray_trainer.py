@@ -46,7 +46,10 @@ def run_on_ray(
         actor = kind.remote()
         try:
             # The guard ends everything that the command has started, also if the actor is killed.
-            _wait(ray, actor.run.remote(guarded(command), str(here), dict(environ), None), num_gpus, print_line)
+            started = actor.run.remote(guarded(command), str(here), dict(environ), None)
+            if not ray.wait([started], timeout=WAIT_S)[0]:
+                print_line(f"waiting for a host of the Ray cluster with {num_gpus:g} free GPUs")
+            ray.get(started)
             with _passing_on(actor):
                 return _follow(ray, actor, write)
         finally:
@@ -56,13 +59,6 @@ def run_on_ray(
         raise RunError(f"the Ray actor of the trainer failed: {str(error).strip().splitlines()[0]}") from error
     finally:
         ray.shutdown()
-
-
-def _wait(ray: Any, started: Any, num_gpus: float, print_line: Callable[[str], None]) -> None:
-    ready, _ = ray.wait([started], timeout=WAIT_S)
-    if not ready:
-        print_line(f"waiting for a host of the Ray cluster with {num_gpus:g} free GPUs")
-    ray.get(started)
 
 
 def _follow(ray: Any, actor: Any, write: Callable[[bytes], None]) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -189,13 +189,7 @@ def write_pairs(path: Path, pairs: TokenPairs, batch: Batch, update: Update) -> 
 def _record(pair: TokenPair, update: Update, members: Mapping[int, tuple[int, int]]) -> Json:
     sequence = update.sequences[pair.sequence]
     task, repeat = members[id(sequence)]
-    return {
-        "task": task,
-        "repeat": repeat,
-        "index": len(sequence.prompt_ids) + pair.position,
-        "id": sequence.completion_ids[pair.position],
-        "engine": pair.engine,
-        "trainer": pair.trainer,
-        "entropy": pair.entropy,
-        "clipped": pair.clipped,
-    }
+    values = asdict(pair)
+    del values["sequence"], values["position"]
+    index = len(sequence.prompt_ids) + pair.position
+    return {"task": task, "repeat": repeat, "index": index, "id": sequence.completion_ids[pair.position], **values}

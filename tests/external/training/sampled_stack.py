@@ -47,7 +47,7 @@ class SampledStack:
         self._model = _loaded(folder)
         self._version = version
         self._folders.prune({folder})
-        return PublishedWeights(version, folder, 0.0)
+        return PublishedWeights(version, 0.0)
 
     async def repair(self) -> PublishedWeights | None:
         return None

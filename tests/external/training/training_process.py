@@ -26,7 +26,7 @@ from rollyard.training import checkpoints
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
 from rollyard.training.run_folder import TrainingFolder
 from rollyard.training.step_runner import StackParts
-from rollyard.training.train import is_main_process, run_other_process, run_training
+from rollyard.training.train import is_main_process, run_training, train
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.trl.policy_trainer import TrlPolicyTrainer
 from tests.external.training.sampled_stack import Reached, SampledStack
@@ -158,7 +158,7 @@ def _train_shared(config: TrainConfig, reached: Reached) -> None:
         exit_status("ng_train", partial(_work, config, reached, 0), debug=True)
     else:
         folder = config.output_dir / "trl"
-        run_other_process(config, lambda hooks: TrlPolicyTrainer(config, folder, hooks), print_line=print)
+        train(config, None, partial(TrlPolicyTrainer, config, folder), print_line=print)
 
 
 if __name__ == "__main__":
