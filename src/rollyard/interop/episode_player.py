@@ -7,9 +7,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -29,8 +28,7 @@ _ENOUGH_TO_JUDGE = 20
 """Number of rollouts after which the share of failed ones is compared with its limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
+class _Connection(NamedTuple):
     session: StackSession
     agent: str
     episodes: Episodes
@@ -146,10 +144,8 @@ class EpisodePlayer:
 
 
 def row_of(given: Any, prompt: str | Sequence[Mapping[str, Any]] | None = None) -> Json:
-    """Return the row of an episode: `given`, which is a row or its JSON, or else the row of a prompt.
-
-    Datasets carry rows as JSON, because most loaders give all rows the same nested fields. Raises OperatorError if
-    neither is a row.
+    """Return the row of an episode: `given`, which is a row or its JSON, or else the row of a prompt. Raises
+    OperatorError if neither is a row.
     """
     if isinstance(given, str):
         try:
@@ -191,8 +187,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 def create_params(sampling: Mapping[str, Any]) -> Json:
     """Return the create parameters of each model call. Lengths are limits of one call, not of an episode.
 
-    Parameters that do not change what is sampled, such as `logprobs`, are ignored. Raises OperatorError for those that
-    do and cannot be sent: without them, the recorded log-probabilities would not be what the trainer expects.
+    Raises OperatorError for parameters that change what is sampled and cannot be sent: the recorded log-probabilities
+    would not be what the trainer expects. Others, such as `logprobs`, are ignored.
     """
     for name, neutral in _NEUTRAL.items():
         if sampling.get(name) not in neutral:
