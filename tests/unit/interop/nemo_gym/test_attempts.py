@@ -67,19 +67,12 @@ async def test_a_rollout_that_keeps_failing_is_raised_as_an_exception_that_reach
     assert raised.value.__cause__ is None
 
 
-@pytest.mark.parametrize(("imported", "masked"), [(True, True), (False, False)])
-async def test_failed_rollouts_are_masked_by_default_only_under_nemo_rl(
-    imported: bool, masked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if imported:
-        monkeypatch.setitem(sys.modules, "nemo_rl", ModuleType("nemo_rl"))
+async def test_failed_rollouts_are_masked_by_default_only_under_nemo_rl(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = CollectionSettings(max_attempts=1)
-    if masked:
-        found, _ = await run(lost, settings)
-        assert loss_multiplier(found) == 0.0
-    else:
-        with pytest.raises(RolloutFailed):
-            await run(lost, settings)
+    with pytest.raises(RolloutFailed):
+        await run(lost, settings)
+    monkeypatch.setitem(sys.modules, "nemo_rl", ModuleType("nemo_rl"))
+    assert loss_multiplier((await run(lost, settings))[0]) == 0.0
 
 
 @pytest.mark.parametrize("kind", [FailureKind.UNAUTHORIZED, FailureKind.UPSTREAM_REFUSED, FailureKind.BAD_REQUEST])
