@@ -177,20 +177,16 @@ async def test_rollouts_of_old_weights_are_left_out_and_counted(tmp_path: Path) 
     assert sorted(batch.groups[0].advantages) == pytest.approx([-0.70700, 0.0, 0.70700], abs=1e-4)
 
 
-async def test_a_step_of_old_weights_alone_stops_the_run_and_is_played_again(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        run.policy.updates = 1
-        with pytest.raises(RunError, match=r"^step 3: .*\b0 updates"):
-            await (source := run.source()).next_batch(3)
-        assert await run.step(source, 3) is not None
-        await source.close()
-
-
-async def test_a_rollout_of_unknown_weights_stops_the_run(tmp_path: Path) -> None:
+async def test_a_step_of_old_or_unknown_weights_stops_the_run_and_is_played_again(tmp_path: Path) -> None:
     async with training(tmp_path) as run:
         run.policy.updates = None
         with pytest.raises(RunError, match="version '0'"):
-            await run.source().next_batch(1)
+            await run.source().next_batch(3)
+        run.policy.updates = 1
+        with pytest.raises(RunError, match=r"^step 3: .*\b0 updates"):
+            await (source := run.source(seed=1)).next_batch(3)
+        assert await run.step(source, 3) is not None
+        await source.close()
 
 
 async def test_an_incomplete_step_of_earlier_weights_is_played_from_the_start(tmp_path: Path) -> None:

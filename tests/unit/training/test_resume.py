@@ -128,20 +128,17 @@ async def test_a_step_that_is_played_again_invalidates_later_steps_and_evaluatio
     assert run.policy.asked.total() == 16
 
 
-async def test_a_changed_dataset_stops_the_run(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        await run.steps(source := run.source(), 1)
-        write_questions(run.data, [0, 1, 7, 8, 9, 10])
-        with pytest.raises(RunError, match=r"questions\.jsonl: line 3 changed"):
-            await run.step(source, 2)
-
-
-async def test_a_file_that_another_program_changes_stops_the_run(tmp_path: Path) -> None:
+async def test_a_dataset_or_a_file_that_another_program_changes_stops_the_run(tmp_path: Path) -> None:
     def spoil(question: int, count: int) -> str:
-        with run.paths.rollouts(1).open("ab") as file:
+        with run.paths.rollouts(2).open("ab") as file:
             file.write(b"{}\n")
         return "1"
 
-    async with training(tmp_path, ScriptedPolicy(spoil)) as run:
-        with pytest.raises(RunError, match=r"step_000001\.jsonl .*\d+ bytes"):
-            await run.step(run.source(), 1)
+    async with training(tmp_path) as run:
+        await run.steps(source := run.source(), 1)
+        run.policy.answer = spoil
+        with pytest.raises(RunError, match=r"step_000002\.jsonl .*\d+ bytes"):
+            await run.step(source, 2)
+        write_questions(run.data, [0, 1, 7, 8, 9, 10])
+        with pytest.raises(RunError, match=r"questions\.jsonl: line 3 changed"):
+            await run.step(source, 2)

@@ -50,7 +50,7 @@ def test_each_step_has_a_line_of_metrics_and_each_evaluation_too(tmp_path: Path)
     assert {"perf/rollout_wait_s", "perf/update_s", "perf/publish_s", "perf/step_s"} <= lines[1].keys()
 
 
-def test_traces_tell_how_long_each_stage_took_and_what_became_of_each_task(tmp_path: Path) -> None:
+def test_traces_tell_how_long_each_stage_took_and_what_became_of_each_task_and_of_tokens(tmp_path: Path) -> None:
     run_once(fake_config(tmp_path, max_steps=1, evaluation={}), FakeStack())
     traces = paths(tmp_path).traces
     spans = [(entry["name"], entry["step"]) for entry in json_lines(traces / "trace.jsonl") if entry["type"] == "span"]
@@ -60,12 +60,8 @@ def test_traces_tell_how_long_each_stage_took_and_what_became_of_each_task(tmp_p
     ]
     samples = [(entry["event"], entry["task_key"]) for entry in json_lines(traces / "samples.jsonl")]
     assert samples == [("used", "a"), ("failed", "a"), ("skipped", "b")]
-
-
-def test_each_step_has_a_file_with_log_probabilities_of_engine_and_trainer(tmp_path: Path) -> None:
-    run_once(fake_config(tmp_path, max_steps=2), FakeStack())
-    records = [orjson.loads(paths(tmp_path).token_pairs(step).read_bytes()) for step in (1, 2)]
-    assert [(record["step"], record["sample"][0]["trainer"]) for record in records] == [(1, -1.5), (2, -1.5)]
+    pairs = orjson.loads(paths(tmp_path).token_pairs(1).read_bytes())
+    assert (pairs["step"], pairs["sample"][0]["engine"], pairs["sample"][0]["trainer"]) == (1, -1.0, -1.5)
 
 
 def test_a_warning_about_every_version_of_the_weights_is_printed_once(tmp_path: Path) -> None:
@@ -165,12 +161,9 @@ def test_a_complete_run_that_gets_more_steps_goes_on(tmp_path: Path) -> None:
     ]
 
 
-def test_evaluation_before_the_start_can_be_switched_off(tmp_path: Path) -> None:
-    stack = FakeStack()
-    run_once(fake_config(tmp_path, evaluation={"before_start": False, "interval": 0}), stack)
-    assert [call for call in stack.calls if call.startswith("evaluate")] == ["evaluate 3"]
-
-
-def test_checkpoints_follow_their_interval_and_the_last_update(tmp_path: Path) -> None:
-    run_once(fake_config(tmp_path, max_steps=5, checkpoint_interval=2, keep_checkpoints=9), FakeStack())
+def test_evaluation_before_the_start_can_be_switched_off_and_checkpoints_follow_their_interval(tmp_path: Path) -> None:
+    stack, evaluation = FakeStack(), {"before_start": False, "interval": 0}
+    settings = {"max_steps": 5, "checkpoint_interval": 2, "keep_checkpoints": 9, "evaluation": evaluation}
+    run_once(fake_config(tmp_path, **settings), stack)
+    assert [call for call in stack.calls if call.startswith("evaluate")] == ["evaluate 5"]
     assert saved(tmp_path) == ["step_000002", "step_000004", "step_000005"]
