@@ -252,7 +252,7 @@ class StepPlayer:
         if record.played < tasks.count:
             self._set_aside_later(step)
             files.write(record)
-        config, agents = self._config, self._data.agents
+        config, rules, agents = self._config, self._rules, self._data.agents
         plan = CollectionPlan(
             files.paths.output,
             config.agent_name,
@@ -261,7 +261,7 @@ class StepPlayer:
             limits=CollectionLimits(
                 config.num_samples_in_parallel, config.max_attempts, config.rollout_timeout_s, config.max_failure_rate
             ),
-            is_final=lambda kind, server: self._rules.is_final(kind, server, agents),
+            is_final=lambda kind, server: rules.endings.is_final(kind, server, agents, rules.policy_servers),
         )
         try:
             async with OpenCollection.opened(plan, tasks, self._stack.clients) as opened:

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,10 +119,6 @@ class MemberRules:
     endings: EndingRules
     policy_servers: frozenset[str]
     max_staleness: int
-
-    def is_final(self, kind: str, server: str, agents: Collection[str]) -> bool:
-        """Return whether a rollout that failed in this way is never retried."""
-        return self.endings.is_final(kind, server, agents, self.policy_servers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from rollyard.services.head.registry_client import RegistryClient, StackClients,
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import HttpResponse
-from rollyard.services.http.transport import HttpTransport, Transport
+from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.program import ServerProgram, ended_badly, until_ready
 from rollyard.training.run_folder import TrainingPaths
 from rollyard.training.train_config import TrainConfig
@@ -135,12 +135,11 @@ async def _connected(
     config: TrainConfig, head: HeadFile, program: ServerProgram | None
 ) -> AsyncIterator[TrainingStack]:
     lag = LoopLag()
-    http = HttpTransport(lag=lag)
-    transport: Transport = http if program is None else ProgramTransport(http, program)
+    transport = HttpTransport(lag=lag) if program is None else ProgramTransport(program, lag)
     try:
         if not head.run_id:
             try:
-                head = head.model_copy(update={"run_id": await run_id_of(http, head)})
+                head = head.model_copy(update={"run_id": await run_id_of(transport, head)})
             except Failure as failure:
                 raise OperatorError(f"head={head.url} cannot be used: {failure.problem.detail}") from failure
         keys = Keys(run_id=head.run_id, secret="", token=head.token)
@@ -157,7 +156,7 @@ async def _connected(
             raise RunError(ended_badly(program)) from error
         raise
     finally:
-        await http.close()
+        await transport.close()
 
 
 async def _policy_url(config: TrainConfig, client: ServerClient) -> str:
@@ -174,14 +173,14 @@ async def _policy_url(config: TrainConfig, client: ServerClient) -> str:
     return directory.servers[name][0]
 
 
-class ProgramTransport:
+class ProgramTransport(HttpTransport):
     """Sends requests until the program has ended, and then raises RunError with the last lines of its log.
 
     Otherwise, every episode would be retried on servers that no longer exist.
     """
 
-    def __init__(self, transport: Transport, program: ServerProgram) -> None:
-        self._transport = transport
+    def __init__(self, program: ServerProgram, lag: LoopLag) -> None:
+        super().__init__(lag=lag)
         self._program = program
 
     async def send(
@@ -189,7 +188,7 @@ class ProgramTransport:
     ) -> HttpResponse:
         self._check()
         try:
-            return await self._transport.send(method, url, body, headers, timeout_s)
+            return await super().send(method, url, body, headers, timeout_s)
         except Failure:
             self._check()
             raise
@@ -198,10 +197,7 @@ class ProgramTransport:
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
         self._check()
-        return await self._transport.stream(method, url, body, headers, timeout_s)
-
-    async def close(self) -> None:
-        await self._transport.close()
+        return await super().stream(method, url, body, headers, timeout_s)
 
     def _check(self) -> None:
         if not self._program.running:

@@ -106,12 +106,8 @@ def test_trl_packs_the_samples_with_the_advantages_of_their_groups(start_worker:
     (rows,) = itertools.islice(batcher, 1)
     batch = collator([rows])
     samples = rows[0].samples
-    assert [sample["input_ids"].tolist() for sample in samples] == [
-        [1, 2, 3, 4, 5],
-        [1, 2, 3, 4],
-        [8, 9, 6],
-        [1, 2, 3, 4, 5],
-    ]
+    ids = [[1, 2, 3, 4, 5], [1, 2, 3, 4], [8, 9, 6], [1, 2, 3, 4, 5]]
+    assert [sample["input_ids"].tolist() for sample in samples] == ids
     # The mean of 0, 1, 2 is 1 and their standard deviation 1: the failed rollout does not count.
     expected = [-1 / 1.0001] * 3 + [0.0] * 3 + [1 / 1.0001] * 3
     assert batch["advantages"].flatten().tolist() == pytest.approx(expected)
