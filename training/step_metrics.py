@@ -15,6 +15,9 @@ from rollyard.training.update import Batch, Update
 _MEASURED = (Treatment.PLAYED, Treatment.MASKED)
 
 
+NO_UPDATE = Update((), ())
+
+
 @dataclass(frozen=True, slots=True)
 class StepTimes:
     """Durations of the parts of a step, in seconds."""
@@ -35,7 +38,7 @@ def step_metrics(
     times: StepTimes,
     *,
     parity: Mapping[str, float] | None = None,
-    update: Update | None = None,
+    update: Update = NO_UPDATE,
 ) -> dict[str, float]:
     """Return the metrics of a step by their complete names, such as `train/reward`. One that is undefined is absent.
 
@@ -45,7 +48,7 @@ def step_metrics(
     Raises RunError if the version of the weights behind a token is unknown.
     """
     measured = [member for group in batch.groups for member in group.members if member.treatment in _MEASURED]
-    count = len(update.sequences) + update.too_long if update is not None else 0
+    count = len(update.sequences) + update.too_long
     train = {
         **_rewards(measured),
         **_completions(measured),

@@ -27,48 +27,38 @@ from rollyard.training.update import Batch, BatchSource, TokenPairs, Update, upd
 from rollyard.training.weight_publisher import Publisher, probe_sequences
 
 
+@dataclass(eq=False)
 class StepRunner:
     """Plays, publishes, measures and evaluates, in the order that the trainer asks for. After an error or a request to
     stop, it does nothing more. The caller saves a checkpoint and raises `error`.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        calls: StackCalls,
-        parts: StackParts,
-        metrics: MetricsLog,
-        traces: Traces,
-        schedule: Schedule,
-        position: Mapping[str, int],
-        *,
-        version: Callable[[int], str],
-        print_line: Callable[[str], None],
-    ) -> None:
-        """`position`: that of the first batch in the data. `version`: the name of the weights after so many updates."""
-        self._config = config
-        self._calls = calls
-        self._parts = parts
-        self._metrics = metrics
-        self._traces = traces
-        self._schedule = schedule
-        self._version = version
-        self._print_line = print_line
+    config: TrainConfig
+    calls: StackCalls
+    parts: StackParts
+    metrics: MetricsLog
+    traces: Traces
+    schedule: Schedule
+    position: Mapping[str, int]
+    """Position in the data after the latest update."""
+    version: Callable[[int], str]
+    """Returns the name of the weights after so many updates."""
+    print_line: Callable[[str], None]
+    error: RollyardError | None = None
+    """Why training cannot continue."""
+    is_complete: bool = False
+    """True once the last update is done and evaluated."""
+
+    def __post_init__(self) -> None:
         self._batch: Batch | None = None
         self._update = Update((), ())
         self._began = self._updating = time.monotonic()
         self._warnings = set[str]()
-        self.position = dict(position)
-        """Position in the data after the latest update."""
-        self.error: RollyardError | None = None
-        """Why training cannot continue."""
-        self.is_complete = False
-        """True once the last update is done and evaluated."""
 
     def started(self, step: int, save: Save) -> None:
         with self._guarded():
             self._publish(step, save)
-            if self._schedule.evaluates(step):
+            if self.schedule.evaluates(step):
                 self._evaluate(step)
 
     def next_update(self, step: int) -> Update | None:
@@ -76,19 +66,19 @@ class StepRunner:
         self._began = time.monotonic()
         if self._is_ending:
             return None
-        if self._schedule.is_last(step - 1):
+        if self.schedule.is_last(step - 1):
             self.is_complete = True
             return None
         batch = None
         with self._guarded():
-            with self._traces.span("rollouts", step):
-                source, publisher = self._parts.source, self._parts.publisher
-                batch = self._calls.call(play_step, source, publisher, step, self._print_line)
+            with self.traces.span("rollouts", step):
+                source, publisher = self.parts.source, self.parts.publisher
+                batch = self.calls.call(play_step, source, publisher, step, self.print_line)
             if batch is None:
-                self._print_line(f"the data is exhausted after {step - 1} updates")
+                self.print_line(f"the data is exhausted after {step - 1} updates")
                 self._finish(step - 1)
                 return None
-            config = self._config
+            config = self.config
             self._batch, self._update = (
                 batch,
                 update_of(
@@ -105,7 +95,7 @@ class StepRunner:
         batch = self._batch
         assert batch is not None, "an update has a batch"
         trained = time.monotonic()
-        self._traces.record("update", step, self._updating)
+        self.traces.record("update", step, self._updating)
         self.position = dict(batch.position)
         parity: Mapping[str, float] = {}
         seconds = 0.0
@@ -120,23 +110,23 @@ class StepRunner:
         )
         # Even if publishing failed: the update is part of the next checkpoint, so it must be part of the curve.
         with self._guarded():
-            self._traces.trained(batch, self._update)
+            self.traces.trained(batch, self._update)
             if pairs is not None:
-                write_pairs(TrainingPaths(self._config.output_dir).token_pairs(step), pairs, batch, self._update)
-            self._metrics.write(step, step_metrics(batch, trainer, times, parity=parity, update=self._update))
-        if self._schedule.is_last(step):
+                write_pairs(TrainingPaths(self.config.output_dir).token_pairs(step), pairs, batch, self._update)
+            self.metrics.write(step, step_metrics(batch, trainer, times, parity=parity, update=self._update))
+        if self.schedule.is_last(step):
             self._finish(step)
-        elif self._schedule.evaluates(step) and not self._is_ending:
+        elif self.schedule.evaluates(step) and not self._is_ending:
             with self._guarded():
                 self._evaluate(step)
 
     def close(self) -> None:
-        if self._parts.close is not None:
-            self._calls.clean_up(self._parts.close)
+        if self.parts.close is not None:
+            self.calls.clean_up(self.parts.close)
 
     @property
     def _is_ending(self) -> bool:
-        return self.error is not None or self._calls.stopped
+        return self.error is not None or self.calls.stopped
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -148,33 +138,33 @@ class StepRunner:
             self.error = self.error or error
 
     def _publish(self, step: int, save: Save) -> float:
-        with self._traces.span("publish", step):
-            published = self._calls.call(self._parts.publisher.publish, self._version(step), save)
+        with self.traces.span("publish", step):
+            published = self.calls.call(self.parts.publisher.publish, self.version(step), save)
         # Every version of a model has the same ones, such as that engines convert its tensors.
         for warning in dict.fromkeys(published.warnings):
             if warning not in self._warnings:
                 self._warnings.add(warning)
-                self._print_line(f"weights {published.version}: {warning}")
+                self.print_line(f"weights {published.version}: {warning}")
         return published.seconds
 
     def _measure_parity(self, step: int) -> Mapping[str, float]:
         ids = [sequence.prompt_ids + sequence.completion_ids for sequence in self._update.sequences]
         sequences = probe_sequences(ids)
-        if self._parts.measure_parity is None or not sequences:
+        if self.parts.measure_parity is None or not sequences:
             return {}
-        with self._traces.span("parity", step):
-            return self._calls.call(self._parts.measure_parity, step, self._version(step), sequences)
+        with self.traces.span("parity", step):
+            return self.calls.call(self.parts.measure_parity, step, self.version(step), sequences)
 
     def _evaluate(self, step: int) -> None:
-        if self._parts.evaluate is None:
+        if self.parts.evaluate is None:
             return
-        with self._traces.span("evaluation", step):
-            found = self._calls.call(self._parts.evaluate, step)
-        self._metrics.write(step, {f"eval/{name}": value for name, value in found.items()})
-        self._schedule.evaluated.add(step)
+        with self.traces.span("evaluation", step):
+            found = self.calls.call(self.parts.evaluate, step)
+        self.metrics.write(step, {f"eval/{name}": value for name, value in found.items()})
+        self.schedule.evaluated.add(step)
 
     def _finish(self, step: int) -> None:
-        if step not in self._schedule.evaluated and not self._is_ending:
+        if step not in self.schedule.evaluated and not self._is_ending:
             with self._guarded():
                 self._evaluate(step)
         self.is_complete = not self._is_ending

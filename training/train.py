@@ -218,11 +218,8 @@ def run_training(
 
     def make_main(trainer: PolicyTrainer) -> StepRunner:
         position: Mapping[str, int] = found.position if found else {}
-        return StepRunner(
-            *(config, calls, make_parts(position, trainer), metrics, traces, schedule, position),
-            version=version,
-            print_line=print_line,
-        )
+        parts = make_parts(position, trainer)
+        return StepRunner(config, calls, parts, metrics, traces, schedule, position, version, print_line)
 
     state = "failed"
     try:
@@ -247,7 +244,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        make_trainer: Callable[[TrainerHooks], PolicyTrainer],
+        make_trainer: MakeTrainer,
         make_main: Callable[[PolicyTrainer], StepRunner] | None,
         checkpoints: Checkpoints,
         schedule: Schedule,
@@ -256,11 +253,8 @@ class TrainingLoop:
         version: Callable[[int], str],
     ) -> None:
         self._trainer = make_trainer(self)
-        self._checkpoints = checkpoints
-        self._schedule = schedule
+        self._checkpoints, self._schedule, self._traces, self._version = checkpoints, schedule, traces, version
         self._main = make_main(self._trainer) if make_main is not None else None
-        self._traces = traces
-        self._version = version
         self._saved = -1
 
     def run(self, checkpoint: TrainingCheckpoint | None) -> None:

@@ -26,6 +26,7 @@ from rollyard.services.http.request import raise_for_status
 from rollyard.services.http.transport import Transport
 from rollyard.training.train_config import WeightSettings
 
+WeightKind = Literal["weights", "adapter"]
 STATUS_S = 10.0
 PAUSES = Backoff(first_pause_s=0.5, longest_pause_s=10.0)
 REFUSALS = (FailureKind.BAD_REQUEST, FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER)
@@ -51,19 +52,15 @@ class Publisher(Protocol):
         """Publish the latest version again if an engine has lost it; None if all have it. Raises RunError."""
 
 
+@dataclass(frozen=True)
 class WeightPublisher:
     """The trainer waits meanwhile, and so do the policy's model calls."""
 
-    def __init__(
-        self, client: PolicyClient, folders: VersionFolders, *, timeout_s: float, kind: WeightKind = "weights"
-    ) -> None:
-        """`kind`: `adapter` if the folders contain LoRA adapters, which the engines add to the weights that they were
-        started with.
-        """
-        self._client = client
-        self._folders = folders
-        self._timeout_s = timeout_s
-        self._kind = kind
+    client: PolicyClient
+    folders: VersionFolders
+    timeout_s: float
+    kind: WeightKind = "weights"
+    """`adapter` if the folders contain LoRA adapters, which the engines add to the weights that they started with."""
 
     async def publish(self, version: str, save: Callable[[Path], None]) -> PublishedWeights:
         """Save a version with `save`, which writes a folder of weights, and load it into the engines.
@@ -73,9 +70,9 @@ class WeightPublisher:
         or the new one, or refuse model calls.
         """
         started = time.monotonic()
-        folder = await asyncio.to_thread(self._folders.write, version, save)
-        answer = await self._load(folder, version, time.monotonic() + self._timeout_s)
-        await asyncio.to_thread(self._folders.prune, {folder})
+        folder = await asyncio.to_thread(self.folders.write, version, save)
+        answer = await self._load(folder, version, time.monotonic() + self.timeout_s)
+        await asyncio.to_thread(self.folders.prune, {folder})
         warnings = tuple(map(str, answer.get("warnings") or ()))
         return PublishedWeights(version, time.monotonic() - started, warnings)
 
@@ -86,7 +83,7 @@ class WeightPublisher:
         failures = 0
         while True:
             try:
-                return await self._client.update(folder, version, max(0.1, until - time.monotonic()), self._kind)
+                return await self.client.update(folder, version, max(0.1, until - time.monotonic()), self.kind)
             except Failure as failure:
                 if failure.kind in REFUSALS:
                     raise RunError(f"the policy refuses the weights of {version}: {failure}") from failure
@@ -97,13 +94,13 @@ class WeightPublisher:
                 pause = PAUSES.pause_s(failures)
                 if time.monotonic() + pause >= until:
                     raise RunError(
-                        f"the engines did not load version {version} within {self._timeout_s:g} s: {failure}"
+                        f"the engines did not load version {version} within {self.timeout_s:g} s: {failure}"
                     ) from failure
             await asyncio.sleep(pause)
 
     async def _has(self, version: str, folder: Path) -> bool:
         try:
-            status = await self._client.status(STATUS_S)
+            status = await self.client.status(STATUS_S)
         except Failure:
             return False
         # An engine may know the folder by another path, if `folder` contains a link.
@@ -180,9 +177,6 @@ def resolved_method(
     if settings.method != "files" and obstacle:
         raise RunError(f"weights.method is {settings.method}, but {obstacle}: set weights.method: files")
     return settings.method
-
-
-WeightKind = Literal["weights", "adapter"]
 
 
 @dataclass(frozen=True, slots=True)

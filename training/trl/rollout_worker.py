@@ -8,6 +8,7 @@ import queue
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _PAUSE_S = 0.05
 
 
+@dataclass(eq=False)
 class StackRolloutWorker:
     """Plays groups of episodes without end, and hands their sequences to the trainer as TRL's RolloutSamples.
 
@@ -37,34 +39,26 @@ class StackRolloutWorker:
     are not handed over, but counted.
     """
 
-    def __init__(
-        self,
-        session: StackSession,
-        tasks: DatasetTasks,
-        folder: Path,
-        *,
-        group_size: int,
-        temperature: float,
-        scale: Scale = "group",
-        settings: PlaySettings | None = None,
-        queue_size: int = 1024,
-    ) -> None:
-        """`tasks`: the dataset, played in its order again and again. `folder`: where the rollouts are stored.
-        `group_size`: rollouts per task. `temperature`: that of AsyncGRPOConfig. `queue_size`: no rollouts are played
-        while so many samples wait for the trainer.
-        """
-        self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue()
-        """The samples that wait for the trainer."""
-        self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
-        """Figures of each group, which the trainer logs."""
-        self._session = session
-        self._tasks = tasks
-        self._folder = folder
-        self._size = group_size
-        self._params = {"temperature": temperature}
-        self._scale: Scale = scale
-        self._settings = settings or PlaySettings()
-        self._queue_size = queue_size
+    session: StackSession
+    tasks: DatasetTasks
+    """The dataset, played in its order again and again."""
+    folder: Path
+    """Where the rollouts are stored."""
+    _: KW_ONLY
+    group_size: int
+    """Rollouts per task."""
+    temperature: float
+    """That of AsyncGRPOConfig."""
+    scale: Scale = "group"
+    settings: PlaySettings = field(default_factory=PlaySettings)
+    queue_size: int = 1024
+    """No rollouts are played while so many samples wait for the trainer."""
+    rollout_buffer: queue.Queue[RolloutSample] = field(default_factory=queue.Queue, init=False)
+    """The samples that wait for the trainer."""
+    metrics_queue: queue.Queue[dict[str, float]] = field(default_factory=queue.Queue, init=False)
+    """Figures of each group, which the trainer logs."""
+
+    def __post_init__(self) -> None:
         self._version = 0
         self._running: Future[None] | None = None
         self._last_sign_of_life = time.monotonic()
@@ -72,7 +66,7 @@ class StackRolloutWorker:
     def start(self) -> None:
         """Start to play."""
         self._last_sign_of_life = time.monotonic()
-        self._running = self._session.submit(self._work())
+        self._running = self.session.submit(self._work())
 
     def stop(self) -> None:
         """Stop. Episodes in flight are abandoned."""
@@ -100,21 +94,21 @@ class StackRolloutWorker:
             raise RunError(f"the rollout worker has not responded for {age:.0f} s, more than {stale_after_s:g} s")
 
     async def _work(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / time.strftime("rollouts_%Y%m%d-%H%M%S.jsonl")).open("ab") as file:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / time.strftime("rollouts_%Y%m%d-%H%M%S.jsonl")).open("ab") as file:
 
             def record(line: bytes) -> None:
                 file.write(line + b"\n")
 
-            episodes = Episodes(self._session.stack, self._settings, record)
+            episodes = Episodes(self.session.stack, self.settings, record)
             # Enough groups to keep all slots busy while the slowest episode of a group ends.
-            slots = asyncio.Semaphore(max(2, 2 * self._settings.parallel // self._size))
+            slots = asyncio.Semaphore(max(2, 2 * self.settings.parallel // self.group_size))
             async with asyncio.TaskGroup() as running:
                 running.create_task(self._breathe())
                 for number, rollouts in enumerate(self._groups()):
                     await slots.acquire()
                     # No event: the trainer's thread empties the queue.
-                    while self.rollout_buffer.qsize() >= self._queue_size:  # noqa: ASYNC110
+                    while self.rollout_buffer.qsize() >= self.queue_size:  # noqa: ASYNC110
                         await asyncio.sleep(_PAUSE_S)
                     group = running.create_task(self._play(episodes, number, rollouts))
                     group.add_done_callback(lambda _: slots.release())
@@ -128,18 +122,18 @@ class StackRolloutWorker:
         """Yield the rollouts of each task, epoch after epoch. Task indices continue, so that they are unique."""
         number = 0
         while True:
-            for rollout in self._tasks.rollouts(1):
-                repeats = range(self._size)
+            for rollout in self.tasks.rollouts(1):
+                repeats = range(self.group_size)
                 yield [Rollout(number, repeat, rollout.agent, rollout.row) for repeat in repeats]
                 number += 1
 
     async def _play(self, episodes: Episodes, number: int, rollouts: Sequence[Rollout]) -> None:
         started = self._version
-        playing = (episodes.play(rollout, self._params) for rollout in rollouts)
+        playing = (episodes.play(rollout, {"temperature": self.temperature}) for rollout in rollouts)
         members = await asyncio.gather(*playing)
-        if episodes.ended >= max(20, self._size):
+        if episodes.ended >= max(20, self.group_size):
             episodes.check_failure_rate()
-        [group] = groups_of(members, scale=self._scale)
+        [group] = groups_of(members, scale=self.scale)
         self.metrics_queue.put(_figures(group))
         if group.skipped is None:
             for sample in samples_of(group, number, started):

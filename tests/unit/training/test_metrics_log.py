@@ -70,7 +70,11 @@ def test_each_call_appends_a_line_and_reaches_every_sink_without_what_is_not_a_n
     first, second = lines(path)
     assert list(first) == ["step", "time", "train/reward"]
     assert second | {"time": 0} == {
-        "step": 2, "time": 0, "train/loss": None, "train/ratio_max": None, "train/skipped_groups": 3
+        "step": 2,
+        "time": 0,
+        "train/loss": None,
+        "train/ratio_max": None,
+        "train/skipped_groups": 3,
     }
     for sink in sinks:
         assert sink.got == [(1, {"train/reward": 0.5}), (2, {"train/skipped_groups": 3})] and sink.closed
@@ -172,11 +176,11 @@ def made(*loggers: str, stream: io.StringIO | None = None) -> list[Any]:
 @pytest.mark.parametrize(
     ("given", "names"),
     [
-        *((given, ("rich", "print")) for given in ("rich,print", "rich+print", ["rich", "print"], "rich,rich,print")),
-        *((given, ()) for given in ("none", "", [])),
+        *[(both, ("rich", "print")) for both in ("rich,print", "rich+print", ("rich", "print"), "rich,rich,print")],
+        *[(nothing, ()) for nothing in ("none", "", ())],
     ],
 )
-def test_lists_are_separated_by_commas_or_plus_signs(given: str | list[str], names: tuple[str, ...]) -> None:
+def test_lists_are_separated_by_commas_or_plus_signs(given: str | tuple[str, ...], names: tuple[str, ...]) -> None:
     assert logger_names(given) == names
 
 
