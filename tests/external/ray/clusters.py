@@ -50,8 +50,6 @@ def free_port() -> int:
 
 @dataclass
 class Node:
-    """One `ray start --block`."""
-
     process: subprocess.Popen[bytes]
     address: str
     """HOST:PORT of the cluster."""
@@ -98,7 +96,6 @@ class Node:
 
 
 def end_group(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> None:
-    """Send a signal to a process that we started, then kill its process group."""
     if process.poll() is None:
         process.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -161,7 +158,6 @@ class Run:
         return self.process.wait(deadline_s())
 
     def command(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run another command in the same folder on the same machine."""
         return subprocess.run(
             [*self.prefix, str(BIN / name), *arguments],
             cwd=self.folder,
@@ -203,7 +199,6 @@ class Run:
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:

@@ -64,7 +64,6 @@ async def track(*options: str, cwd: Path) -> Finished:
 
 
 def ng_track(*options: str, to: str, cwd: Path, env: Mapping[str, str], rows: str = "rollouts.jsonl") -> Finished:
-    """Run `ng_track` for a tracker, which is preloaded, to its end."""
     arguments = (f"+jsonl_fpath={rows}", f"+to={to}", *options)
     done = _COMMANDS[to].run(arguments, cwd=cwd, env=command_environ(env))
     return Finished(done.returncode, done.stdout, done.stderr)

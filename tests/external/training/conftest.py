@@ -33,13 +33,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Other weights with the same tokenizer."""
     return build(tmp_path_factory.mktemp("other_model"), 1)
 
 
 @pytest.fixture(scope="session")
 def session_engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """The engine, whatever weights it has. Tests ask for `engine`."""
     folder = tmp_path_factory.mktemp("engine")
     options = ("--logprobs-mode", "processed_logprobs", "--enable-lora", "--max-lora-rank", "16")
     with Engine.serve(tiny_model, folder, *options) as engine:

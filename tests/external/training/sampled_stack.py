@@ -96,7 +96,6 @@ def _loaded(folder: Path) -> Any:
 
 
 def initial_model(folder: Path) -> Path:
-    """Write the random policy of the tests and its tokenizer."""
     from tests.external.training.tiny_policy import make_model, make_tokenizer
 
     make_model().save_pretrained(folder)

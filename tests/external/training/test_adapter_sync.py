@@ -38,7 +38,6 @@ def adapted(folder: Path) -> Any:
 
 
 def train(model: Any, seed: int) -> None:
-    """Replace the adapter by a random one."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weights in sorted(model.named_parameters()):

@@ -35,8 +35,6 @@ NOT_REPEATED = ("train/parity", "train/policy_lag")
 
 
 class Training:
-    """Runs train_gsm8k.py in a copy of its folder."""
-
     def __init__(self, folder: Path, engine: Engine, model: Path, questions: Path) -> None:
         self.folder = Path(shutil.copytree(DROP_IN, folder))
         self.paths = TrainingPaths(self.folder / "checkpoints_gsm8k")
@@ -77,7 +75,6 @@ class Training:
         assert self.start().wait(training_s()) == 0, (self.folder / "log.txt").read_text()
 
     def kill_after(self, step: int) -> None:
-        """Send SIGKILL to ng_train when it has done `step` updates."""
         process = self.start()
 
         def is_done() -> bool:
@@ -104,7 +101,6 @@ class Training:
 
 @pytest.fixture(scope="session")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The twelve shortest questions of those at hand."""
     chosen = sorted(read_rows(QUESTIONS), key=lambda row: len(row["question"]))[:12]
     path = tmp_path_factory.mktemp("questions") / "rows.jsonl"
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in chosen))

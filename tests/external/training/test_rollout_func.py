@@ -83,8 +83,6 @@ def test_another_sampling_temperature_stops_the_training() -> None:
 
 
 class Recording(GRPOTrainer):  # type: ignore[misc]
-    """Keeps what its loss is computed from."""
-
     seen: dict[str, Any]
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:

@@ -17,8 +17,6 @@ from tests.external.training.tiny_policy import make_model
 
 
 class Group:
-    """A process group that records what is sent."""
-
     def __init__(self, info: Any) -> None:
         self.info, self.sent, self.destroyed = info, list[tuple[str, torch.Tensor]](), False
 

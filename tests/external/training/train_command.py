@@ -111,8 +111,6 @@ def training_s() -> float:
 
 
 class TrainProcess:
-    """A running `ng_train`."""
-
     def __init__(self, process: subprocess.Popen[bytes], folder: Path, log: Path, mark: str) -> None:
         self.process = process
         self.output = folder / "out"
@@ -142,7 +140,6 @@ class TrainProcess:
         return [pid for pid in found if word in _named(pid)]
 
     def steps(self) -> dict[int, Json]:
-        """Metrics of each update."""
         path = self.output / "metrics.jsonl"
         rows = read_rows(path) if path.exists() else []
         return {row["step"]: row for row in rows if "train/reward" in row}

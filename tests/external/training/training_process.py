@@ -66,7 +66,6 @@ def finished(process: BaseProcess) -> int | None:
 
 
 def curve(folder: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics of each step, without durations."""
     found: dict[int, dict[str, float]] = {}
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         entry = json.loads(line)
@@ -114,8 +113,6 @@ def _signal_at(at: tuple[str, int] | None, number: signal.Signals, name: str, st
 
 
 class _Watched(TrlPolicyTrainer):
-    """Tells when it is about to change something."""
-
     def __init__(self, config: TrainConfig, folder: Path, hooks: TrainerHooks, reached: Reached) -> None:
         super().__init__(config, folder, hooks)
         self._reached = reached

@@ -18,8 +18,6 @@ from tests.unit.training.recorded_turns import row, turn
 
 
 class ScriptedSession:
-    """What EpisodePlayer uses of a StackSession."""
-
     def __init__(self, agent: Agent) -> None:
         self.stack = stack_of(agent)
         self.loop = LoopThread("scripted")
@@ -36,7 +34,6 @@ class ScriptedSession:
 
 @contextmanager
 def playing(answer: Answer, *, constrained: Any = "refuse", **settings: Any) -> Iterator[tuple[EpisodePlayer, Agent]]:
-    """A player on a scripted agent."""
     agent = Agent(answer)
     rules: Json = {"pauses": AT_ONCE, "max_failure_rate": 1.0, "sequences": SequenceRules(constrained), **settings}
     connect: Any = lambda head, **_: ScriptedSession(agent)  # noqa: E731
@@ -53,7 +50,6 @@ def task(kind: str, name: str = "a") -> Json:
 
 
 async def answer(request: Json, attempt: int) -> Json:
-    """An episode of the kind that the row names."""
     kind, temperature = request["kind"], request["responses_create_params"].get("temperature", 1.0)
     first = turn([1, 2], [3, 4], policy_version="step_000007", temperature=temperature)
     second = turn([1, 2, 3, 4, 9], [5], policy_version="step_000008", temperature=temperature)

@@ -127,7 +127,6 @@ def fake_config(root: Path, **settings: Any) -> TrainConfig:
 
 
 def run_once(config: TrainConfig, stack: FakeStack, lines: list[str] | None = None) -> TrainingEnd:
-    """Train with the fakes, in this thread."""
     lines = [] if lines is None else lines
     with (
         TrainingFolder.opened(config, command=[], project=config.output_dir, print_line=lines.append) as folder,

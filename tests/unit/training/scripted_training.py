@@ -58,7 +58,6 @@ _QUESTION = re.compile(r"question (\d+)")
 
 
 def alternating(question: int, count: int) -> str:
-    """Answers 0 and 1 in turn."""
     return str(count % 2)
 
 
@@ -131,7 +130,6 @@ class Training:
         return TrainingPaths(self.folder / "out")
 
     def source(self, position: Mapping[str, int] | None = None, **more: Any) -> StackBatchSource:
-        """A source that starts at `position`; `more` are settings."""
         config = TrainConfig(model="m", output_dir=self.paths.root, **{**self.settings, **more})
         tasks = TaskFile(self.data, agent=config.agent_name, limit=config.limit)
         return StackBatchSource(self.stack, tasks, config, self.paths, position or {}, print_line=self.lines.append)

@@ -24,7 +24,6 @@ from tests.unit.training.test_resume import interrupt
 
 
 def questions(run: Training, step: int) -> list[int]:
-    """The questions of a step, in the order of its tasks."""
     return [row["number"] for row in sorted(run.rows(step), key=lambda row: row["_ng_task_index"])][::2]
 
 

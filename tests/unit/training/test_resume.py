@@ -32,7 +32,6 @@ def interrupt(run: Training, step: int, played: int = 0) -> None:
 
 
 def renamed(run: Training) -> set[str]:
-    """The outputs that were set aside."""
     return {path.name.split(".")[0] for path in run.paths.rollouts(1).parent.glob("step_??????.jsonl.*")}
 
 

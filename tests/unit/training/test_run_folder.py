@@ -25,7 +25,6 @@ def opened(root: Path, **settings: Any) -> AbstractContextManager[TrainingFolder
 
 
 def begin(root: Path, **settings: Any) -> TrainingFolder:
-    """Start a run, and end it."""
     with opened(root, **settings) as folder:
         return folder
 

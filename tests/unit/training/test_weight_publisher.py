@@ -224,8 +224,6 @@ async def test_another_version_on_the_engines_is_not_compared() -> None:
 
 
 class Restarting:
-    """A policy whose engine is down for some requests."""
-
     def __init__(self, failures: int, kind: FailureKind) -> None:
         self.left = failures
         self.kind = kind

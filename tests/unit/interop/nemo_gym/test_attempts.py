@@ -26,7 +26,6 @@ Answer = Callable[[int], Json | Failure]
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts follow each other at once."""
     monkeypatch.setattr("rollyard.interop.nemo_gym.collection_helper.PAUSES", Backoff(first_pause_s=0.001))
 
 
