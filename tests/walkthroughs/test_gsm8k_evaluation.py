@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
@@ -15,6 +16,7 @@ from tests.support.commands import Finished, command, command_environ
 from tests.support.doc_pages import commands
 from tests.support.waiting import deadline_s
 
+FAKE_VLLM = INSTALLED / "tests" / "support" / "fake_vllm.py"
 PAGE = INSTALLED / "docs" / "drop-in.md"
 QUESTIONS = INSTALLED.parent / "shared" / "data" / "gsm8k" / "test.jsonl"
 
@@ -24,20 +26,23 @@ def drop_in(tmp_path: Path) -> Path:
     return Path(shutil.copytree(INSTALLED / "examples" / "drop_in", tmp_path / "drop_in"))
 
 
-async def evaluated(drop_in: Path, **replaced: str) -> Finished:
-    """Run the page's first evaluation command without a GPU: with other values for some of its options."""
+async def documented(
+    drop_in: Path, number: int, replaced: dict[str, str], *flags: str, env: Mapping[str, str] | None = None
+) -> Finished:
+    """Run the page's evaluation command `number` without a GPU: with other values for some of its options."""
     lines = [line for line in commands(PAGE.read_text()) if line[:2] == ["python", "examples/gsm8k/eval_gsm8k_vllm.py"]]
-    words = list(lines[0])
-    for name, value in {"limit": "5", "local": str(QUESTIONS), **replaced}.items():
-        if (option := f"--{name}") in words:
+    words = list(lines[number])
+    for option, value in replaced.items():
+        if option in words:
             words[words.index(option) + 1] = value
         else:
             words += [option, value]
-    return await command(*words, cwd=drop_in, env={**command_environ(), "PYTHONPATH": "."})
+    return await command(*words, *flags, cwd=drop_in, env={**command_environ(env), "PYTHONPATH": "."})
 
 
 async def test_the_evaluation_prints_the_figures_and_writes_a_line_per_question(drop_in: Path) -> None:
-    found = await evaluated(drop_in, model="builtin")
+    given = {"--model": "builtin", "--limit": "5", "--local": str(QUESTIONS)}
+    found = await documented(drop_in, 0, given)
     assert found.status == 0, found.err
     assert "---- GSM8K Evaluation ----" in found.out
     assert "parse_err_rate: 0.00%" in found.out
@@ -48,7 +53,7 @@ async def test_the_evaluation_prints_the_figures_and_writes_a_line_per_question(
 
 
 async def test_an_endpoint_that_does_not_answer_is_named_before_anything_starts(drop_in: Path) -> None:
-    found = await evaluated(drop_in, port="1")
+    found = await documented(drop_in, 0, {"--limit": "5", "--local": str(QUESTIONS), "--port": "1"})
     assert found.status == 2
     assert "http://127.0.0.1:1/v1" in found.err
     assert not (drop_in / "gsm8k_eval.jsonl").exists()
@@ -63,8 +68,14 @@ async def test_the_server_script_passes_its_options_to_vllm_on_this_host_only(dr
     vllm.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     vllm.chmod(0o755)
     arguments = ["-m", "ludic.inference.vllm_server", "--model", "a b/$(c)", "--gpu_memory_utilization", "0.7"]
-    program = [bin_folder / "python", *arguments]
-    done = subprocess.run(program, cwd=drop_in, capture_output=True, text=True, check=True, timeout=deadline_s())
+    done = subprocess.run(
+        [bin_folder / "python", *arguments],
+        cwd=drop_in,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=deadline_s(),
+    )
     assert done.stdout.splitlines() == [
         *("serve", "a b/$(c)", "--host", "127.0.0.1", "--port", "8000"),
         *("--generation-config", "vllm", "--enforce-eager", "--logprobs-mode", "processed_logprobs"),

@@ -85,7 +85,7 @@ async def test_data_agents_and_what_needs_gpus_are_checked(tmp_path: Path) -> No
         ({"evaluation": {"input_jsonl_fpath": "test.jsonl"}}, "evaluation.input_jsonl_fpath=test.jsonl"),
         ({"agent_name": "other_agent"}, "other_agent"),
     ):
-        assert expected in await refusal(tmp_path, **keys)  # type: ignore[arg-type]
+        assert expected in await refusal(tmp_path, **keys)
 
 
 async def test_a_disk_that_is_too_small_is_noticed(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_where_a_transfer_is_impossible_auto_is_files_and_others_are_refused(obs
     assert resolved_method(WeightSettings(), **{**GPUS, **obstacle}) == "files"
     for method in ("nccl", "ipc"):
         with pytest.raises(RunError, match=f"weights.method is {method}, .*weights.method: files"):
-            resolved_method(WeightSettings(method=method), **{**GPUS, **obstacle})  # type: ignore[arg-type]
+            resolved_method(WeightSettings(method=method), **{**GPUS, **obstacle})
 
 
 NEW = "/weights/new"
