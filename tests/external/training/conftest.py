@@ -64,10 +64,7 @@ def engine(session_engine: Engine, tiny_model: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def start_stack(engine: Engine, tmp_path: Path) -> Iterator[StartStack]:
-    """A function that starts a stack with the engine as its policy; its arguments are those of engine_config.
-
-    A start takes about a second. The stack has trainer endpoints and the run token TOKEN.
-    """
+    """Starts a stack with the engine as its policy, trainer endpoints and the run token TOKEN, in about a second."""
     with ExitStack() as running:
 
         def start(**options: Any) -> ServedStack:

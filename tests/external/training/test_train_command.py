@@ -6,17 +6,10 @@ import os
 import signal
 from pathlib import Path
 
+import orjson
 import pytest
 
-from tests.external.training.train_command import (
-    OF_ONE_STEP,
-    hold_after,
-    ng_train,
-    read_record,
-    training_s,
-    vowels,
-    write_folder,
-)
+from tests.external.training.train_command import OF_ONE_STEP, hold_after, ng_train, training_s, vowels, write_folder
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.local_run import ENGINE_CORE
 from tests.support.waiting import eventually
@@ -85,7 +78,7 @@ def test_the_death_of_the_servers_is_explained_and_the_same_command_continues(fo
         turns = [item for row in running.rows(2) for item in row["response"]["output"] if "token_trace" in item]
         assert {turn["token_trace"]["sampling"]["policy_version"] for turn in turns} == {"step_000001-r1"}
         assert "after 1 updates" in running.printed
-        assert len(read_record(folder)["starts"]) == 2
+        assert len(orjson.loads((folder / "out" / "run.json").read_bytes())["starts"]) == 2
 
 
 def test_ctrl_c_ends_a_training_with_a_checkpoint_and_leaves_a_running_stack_alone(

@@ -146,16 +146,13 @@ def main() -> None:
     """Train in one of several processes, one run after another: `torchrun -m ... JSON`, a list of settings."""
     torch.set_num_threads(1)
     for given in json.loads(sys.argv[1]):
-        _train_shared(TrainConfig(**given["settings"]), partial(_signal_at, tuple(given["at"]), signal.SIGKILL))
+        config = TrainConfig(**given["settings"])
+        if is_main_process(os.environ):
+            reached = partial(_signal_at, tuple(given["at"]), signal.SIGKILL)
+            exit_status("ng_train", partial(_work, config, reached, 0), debug=True)
+        else:
+            train(config, None, partial(TrlPolicyTrainer, config, config.output_dir / "trl"), print_line=print)
     torch.distributed.destroy_process_group()
-
-
-def _train_shared(config: TrainConfig, reached: Reached) -> None:
-    if is_main_process(os.environ):
-        exit_status("ng_train", partial(_work, config, reached, 0), debug=True)
-    else:
-        folder = config.output_dir / "trl"
-        train(config, None, partial(TrlPolicyTrainer, config, folder), print_line=print)
 
 
 if __name__ == "__main__":
