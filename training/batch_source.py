@@ -18,18 +18,19 @@ from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import DatasetTasks, Rollout
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import CollectionLimits
-from rollyard.training.groups import RolloutGroup, groups_of
+from rollyard.training.groups import groups_of
 from rollyard.training.run_folder import TrainingPaths
 from rollyard.training.step_files import (
+    RECORD,
+    ROLLOUTS,
     STALE,
     MemberRules,
     OtherWeights,
     StepFiles,
     StepMembers,
     StepRecord,
-    played_steps,
     read_members,
-    recorded_steps,
+    steps_in,
 )
 from rollyard.training.task_order import Draw, OrderPosition, StepTasks, TaskOrder, rows_at
 from rollyard.training.train_config import TrainConfig
@@ -177,7 +178,12 @@ class StepPlayer:
         files = StepFiles(self._paths.rollouts(step))
         if files.exist:
             try:
-                return await self._resumed(files, step, start)
+                record = files.record()
+                if record is None:
+                    raise OtherWeights("there is no record of its tasks")
+                if problem := self._why_not(record, step, start):
+                    raise OtherWeights(problem)
+                return await self._play(files, step, start, record)
             except OtherWeights as error:
                 self._set_aside(files, str(error))
             except (ChangedParameters, ChangedCode) as error:
@@ -186,28 +192,17 @@ class StepPlayer:
         draws, _ = self._order.take(start, self._config.groups_per_step)
         if not draws:
             return None
-        return await self._play(files, step, start, self._new_record(start, draws))
-
-    def _new_record(self, start: OrderPosition, draws: Sequence[Draw]) -> StepRecord:
         rows = [draw.row for draw in draws]
-        return StepRecord(settings=self._settings, start=start.record(self._order.rows), rows=rows)
-
-    async def _resumed(self, files: StepFiles, step: int, start: OrderPosition) -> Batch:
-        record = files.record()
-        problem = self._why_not(record, step, start)
-        if problem or record is None:
-            raise OtherWeights(problem)
+        record = StepRecord(settings=self._settings, start=start.record(self._order.rows), rows=rows)
         return await self._play(files, step, start, record)
 
-    def _why_not(self, record: StepRecord | None, step: int, start: OrderPosition) -> str:
+    def _why_not(self, record: StepRecord, step: int, start: OrderPosition) -> str:
         """Return why rollouts on disk are not those of this run; empty if they are."""
-        if record is None:
-            return "there is no record of its tasks"
         draws, _ = self._order.take(start, len(record.rows))
         if record.settings != self._settings:
             changed = sorted(name for name in self._settings if record.settings.get(name) != self._settings[name])
             return f"it was played with other settings ({', '.join(changed)})"
-        if self._new_record(start, draws).rows != record.rows or record.start != start.record(self._order.rows):
+        if [draw.row for draw in draws] != record.rows or record.start != start.record(self._order.rows):
             return "it has other tasks"
         if not record.complete and self._config.max_staleness and self._begun != step:
             return "it is incomplete, and the weights that began it no longer exist"
@@ -222,13 +217,15 @@ class StepPlayer:
             rows = await asyncio.to_thread(self._rows, draws)
             tasks = StepTasks(self._data, draws, rows, first=record.played)
             await self._collect(files, step, tasks, record)
-            members = await self._members(files, step, rows)
+            keys = _group_keys([task_key(row.row) for row in rows])
+            members = await asyncio.to_thread(read_members, files, keys, config.group_size, step, self._rules)
             if not record.complete:
                 self._check(files, step, members)
             if record.played < len(draws):
                 record = record.model_copy(update={"played": len(draws)})
                 files.write(record)
-            groups = self._groups(members)
+            scale = config.loss.resolved.scale
+            groups = groups_of(members.members, scale=scale, min_members=config.min_group_members)
             missing = config.groups_per_step - sum(group.skipped is None for group in groups)
             missing = min(missing, limit - len(draws))
             more, _ = self._order.take(start, len(draws) + missing) if missing > 0 else (draws, position)
@@ -278,14 +275,6 @@ class StepPlayer:
                 "fixed, the same training continues: rollouts that have ended are kept, unless code has changed"
             )
 
-    async def _members(self, files: StepFiles, step: int, rows: Sequence[Rollout]) -> StepMembers:
-        keys = _group_keys([task_key(row.row) for row in rows])
-        return await asyncio.to_thread(read_members, files, keys, self._config.group_size, step, self._rules)
-
-    def _groups(self, members: StepMembers) -> list[RolloutGroup]:
-        scale = self._config.loss.resolved.scale
-        return groups_of(members.members, scale=scale, min_members=self._config.min_group_members)
-
     def _check(self, files: StepFiles, step: int, members: StepMembers) -> None:
         """Raise RunError if too many rollouts failed, OtherWeights if all others have old weights."""
         count, failed = len(members.members), members.failures.total()
@@ -311,11 +300,11 @@ class StepPlayer:
         """
         self._begun = step
         reason = "the weights that played it no longer exist"
-        recorded = recorded_steps(self._paths.rollouts(step).parent)
+        recorded = steps_in(self._paths.rollouts(step).parent, RECORD)
         # The last first: if this process ends in between, no step is missing before one that remains.
         for later in reversed([number for number in recorded if number > step]):
             self._set_aside(StepFiles(self._paths.rollouts(later)), reason)
-        for number in played_steps(self._paths.evaluation(step).parent):
+        for number in steps_in(self._paths.evaluation(step).parent, ROLLOUTS):
             if number >= step:
                 self._set_aside(StepFiles(self._paths.evaluation(number)), reason)
 

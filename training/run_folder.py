@@ -144,7 +144,14 @@ class TrainingFolder:
             paths.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OperatorError(f"output_dir {paths.root} cannot be created: {error.strerror}") from error
-        descriptor = _lock(paths.root)
+        try:
+            descriptor = open_locked(paths.root / _LOCK)
+        except LocksUnsupported:
+            raise
+        except RunError as error:
+            raise RunError(
+                f"another process is training in {paths.root}: wait for it, or choose another output_dir"
+            ) from error
         try:
             before = read_settings(paths.config)
             if before is not None:
@@ -159,7 +166,7 @@ class TrainingFolder:
 
     @property
     def name(self) -> str:
-        """Name of the run, for trackers: that of its folder at its first start."""
+        """That of the folder at its first start."""
         return str(self._record["name"])
 
     @property
@@ -235,15 +242,6 @@ def check_rows(paths: TrainingPaths, identity: Json, evaluation: Json | None) ->
             )
 
 
-def _lock(root: Path) -> int:
-    try:
-        return open_locked(root / _LOCK)
-    except LocksUnsupported:
-        raise
-    except RunError as error:
-        raise RunError(f"another process is training in {root}: wait for it, or choose another output_dir") from error
-
-
 def _read_record(path: Path) -> dict[str, Any]:
     try:
         record = orjson.loads(path.read_bytes())
@@ -266,25 +264,11 @@ def _versions() -> dict[str, str]:
 
 
 MAY_CHANGE = (
-    "output_dir",
-    "head",
-    "ray_head_node_address",
-    "trainer_num_gpus",
-    "ready_timeout_s",
-    "loggers",
-    "checkpoint_interval",
-    "keep_checkpoints",
-    "num_samples_in_parallel",
-    "rollout_timeout_s",
-    "max_attempts",
-    "max_failure_rate",
-    "weights",
-    "evaluation.before_start",
-    "evaluation.interval",
-    "evaluation.num_samples_in_parallel",
-    "optimizer.micro_token_budget",
-    "optimizer.gradient_checkpointing",
-    "optimizer.accelerate_config",
+    *("output_dir", "head", "ray_head_node_address", "trainer_num_gpus", "ready_timeout_s", "loggers", "weights"),
+    *("checkpoint_interval", "keep_checkpoints"),
+    *("num_samples_in_parallel", "rollout_timeout_s", "max_attempts", "max_failure_rate"),
+    *("evaluation.before_start", "evaluation.interval", "evaluation.num_samples_in_parallel"),
+    *("optimizer.micro_token_budget", "optimizer.gradient_checkpointing", "optimizer.accelerate_config"),
 )
 """Settings that change neither the rollouts nor the gradients, so that a resumed run may have other ones."""
 _ADDRESS = ("policy_base_url", "policy_api_key")

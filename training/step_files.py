@@ -26,8 +26,8 @@ from rollyard.training.groups import EndingRules, GroupMember, Treatment, member
 from rollyard.training.run_folder import updates_of
 from rollyard.training.training_sequence import SequenceError, SequenceRules, TrainingSequence
 
-_RECORD = re.compile(r"step_(\d{6,})_tasks\.json")
-_OUTPUT = re.compile(r"step_(\d{6,})\.jsonl")
+RECORD, ROLLOUTS = "_tasks.json", ".jsonl"
+"""Endings of the files of a step."""
 
 
 class StepRecord(Record):
@@ -45,14 +45,10 @@ class StepRecord(Record):
     """Whether the step became a batch. Its failed rollouts are then not played again."""
 
 
-def recorded_steps(folder: Path, name: re.Pattern[str] = _RECORD) -> list[int]:
-    """Return the numbers of the steps that have a record in a folder, sorted."""
+def steps_in(folder: Path, ending: str) -> list[int]:
+    """Return the numbers of the steps that have a file with this ending in a folder, sorted."""
+    name = re.compile(rf"step_(\d{{6,}}){re.escape(ending)}")
     return sorted(int(found[1]) for path in folder.glob("step_*") if (found := name.fullmatch(path.name)))
-
-
-def played_steps(folder: Path) -> list[int]:
-    """Return the numbers of the steps that have rollouts in a folder, sorted."""
-    return recorded_steps(folder, _OUTPUT)
 
 
 class StepFiles:
@@ -72,20 +68,16 @@ class StepFiles:
         self.paths.output.parent.mkdir(parents=True, exist_ok=True)
         replace(self._record, orjson.dumps(record.model_dump(), option=orjson.OPT_INDENT_2))
 
-    def rows(self) -> dict[Key, Json]:
-        """Return the measured rollouts. Raises RunError if a line is not a JSON object."""
-        if not self.paths.output.is_file():
-            return {}
-        return {key_of(row): dict(row) for row in Rollouts(self.paths.output)}
-
-    def failures(self) -> dict[Key, Json]:
-        """Return the last failed attempt of each rollout. Raises RunError if a line is not a JSON object."""
-        if not self.paths.failures.is_file():
+    def rows(self, path: Path) -> dict[Key, Json]:
+        """Return the last row of each rollout in the file of rollouts or of failures. Raises RunError if a line is not
+        a JSON object.
+        """
+        if not path.is_file():
             return {}
         # Nothing is trained on what had been said in a failed attempt, and it would take up memory.
         return {
             key_of(row): {name: value for name, value in row.items() if name != PARTIAL_MEMBER}
-            for row in Rollouts(self.paths.failures)
+            for row in Rollouts(path)
         }
 
     def set_aside(self) -> list[Path]:
@@ -144,7 +136,7 @@ def read_members(files: StepFiles, keys: Sequence[str], repeats: int, step: int,
 
     Raises RunError if a rollout is missing or cannot be trained on, and OtherWeights.
     """
-    rows, failed = files.rows(), files.failures()
+    rows, failed = files.rows(files.paths.output), files.rows(files.paths.failures)
     members, kinds, retryable, last = list[GroupMember](), Counter[str](), set[int](), None
     for index, group in enumerate(keys):
         for repeat in range(repeats):

@@ -95,14 +95,13 @@ class _Session:
             tree = await NemoGymHead(self._transport, head.url, head.token).config()
         except Failure as failure:
             raise RunError(f"the head at {self._head.url} cannot be used: {failure.problem.detail}") from None
-        families: dict[str, list[str]] = {}
-        for name, family in directory.families.items():
-            families.setdefault(family, []).append(name)
+        by_family = {
+            family: [name for name, found in directory.families.items() if found == family]
+            for family in ("agents", "responses_api_models")
+        }
+        settings = CollectionSettings.of_config(tree)
         return Attempts(
-            clients.client,
-            CollectionSettings.of_config(tree),
-            agents=families.get("agents", ()),
-            model_servers=families.get("responses_api_models", ()),
+            clients.client, settings, agents=by_family["agents"], model_servers=by_family["responses_api_models"]
         )
 
 
