@@ -78,15 +78,10 @@ class StepRunner:
                 self.print_line(f"the data is exhausted after {step - 1} updates")
                 self._finish(step - 1)
                 return None
-            config = self.config
-            self._batch, self._update = (
-                batch,
-                update_of(
-                    batch.groups,
-                    max_seq_len=config.optimizer.max_seq_len,
-                    temperature=float(config.responses_create_params.get("temperature", 1.0)),
-                ),
-            )
+            temperature = float(self.config.responses_create_params.get("temperature", 1.0))
+            longest = self.config.optimizer.max_seq_len
+            self._update = update_of(batch.groups, max_seq_len=longest, temperature=temperature)
+            self._batch = batch
         self._updating = time.monotonic()
         return None if self._is_ending else self._update
 
@@ -203,21 +198,15 @@ async def play_step(
         await asyncio.gather(playing, return_exceptions=True)
 
 
-Evaluate = Callable[[int], Awaitable[Mapping[str, float]]]
-"""Evaluates the published weights, those after this number of updates, and returns metrics without a prefix."""
-MeasureParity = Callable[[int, str, Sequence[Sequence[int]]], Awaitable[Mapping[str, float]]]
-"""Compares engines and trainer on token sequences, after this number of updates and with this version. Returns `mean`
-and `max` in nats, or nothing if it is not due."""
-
-
 @dataclass(frozen=True, slots=True)
 class StackParts:
     source: BatchSource
     publisher: Publisher
-    evaluate: Evaluate | None = None
-    """None: no evaluation."""
-    measure_parity: MeasureParity | None = None
-    """None: parity is not measured."""
+    evaluate: Callable[[int], Awaitable[Mapping[str, float]]] | None = None
+    """Evaluates the published weights, those after this number of updates, and returns metrics without a prefix."""
+    measure_parity: Callable[[int, str, Sequence[Sequence[int]]], Awaitable[Mapping[str, float]]] | None = None
+    """Compares engines and trainer on token sequences, after this number of updates and with this version. Returns
+    `mean` and `max` in nats, or nothing if it is not due."""
     close: Callable[[], Awaitable[None]] | None = None
     """Stops what still plays, at the end of training."""
 

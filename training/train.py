@@ -128,7 +128,6 @@ def evaluation_metrics(rows: Iterator[Json], expected: int) -> dict[str, float]:
 
 TrainingEnd = Literal["complete", "interrupted"]
 MakeTrainer = Callable[[TrainerHooks], PolicyTrainer]
-"""Creates the trainer of this process."""
 MakeParts = Callable[[Mapping[str, int], PolicyTrainer], StackParts]
 """Creates the parts that call the stack, for a position in the data."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
