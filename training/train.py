@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 from anyio.from_thread import BlockingPortal
@@ -31,6 +30,7 @@ from rollyard.training.checkpoints import Checkpoints, TrainingCheckpoint
 from rollyard.training.groups import completion_tokens, has_parse_error
 from rollyard.training.metrics_log import MakeTracker, MetricsLog, sinks_of
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
+from rollyard.training.ray_trainer import SIGNALS, signals_to
 from rollyard.training.run_folder import TrainingFolder, TrainingPaths, version_of_step
 from rollyard.training.step_runner import Schedule, StackCalls, StackParts, StepRunner, Traces
 from rollyard.training.train_config import TrainConfig
@@ -130,7 +130,6 @@ TrainingEnd = Literal["complete", "interrupted"]
 MakeTrainer = Callable[[TrainerHooks], PolicyTrainer]
 MakeParts = Callable[[Mapping[str, int], PolicyTrainer], StackParts]
 """Creates the parts that call the stack, for a position in the data."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STATUS_S = 60.0
 
 
@@ -393,20 +392,15 @@ def _stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
     """
     count = 0
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(number: int) -> None:
         nonlocal count
         count += 1
         if count == 1:
             stop(signal.Signals(number).name)
             return
-        for each in _SIGNALS:
+        for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
+    with signals_to(handle):
         yield
-    finally:
-        for number, handler in before.items():
-            with suppress(TypeError):  # a handler that was not installed from Python cannot be restored
-                signal.signal(number, handler)
