@@ -54,14 +54,6 @@ async def test_a_task_that_occurs_twice_in_a_step_has_two_groups(tmp_path: Path)
     assert [len(group.members) for group in batch.groups] == [2, 2]
 
 
-async def test_training_goes_on_from_the_position_of_a_batch(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        [batch] = await run.played()
-        await run.steps(resumed := run.source(batch.position), 1, first=2)
-        await resumed.close()
-        assert questions(run, 2) == [2, 3]
-
-
 def first_answers(text: str, question: int = 0, times: int = 1) -> ScriptedPolicy:
     """A policy that answers a question with `text` the first `times` times."""
     return ScriptedPolicy(lambda found, count: text if found == question and count < times else str(count % 2))
@@ -75,15 +67,6 @@ async def test_a_rollout_that_failed_for_good_does_not_count_in_its_group(tmp_pa
     assert (failed.treatment, failed.ending) == (Treatment.LEFT_OUT, "upstream_error")
     assert sorted(batch.groups[0].advantages) == pytest.approx([-0.70700, 0.0, 0.70700], abs=1e-4)
     assert batch.failures == {"upstream_error": 1}
-
-
-@pytest.mark.parametrize("text", ["500", "crash"])
-async def test_a_failure_of_a_server_is_retried(tmp_path: Path, text: str) -> None:
-    async with training(tmp_path, first_answers(text)) as run:
-        [batch] = await run.played()
-        assert [row["terminal"] for row in run.failures(1)] == [False]
-    assert all(member.sequences for group in batch.groups for member in group.members)
-    assert not batch.failures
 
 
 async def test_a_timeout_of_the_policy_pays_zero_and_is_not_retried(tmp_path: Path) -> None:

@@ -129,20 +129,6 @@ def test_a_tracker_that_is_down_for_a_while_gets_everything_afterwards_in_order(
     assert len(caplog.records) == 1
 
 
-def test_a_tracker_that_cannot_be_started_is_tried_again_ever_more_rarely() -> None:
-    attempts = []
-
-    def start() -> Tracker:
-        attempts.append(step)
-        raise RunError("no network")
-
-    step = 0
-    sink = RetriedSink("W&B", start)
-    for step in range(1, 41):
-        sink.log(step, {})
-    assert attempts == [0, 2, 5, 10, 19, 36]
-
-
 def test_what_a_tracker_never_got_is_named_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     sink = RetriedSink("MLflow", lambda: Tracker(down=99))
     sink.log(7, {})

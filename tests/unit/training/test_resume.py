@@ -47,19 +47,6 @@ async def test_a_complete_step_is_not_played_again(tmp_path: Path) -> None:
     assert run.policy.asked == asked
 
 
-async def test_after_a_torn_line_only_its_rollout_is_played_again(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        await run.played()
-        interrupt(run, 1)
-        output = run.paths.rollouts(1)
-        output.write_bytes(output.read_bytes()[:-20])
-        [batch] = await run.played()
-        assert keys_of(run.rows(1)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert run.policy.asked.total() == 5
-    assert sum(len(group.members) for group in batch.groups) == 4
-    assert any("incomplete" in line for line in run.lines)
-
-
 async def test_a_run_that_stops_within_a_step_goes_on_with_the_missing_rollouts(tmp_path: Path) -> None:
     policy = ScriptedPolicy()
     policy.hangs = lambda question, count: question == 1
