@@ -205,7 +205,9 @@ def _config_paths(given: Any) -> list[str]:
 
 def _head_port(given: Any) -> int:
     try:
-        return BaseServerConfig.model_validate({"host": "127.0.0.1", "port": DEFAULT_HEAD_PORT, **(given or {})}).port
+        return BaseServerConfig.model_validate(
+            {"host": "127.0.0.1", "port": DEFAULT_HEAD_PORT, **({} if given is None else given)}
+        ).port
     except (ValidationError, TypeError) as error:
         raise OperatorError(f"{HEAD_SERVER_KEY_NAME} is {given!r}; expected {{host: ..., port: ...}}") from error
 
