@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,7 +79,11 @@ class Checkpoints:
                 "step": step,
                 "version": version,
                 "position": dict(position),
-                "files": {name: _digest(partial / name) for name in _files(partial)},
+                "files": {
+                    str(path.relative_to(partial)): _digest(path)
+                    for path in sorted(partial.rglob("*"))
+                    if path.is_file()
+                },
             }
             sync_tree(partial)
             write_synced(partial / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n")
@@ -129,10 +133,6 @@ def _read(folder: Path, step: int) -> TrainingCheckpoint:
         raise _DamagedError(f"{MANIFEST} is invalid: {error}") from error
     except OSError as error:
         raise _DamagedError(f"it cannot be read: {error.strerror}") from error
-
-
-def _files(folder: Path) -> Iterator[str]:
-    return (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def _digest(path: Path) -> Json:

@@ -112,9 +112,13 @@ class TransferPublisher:
     async def _send(self, version: str, call: Callable[..., Awaitable[Json]]) -> None:
         self._finish_sent = False
         await call("/pause?mode=keep")
-        if self._connected != (engines := await self._engines()):
+        status = await self._client.status(STATUS_S)
+        engines = frozenset(str(one["url"]) for one in status.get("engines") or ())
+        if self._connected != engines:
             await self._disconnect()
-            info = await _in_thread(self._sender.init_info, await self._workers())
+            # GPUs of all engines, each of which receives the weights.
+            sizes = _bodies(await self._client.control("/get_world_size", None, STATUS_S, method="GET"))
+            info = await _in_thread(self._sender.init_info, sum(int(body["world_size"]) for body in sizes))
             await _together(self._sender.open, call("/init_weight_transfer_engine", {"init_info": info}))
             self._connected = engines
         # Before the engines' weights become incomplete, because it may fail.
@@ -128,15 +132,6 @@ class TransferPublisher:
         """Return True if the engines have the version although a later call, or the response, failed."""
         status = await self._client.status(STATUS_S)
         return status.get("version") == version and not status.get("difference")
-
-    async def _engines(self) -> frozenset[str]:
-        status = await self._client.status(STATUS_S)
-        return frozenset(str(one["url"]) for one in status.get("engines") or ())
-
-    async def _workers(self) -> int:
-        """Return the number of workers of all engines: GPUs, each of which receives the weights."""
-        answer = await self._client.control("/get_world_size", None, STATUS_S, method="GET")
-        return sum(int(body["world_size"]) for body in _bodies(answer))
 
     async def _disconnect(self) -> None:
         self._connected = frozenset()

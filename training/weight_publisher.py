@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import orjson
 
@@ -297,7 +297,6 @@ class ParityProbe:
         self._settings = settings
         self._tolerance = settings.parity_tolerance or TOLERANCES.get(dtype, TOLERANCES["bfloat16"])
         self._interval = settings.parity_interval
-        self._latest: tuple[object, Sequence[Sequence[float]]] | None = None
 
     async def is_due(self, updates: int) -> bool:
         """Return whether to measure after this number of updates. Always after the first."""
@@ -325,19 +324,17 @@ class ParityProbe:
         if not sequences:
             raise RunError("no token sequences to compare: give the ids of at least one rollout")
         found = await self._ask(version, sequences)
-        self._latest = None
-        parities = {url: _difference(await self._own(scored), scored) for url, scored in found.engines.items()}
+        own: dict[Any, Sequence[Sequence[float]]] = {}  # engines that were asked for the same tokens share them
+        parities = {}
+        for url, scored in found.engines.items():
+            key = tuple(tuple(one.ids) for one in scored)
+            if key not in own:
+                own[key] = await asyncio.to_thread(self._log_probs, [list(ids) for ids in key])
+            parities[url] = _difference(own[key], scored)
         url, worst = max(parities.items(), key=lambda one: one[1].mean)
         if worst.mean > self._tolerance:
             raise RunError(self._problem(version, url, worst, parities))
         return Parity(worst.mean, max(one.max for one in parities.values()), worst.tokens)
-
-    async def _own(self, scored: Sequence[ScoredSequence]) -> Sequence[Sequence[float]]:
-        """Return the trainer's log-probabilities. Engines that were asked for the same tokens share them."""
-        key = tuple(tuple(one.ids) for one in scored)
-        if self._latest is None or self._latest[0] != key:
-            self._latest = key, await asyncio.to_thread(self._log_probs, [list(ids) for ids in key])
-        return self._latest[1]
 
     async def _ask(self, version: str, sequences: Sequence[Sequence[int]]) -> EngineLogProbs:
         until, failures = time.monotonic() + self._settings.timeout_s, 0
@@ -374,13 +371,8 @@ class ParityProbe:
 
 def _difference(own: Sequence[Sequence[float]], scored: Sequence[ScoredSequence]) -> Parity:
     differences = [
-        _absolute(one - other)
+        math.inf if math.isnan(gap := one - other) else abs(gap)  # so that NaN is the largest
         for row, sequence in zip(own, scored, strict=True)
         for one, other in zip(row[len(row) - len(sequence.log_probs) :], sequence.log_probs, strict=True)
     ]
     return Parity(sum(differences) / len(differences), max(differences), len(differences))
-
-
-def _absolute(difference: float) -> float:
-    """Return the absolute value; infinity for NaN, so that it is the largest."""
-    return math.inf if math.isnan(difference) else abs(difference)
