@@ -15,7 +15,7 @@ from rollyard.records.errors import Failure, RunError
 from rollyard.records.manifest import ChangedCode, ChangedParameters
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import DatasetTasks, Rollout
+from rollyard.services.datasets.tasks import DatasetTasks
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.training.groups import groups_of
@@ -32,7 +32,7 @@ from rollyard.training.step_files import (
     read_members,
     steps_in,
 )
-from rollyard.training.task_order import Draw, OrderPosition, StepTasks, TaskOrder, rows_at
+from rollyard.training.task_order import OrderPosition, StepTasks, TaskOrder, rows_at
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.training_stack import TrainingStack
@@ -214,7 +214,8 @@ class StepPlayer:
         limit = config.groups_per_step * (1 + MAX_EXTRA if config.resample else 1)
         while True:
             draws, position = self._order.take(start, len(record.rows))
-            rows = await asyncio.to_thread(self._rows, draws)
+            found = await asyncio.to_thread(rows_at, self._data, {draw.row for draw in draws})
+            rows = [found[draw.row] for draw in draws]
             tasks = StepTasks(self._data, draws, rows, first=record.played)
             await self._collect(files, step, tasks, record)
             keys = _group_keys([task_key(row.row) for row in rows])
@@ -239,10 +240,6 @@ class StepPlayer:
         position = self._order.put_back(position, again, MAX_RETURNS)
         stale = Counter({STALE: members.stale} if members.stale else {})
         return Batch(step, tuple(groups), position.record(self._order.rows), failures=members.failures + stale)
-
-    def _rows(self, draws: Sequence[Draw]) -> list[Rollout]:
-        found = rows_at(self._data, {draw.row for draw in draws})
-        return [found[draw.row] for draw in draws]
 
     async def _collect(self, files: StepFiles, step: int, tasks: StepTasks, record: StepRecord) -> None:
         """Play what is missing; of a step that is complete, only check that the files are those of this collection."""

@@ -378,26 +378,22 @@ def optimizer_settings(trainer: Json, longest: int | None, per_micro_batch: int 
     if length is None:
         raise OperatorError("expected training.seq_len_buckets, or training.seq_len of the trainer")
     sizes = per_micro_batch if isinstance(per_micro_batch, Mapping) else {length: per_micro_batch or 1}
+    scheduler = section(trainer, "lr_scheduler")
+    if (ratio := scheduler.get("decay_ratio")) not in (0, None):
+        raise OperatorError(
+            f"roles: lr_scheduler.decay_ratio is {ratio}; expected 0 (constant) or null (linear from the warmup on)"
+        )
     return {
         "learning_rate": optimizer["lr"],
         "weight_decay": optimizer.get("weight_decay", _WEIGHT_DECAY),
         "max_grad_norm": training.get("max_norm", _MAX_NORM),
-        **_schedule(section(trainer, "lr_scheduler")),
+        "lr_scheduler": "linear" if ratio is None else "constant_with_warmup",
+        "warmup_steps": scheduler.get("warmup_steps", 0),
         "max_seq_len": length,
         "micro_token_budget": max([bucket * count for bucket, count in sizes.items() if bucket <= length] + [length]),
         "dtype": _DTYPES[dtype],
         "gradient_checkpointing": section(trainer, "activation_checkpoint").get("mode", "none") != "none",
     }
-
-
-def _schedule(scheduler: Mapping[str, Any]) -> Json:
-    ratio = scheduler.get("decay_ratio")
-    if ratio not in (0, None):
-        raise OperatorError(
-            f"roles: lr_scheduler.decay_ratio is {ratio}; expected 0 (constant) or null (linear from the warmup on)"
-        )
-    name = "linear" if ratio is None else "constant_with_warmup"
-    return {"lr_scheduler": name, "warmup_steps": scheduler.get("warmup_steps", 0)}
 
 
 def engine_settings(engine: Json) -> Json:

@@ -329,7 +329,13 @@ class Traces:
         used = {id(sequence) for sequence in update.sequences}
         entries = []
         for group in batch.groups:
-            entries += [_entry_of_group(group, used, batch.step), *_entries_of_failures(group, batch.step)]
+            failed = {"event": "failed", "step": batch.step, "task_key": group.task_key}
+            entries.append(_entry_of_group(group, used, batch.step))
+            entries += [
+                {**failed, "repeat": one.repeat, "reason": one.ending, "treatment": str(one.treatment)}
+                for one in group.members
+                if not one.sequences
+            ]
         self._append(self._samples, entries)
 
     def _append(self, path: Path, entries: list[Json]) -> None:
@@ -354,12 +360,3 @@ def _entry_of_group(group: RolloutGroup, used: set[int], step: int) -> Json:
         "loss_tokens": sum(sequence.loss_tokens for sequence in chosen),
         "versions": sorted({version for sequence in chosen for version in sequence.versions if version is not None}),
     }
-
-
-def _entries_of_failures(group: RolloutGroup, step: int) -> list[Json]:
-    shared = {"event": "failed", "step": step, "task_key": group.task_key}
-    return [
-        {**shared, "repeat": member.repeat, "reason": member.ending, "treatment": str(member.treatment)}
-        for member in group.members
-        if not member.sequences
-    ]

@@ -207,8 +207,16 @@ def run_training(
     metrics = MetricsLog(paths.metrics, sinks)
     calls = StackCalls(portal)
     traces = Traces(paths.traces, folder.starts)
-    schedule = Schedule(config, _evaluated_steps(paths.metrics))
-    version = _version_names(folder)
+    logged = iter_jsonl(paths.metrics, skip) if paths.metrics.exists() else ()
+    evaluated = {line.value["step"] for line in logged if any(name.startswith("eval/") for name in line.value)}
+    schedule = Schedule(config, evaluated)
+    # Each start has names of its own for the weights, because the engines may still have those of an earlier one, or of
+    # other runs on a running stack.
+    suffix = f"-{folder.run_id}" if config.head is not None else ""
+    suffix += f"-r{folder.starts - 1}" if folder.starts > 1 else ""
+
+    def version(step: int) -> str:
+        return version_of_step(step) + suffix
 
     def stop(signal: str) -> None:
         calls.stop()
@@ -261,19 +269,16 @@ class TrainingLoop:
         Raises the main process's error.
         """
         try:
-            self._run(checkpoint)
+            folder = self._trainer.share(str(checkpoint.folder) if checkpoint else None)
+            self._trainer.run(Path(folder) if folder else None)
+            # Without an update, the next start begins with the initial model again.
+            if self._trainer.step not in (0, self._saved):
+                self._save()
+            if self._main is not None and self._main.error is not None:
+                raise self._main.error
         finally:
             if self._main is not None:
                 self._main.close()
-
-    def _run(self, checkpoint: TrainingCheckpoint | None) -> None:
-        folder = self._trainer.share(str(checkpoint.folder) if checkpoint else None)
-        self._trainer.run(Path(folder) if folder else None)
-        # Without an update, the next start begins with the initial model again.
-        if self._trainer.step not in (0, self._saved):
-            self._save()
-        if self._main is not None and self._main.error is not None:
-            raise self._main.error
 
     def started(self) -> None:
         self._saved = self._trainer.step
@@ -311,21 +316,6 @@ class TrainingLoop:
             if self._main is not None:
                 self._checkpoints.commit(step, self._version(step), self._main.position)
         self._saved = step
-
-
-def _evaluated_steps(metrics: Path) -> set[int]:
-    """Return the steps whose evaluations are in metrics.jsonl."""
-    lines = iter_jsonl(metrics, skip) if metrics.exists() else ()
-    return {line.value["step"] for line in lines if any(name.startswith("eval/") for name in line.value)}
-
-
-def _version_names(folder: TrainingFolder) -> Callable[[int], str]:
-    """Return the function that names the weights after so many updates. Each start has names of its own, because the
-    engines may still have those of an earlier one, or of other runs on a running stack.
-    """
-    suffix = f"-{folder.run_id}" if folder.config.head is not None else ""
-    suffix += f"-r{folder.starts - 1}" if folder.starts > 1 else ""
-    return lambda step: version_of_step(step) + suffix
 
 
 def _checkpoints(config: TrainConfig, paths: TrainingPaths, print_line: Callable[[str], None]) -> Checkpoints:

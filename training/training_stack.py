@@ -249,8 +249,14 @@ def server_configs(
     if not paths:
         raise OperatorError("no environment given; expected --environments gsm8k or --config-paths [...]")
     policy = None
-    if not any(_defines(config.policy_server, path, roots) for path in paths):
-        policy = policy_config(config, model, gpus, port=_free_port(), trainers=trainer_processes(config))
+    for path in paths:  # one that only changes settings of the policy's server has no entrypoint
+        family = read_yaml(find_config(path, roots)).get(config.policy_server, {}).get("responses_api_models", {})
+        if any("entrypoint" in settings for settings in family.values()):
+            break
+    else:
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            port = int(listener.getsockname()[1])
+        policy = policy_config(config, model, gpus, port=port, trainers=trainer_processes(config))
     given: list[str | Json] = [*([] if policy is None else [policy]), *paths]
     run_config = load(given, parse_overrides(config.overrides), roots, environ)
     overrides = (*config.overrides, *trainer_overrides(run_config, config.policy_server))
@@ -262,17 +268,6 @@ def trainer_processes(config: TrainConfig) -> int:
     """Return the number of processes that accelerate's config file starts on this host; 1 without such a file."""
     path = config.optimizer.accelerate_config
     return 1 if path is None else int(read_yaml(path).get("num_processes") or 1)
-
-
-def _defines(name: str, path: str, roots: Sequence[Path]) -> bool:
-    """Return whether a config file defines the server `name`, and does not only change settings of it."""
-    family = read_yaml(find_config(path, roots)).get(name, {}).get("responses_api_models", {})
-    return any("entrypoint" in settings for settings in family.values())
-
-
-def _free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return int(listener.getsockname()[1])
 
 
 IMPLEMENTATIONS = ("local_vllm_model", "vllm_model")

@@ -102,7 +102,9 @@ class TransferPublisher:
         async def call(path: str, body: Json | None = None) -> Json:
             return await self._client.control(path, body, max(0.1, until - time.monotonic()))
 
-        if not (self._finish_sent and await self._is_loaded(version)):
+        # The engines may have the version although a later call, or the response, failed.
+        status = await self._client.status(STATUS_S) if self._finish_sent else {}
+        if status.get("version") != version or status.get("difference"):
             await self._send(version, call)
         reset = await call("/reset_prefix_cache?reset_running_requests=true")
         if any(body.get("success") is False for body in _bodies(reset)):
@@ -127,11 +129,6 @@ class TransferPublisher:
         await _together(self._sender.send, call("/update_weights", {"update_info": update}))
         self._finish_sent = True
         await call("/finish_weight_update", {"weight_version": version})
-
-    async def _is_loaded(self, version: str) -> bool:
-        """Return True if the engines have the version although a later call, or the response, failed."""
-        status = await self._client.status(STATUS_S)
-        return status.get("version") == version and not status.get("difference")
 
     async def _disconnect(self) -> None:
         self._connected = frozenset()
