@@ -25,7 +25,7 @@ TRAINERS = ("areal", "openrlhf", "skyrl", "slime", "verl")
 def columns_for(trainer: str, row: Json, number: int) -> Json:
     """Return the columns of a row. `number`: its index in the dataset."""
     text, messages = orjson.dumps(row).decode(), messages_of(row)
-    columns = {
+    columns: dict[str, Json] = {
         "skyrl": {"prompt": messages, "env_class": "rollyard", "row": text},
         "slime": {"prompt": messages, "label": "", "metadata": {"row": text}},
         "areal": {"messages": messages, "row": text},
