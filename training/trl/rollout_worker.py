@@ -20,7 +20,6 @@ from rollyard.records.errors import RunError
 from rollyard.services.datasets.tasks import DatasetTasks, Rollout
 from rollyard.training.groups import RolloutGroup, Scale, groups_of
 from rollyard.training.run_folder import updates_of, version_names
-from rollyard.training.training_sequence import TrainingSequence
 from rollyard.training.trl.episodes import Episodes, PlaySettings
 from rollyard.training.trl.stack_session import Publish, StackSession
 
@@ -144,34 +143,30 @@ def samples_of(group: RolloutGroup, number: int, started: int) -> Iterator[Rollo
     """Yield the sequences of a group as TRL's samples. `number`: the group's. `started`: number of the version that the
     engines had when the group was started, for tokens that do not record theirs.
     """
-    rewards = [member.reward for member in group.members if member.counts]
-    metrics = {"rollout/group_reward": sum(rewards) / len(rewards)}
-    for member, advantage in zip(group.members, group.advantages, strict=True):
-        for sequence in member.sequences if member.has_loss else ():
-            if sequence.loss_tokens:
-                yield _sample(sequence, advantage, number, started, {**metrics, "reward": member.reward})
-
-
-def _sample(
-    sequence: TrainingSequence, advantage: float, number: int, started: int, metrics: dict[str, float]
-) -> RolloutSample:
     from trl.experimental.async_grpo.async_rollout_worker import RolloutSample  # warns that it is experimental
 
-    pairs = zip(sequence.versions, sequence.loss_mask, strict=True)
-    oldest = min(started if version is None else updates_of(version) for version, has_loss in pairs if has_loss)
-    prompt = len(sequence.prompt_ids)
-    return RolloutSample(
-        prompt=[],  # TRL only prints the texts
-        completion=[],
-        input_ids=np.asarray(sequence.prompt_ids + sequence.completion_ids, dtype=np.int64),
-        completion_mask=np.asarray([0] * prompt + sequence.loss_mask, dtype=np.int64),
-        old_log_probs=np.asarray([0.0] * prompt + sequence.loss_log_probs, dtype=np.float32),
-        advantage=advantage,
-        model_version=oldest,
-        group_id=number,
-        metrics=metrics,
-        enqueued_at=time.time(),
-    )
+    rewards = [member.reward for member in group.members if member.counts]
+    mean = sum(rewards) / len(rewards)
+    for member, advantage in zip(group.members, group.advantages, strict=True):
+        for sequence in member.sequences if member.has_loss else ():
+            if not sequence.loss_tokens:
+                continue
+            pairs = zip(sequence.versions, sequence.loss_mask, strict=True)
+            prompt = len(sequence.prompt_ids)
+            yield RolloutSample(
+                prompt=[],  # TRL only prints the texts
+                completion=[],
+                input_ids=np.asarray(sequence.prompt_ids + sequence.completion_ids, dtype=np.int64),
+                completion_mask=np.asarray([0] * prompt + sequence.loss_mask, dtype=np.int64),
+                old_log_probs=np.asarray([0.0] * prompt + sequence.loss_log_probs, dtype=np.float32),
+                advantage=advantage,
+                model_version=min(
+                    started if name is None else updates_of(name) for name, has_loss in pairs if has_loss
+                ),
+                group_id=number,
+                metrics={"rollout/group_reward": mean, "reward": member.reward},
+                enqueued_at=time.time(),
+            )
 
 
 def _figures(group: RolloutGroup) -> dict[str, float]:
