@@ -248,12 +248,11 @@ def server_configs(
     paths = tuple(dict.fromkeys([*environments, *config.config_paths]))
     if not paths:
         raise OperatorError("no environment given; expected --environments gsm8k or --config-paths [...]")
+    files = [read_yaml(find_config(path, roots)) for path in paths]
+    families = [file.get(config.policy_server, {}).get("responses_api_models", {}) for file in files]
     policy = None
-    for path in paths:  # one that only changes settings of the policy's server has no entrypoint
-        family = read_yaml(find_config(path, roots)).get(config.policy_server, {}).get("responses_api_models", {})
-        if any("entrypoint" in settings for settings in family.values()):
-            break
-    else:
+    # A file that only changes settings of the policy's server has no entrypoint.
+    if not any("entrypoint" in settings for family in families for settings in family.values()):
         with closing(socket.create_server(("127.0.0.1", 0))) as listener:
             port = int(listener.getsockname()[1])
         policy = policy_config(config, model, gpus, port=port, trainers=trainer_processes(config))

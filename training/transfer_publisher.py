@@ -171,8 +171,12 @@ async def _in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
     done: asyncio.Future[Any] = loop.create_future()
 
     def finish(value: Any, error: Exception | None) -> None:
-        if not done.done():
-            done.set_exception(error) if error is not None else done.set_result(value)
+        if done.done():
+            return
+        if error is None:
+            done.set_result(value)
+        else:
+            done.set_exception(error)
 
     def run() -> None:
         value, failed = None, None
