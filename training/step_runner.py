@@ -170,12 +170,7 @@ REPAIR_S = 5.0
 
 
 async def play_step(
-    source: BatchSource,
-    publisher: Publisher,
-    step: int,
-    print_line: Callable[[str], None],
-    *,
-    repair_s: float = REPAIR_S,
+    source: BatchSource, publisher: Publisher, step: int, print_line: Callable[[str], None]
 ) -> Batch | None:
     """Return the batch of a step; None if the data is exhausted.
 
@@ -187,7 +182,7 @@ async def play_step(
     try:
         while True:
             # Repairs and the batch end in turn, so that no transfer is interrupted.
-            done, _ = await asyncio.wait({playing}, timeout=repair_s)
+            done, _ = await asyncio.wait({playing}, timeout=REPAIR_S)
             if done:
                 return playing.result()
             repaired = await publisher.repair()

@@ -76,6 +76,7 @@ class FakeStack:
         self.on: dict[str, Callable[[], Any]] = {}
         self.starts_at: list[Mapping[str, int]] = []
         self.is_closed = False
+        self.repaired: Callable[[], PublishedWeights | None] = lambda: None
         self.warnings: tuple[str, ...] = ()
         """What the model server says about every version."""
         self._batches = batches
@@ -100,7 +101,7 @@ class FakeStack:
         return PublishedWeights(version, 0.0, self.warnings)
 
     async def repair(self) -> PublishedWeights | None:
-        return None
+        return self.repaired()
 
     async def _evaluate(self, step: int) -> Mapping[str, float]:
         await self._called(f"evaluate {step}")

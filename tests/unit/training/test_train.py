@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 
 import anyio
@@ -11,7 +13,9 @@ import orjson
 import pytest
 
 from rollyard.records.errors import RunError
+from rollyard.training import step_runner
 from rollyard.training.run_folder import TrainingPaths
+from rollyard.training.weight_publisher import PublishedWeights
 from tests.unit.training.fake_training import FakeStack, fake_config, json_lines, run_once
 
 
@@ -141,6 +145,25 @@ def test_a_second_signal_ends_at_once_without_a_checkpoint(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         run_once(fake_config(tmp_path), stack)
     assert not saved(tmp_path) and signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_weights_that_an_engine_lost_are_sent_again_while_a_step_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, succeeds: bool
+) -> None:
+    monkeypatch.setattr(step_runner, "REPAIR_S", 0.01)
+    stack, lines, has_weights = FakeStack(), list[str](), asyncio.Event()
+
+    def repaired() -> PublishedWeights:
+        if not succeeds:
+            raise RunError("the engines are gone")
+        has_weights.set()
+        return PublishedWeights("step_000000.1", 0.1)
+
+    stack.on["play 1 with step_000000"], stack.repaired = has_weights.wait, repaired
+    with nullcontext() if succeeds else pytest.raises(RunError, match="gone"):
+        run_once(fake_config(tmp_path), stack, lines)
+    assert any(line.endswith(" step_000000.1") for line in lines) is succeeds
 
 
 def test_the_end_of_the_data_completes_a_run_without_max_steps(tmp_path: Path) -> None:
