@@ -75,15 +75,20 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         )
         self.remove_callback(PrinterCallback)
 
-    def get_train_dataloader(self) -> Any:
-        return _Updates(self)
-
-    def fetch(self, step: int) -> Update | None:
-        """Return the update with this number, the same in every process."""
-        found = [self._next_update(step) if self.accelerator.is_main_process else None]
-        if self.accelerator.num_processes > 1:
-            broadcast_object_list(found)
-        return found[0]
+    def get_train_dataloader(self) -> Iterator[dict[str, Update]]:
+        """Yield the updates, the same in every process. There is no length, and nothing is fetched in advance: the
+        rollouts of the next update need the weights of this one.
+        """
+        while True:
+            found: list[Update | None] = [None]
+            if self.accelerator.is_main_process:
+                found = [self._next_update(self.state.global_step + 1)]
+            if self.accelerator.num_processes > 1:
+                broadcast_object_list(found)
+            if found[0] is None:
+                break
+            yield {"update": found[0]}
+        self.control.should_training_stop = True
 
     def training_step(self, model: Any, inputs: dict[str, Update], num_items_in_batch: Any = None) -> torch.Tensor:
         """Add the gradient of an update, and return its loss. Earlier iterations than the last are done here, too."""
@@ -245,18 +250,6 @@ class _Part:
 
     indices: list[int]
     counts: bool = True
-
-
-class _Updates:
-    """Has no length and fetches nothing in advance: the rollouts of the next update need the weights of this one."""
-
-    def __init__(self, trainer: RolloutTrainer) -> None:
-        self._trainer = trainer
-
-    def __iter__(self) -> Iterator[dict[str, Update]]:
-        while (update := self._trainer.fetch(self._trainer.state.global_step + 1)) is not None:
-            yield {"update": update}
-        self._trainer.control.should_training_stop = True
 
 
 def _no_reward(**_: Any) -> list[float]:
