@@ -9,29 +9,30 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rollyard.records.errors import Failure, RunError
 from rollyard.records.manifest import ChangedCode, ChangedParameters
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.types import Json
-from rollyard.services.datasets.tasks import DatasetTasks, Rollout
+from rollyard.services.datasets.tasks import DatasetTasks
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import CollectionLimits
-from rollyard.training.groups import RolloutGroup, groups_of
+from rollyard.training.groups import groups_of
 from rollyard.training.run_folder import TrainingPaths
 from rollyard.training.step_files import (
+    RECORD,
+    ROLLOUTS,
     STALE,
     MemberRules,
     OtherWeights,
     StepFiles,
     StepMembers,
     StepRecord,
-    played_steps,
     read_members,
-    recorded_steps,
+    steps_in,
 )
-from rollyard.training.task_order import Draw, OrderPosition, Sampling, StepTasks, TaskOrder, rows_at
+from rollyard.training.task_order import OrderPosition, StepTasks, TaskOrder, rows_at
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.training_stack import TrainingStack
@@ -39,10 +40,8 @@ from rollyard.training.update import Batch, BatchSource
 
 
 class StackBatchSource(BatchSource):
-    """The batches of consecutive steps.
-
-    When the trainer asks for a step, steps up to `max_staleness` later may be played, one after the other, while it
-    trains. Their rollouts are therefore at most `max_staleness` updates old when they are used.
+    """The batches of consecutive steps. When the trainer asks for a step, those up to `max_staleness` later may be
+    played, one after the other, while it trains. Their rollouts are at most that many updates old when used.
     """
 
     def __init__(
@@ -53,36 +52,31 @@ class StackBatchSource(BatchSource):
         paths: TrainingPaths,
         position: Mapping[str, int],
         *,
-        seeded: bool = False,
-        print_line: Callable[[str], None] = lambda text: None,
+        print_line: Callable[[str], None],
     ) -> None:
-        """`tasks`: the dataset, with `limit` applied. `position`: `Batch.position` of the last step that was trained
-        on; empty at the start of a run. `seeded`: send a sampling seed with each rollout, so that engines whose
-        sampling is deterministic play the same episodes in every run; model servers with trainer endpoints refuse it if
-        an engine runs on a CPU. `print_line` receives lines for the user.
-
-        Raises RunError if the position does not belong to the dataset.
+        """`tasks`: the dataset, with `limit` applied. `position`: `Batch.position` of the last trained step; empty at
+        the start of a run. Raises RunError if it does not belong to the dataset.
         """
-        order = TaskOrder(
+        self._order = TaskOrder(
             tasks.count,
             seed=config.seed,
             shuffle=config.shuffle,
             epochs=None if config.max_steps else config.epochs,
         )
-        self._position = order.position(position)
-        self._player = StepPlayer(stack, tasks, config, paths, order, seeded=seeded, print_line=print_line)
+        self._position = self._order.position(position)
+        self._player = StepPlayer(stack, tasks, config, paths, self._order, print_line=print_line)
         self._ahead = config.max_staleness
         self._last = config.max_steps
         self._requested = 0
         self._request = asyncio.Event()
-        self._played: asyncio.Queue[PlayedStep | Exception | None] = asyncio.Queue()
+        self._played: asyncio.Queue[Batch | Exception | None] = asyncio.Queue()
         self._producer: asyncio.Task[None] | None = None
 
     async def next_batch(self, step: int) -> Batch | None:
-        """Return the batch of a step, which is the one after the step of the previous call; None after the last one.
+        """Return the batch of a step, which is the one after that of the previous call; None after the last one. After
+        an error or a cancellation, the step can be requested again.
 
-        Raises RunError as described in `BatchSource`, and OperatorError if the stack does not have the agents of the
-        tasks. The step can then be requested again, as it can be after the call was cancelled.
+        Raises RunError as described in `BatchSource`, and OperatorError if the stack lacks the agents of the tasks.
         """
         started = time.monotonic()
         if self._producer is not None and self._producer.cancelling():
@@ -98,17 +92,14 @@ class StackBatchSource(BatchSource):
             # Not awaited: whoever cancels this call may cancel every `await` in it. `close` waits for the end.
             self._producer.cancel()
             raise
-        if not isinstance(played, PlayedStep):
+        if not isinstance(played, Batch):
             await self.close()
             if played is not None:
                 raise played
             return None
-        if played.batch.step != step:
-            raise ValueError(
-                f"step {step} was requested after step {played.batch.step - 1}; expected consecutive steps"
-            )
-        self._position = played.position
-        return replace(played.batch, wait_s=time.monotonic() - started)
+        assert played.step == step, "steps are consecutive"
+        self._position = self._order.position(played.position)
+        return replace(played, wait_s=time.monotonic() - started)
 
     async def close(self) -> None:
         """Stop playing. Episodes in flight are abandoned, and those that have ended stay on disk."""
@@ -119,7 +110,7 @@ class StackBatchSource(BatchSource):
             await asyncio.gather(producer, return_exceptions=True)
 
     async def _produce(
-        self, step: int, position: OrderPosition, played_steps: asyncio.Queue[PlayedStep | Exception | None]
+        self, step: int, position: OrderPosition, played_steps: asyncio.Queue[Batch | Exception | None]
     ) -> None:
         while not self._last or step <= self._last:
             while step > self._requested + self._ahead:
@@ -136,7 +127,7 @@ class StackBatchSource(BatchSource):
             played_steps.put_nowait(played)
             if played is None:
                 return
-            position = played.position
+            position = self._order.position(played.position)
             step += 1
         played_steps.put_nowait(None)
 
@@ -155,12 +146,6 @@ _NOT_SETTINGS = ("micro_token_budget", "gradient_checkpointing", "accelerate_con
 """Keys of the optimizer that change only how an update is computed."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlayedStep:
-    batch: Batch
-    position: OrderPosition
-
-
 class StepPlayer:
     def __init__(
         self,
@@ -170,7 +155,6 @@ class StepPlayer:
         paths: TrainingPaths,
         order: TaskOrder,
         *,
-        seeded: bool,
         print_line: Callable[[str], None],
     ) -> None:
         self._stack = stack
@@ -182,24 +166,24 @@ class StepPlayer:
         loss = config.loss
         sequences = SequenceRules(loss.constrained_turns, loss.assumed_temperature)
         self._rules = MemberRules(sequences, config.endings, stack.policy_servers, config.max_staleness)
-        self._params = dict(config.responses_create_params)
-        self._sampling = Sampling(config.seed, self._params.pop("metadata", None)) if seeded else None
         settings = config.model_dump(mode="json", include=set(_SETTINGS), exclude={"optimizer": set(_NOT_SETTINGS)})
-        self._settings: Json = {**settings, "seeded": seeded}
+        self._settings: Json = {**settings, "seeded": False}  # as in the records of earlier versions
         self._begun = 0
         """The last step of which this process played episodes."""
 
-    async def play(self, step: int, start: OrderPosition) -> PlayedStep | None:
+    async def play(self, step: int, start: OrderPosition) -> Batch | None:
         """Return the batch of a step; None if the data is exhausted. Files of the step are used again if this run would
-        have written them, and otherwise renamed.
-
-        Raises RunError if too many rollouts fail, a rollout cannot be trained on, or the stack cannot be reached;
-        OperatorError if it does not have the agents of the tasks.
+        have written them, and otherwise renamed. Raises what `next_batch` does.
         """
         files = StepFiles(self._paths.rollouts(step))
         if files.exist:
             try:
-                return await self._resumed(files, step, start)
+                record = files.record()
+                if record is None:
+                    raise OtherWeights("there is no record of its tasks")
+                if problem := self._why_not(record, step, start):
+                    raise OtherWeights(problem)
+                return await self._play(files, step, start, record)
             except OtherWeights as error:
                 self._set_aside(files, str(error))
             except (ChangedParameters, ChangedCode) as error:
@@ -208,49 +192,41 @@ class StepPlayer:
         draws, _ = self._order.take(start, self._config.groups_per_step)
         if not draws:
             return None
-        return await self._play(files, step, start, self._new_record(start, draws))
-
-    def _new_record(self, start: OrderPosition, draws: Sequence[Draw]) -> StepRecord:
         rows = [draw.row for draw in draws]
-        return StepRecord(settings=self._settings, start=start.record(self._order.rows), rows=rows)
-
-    async def _resumed(self, files: StepFiles, step: int, start: OrderPosition) -> PlayedStep:
-        record = files.record()
-        problem = self._why_not(record, step, start)
-        if problem or record is None:
-            raise OtherWeights(problem)
+        record = StepRecord(settings=self._settings, start=start.record(self._order.rows), rows=rows)
         return await self._play(files, step, start, record)
 
-    def _why_not(self, record: StepRecord | None, step: int, start: OrderPosition) -> str:
+    def _why_not(self, record: StepRecord, step: int, start: OrderPosition) -> str:
         """Return why rollouts on disk are not those of this run; empty if they are."""
-        if record is None:
-            return "there is no record of its tasks"
         draws, _ = self._order.take(start, len(record.rows))
         if record.settings != self._settings:
             changed = sorted(name for name in self._settings if record.settings.get(name) != self._settings[name])
             return f"it was played with other settings ({', '.join(changed)})"
-        if self._new_record(start, draws).rows != record.rows or record.start != start.record(self._order.rows):
+        if [draw.row for draw in draws] != record.rows or record.start != start.record(self._order.rows):
             return "it has other tasks"
         if not record.complete and self._config.max_staleness and self._begun != step:
             return "it is incomplete, and the weights that began it no longer exist"
         return ""
 
-    async def _play(self, files: StepFiles, step: int, start: OrderPosition, record: StepRecord) -> PlayedStep:
+    async def _play(self, files: StepFiles, step: int, start: OrderPosition, record: StepRecord) -> Batch:
         """Play the tasks of the record that have not been played, and with `resample` others for skipped groups."""
         config = self._config
         limit = config.groups_per_step * (1 + MAX_EXTRA if config.resample else 1)
         while True:
             draws, position = self._order.take(start, len(record.rows))
-            rows = await asyncio.to_thread(self._rows, draws)
-            tasks = StepTasks(self._data, draws, rows, first=record.played, sampling=self._sampling)
+            found = await asyncio.to_thread(rows_at, self._data, {draw.row for draw in draws})
+            rows = [found[draw.row] for draw in draws]
+            tasks = StepTasks(self._data, draws, rows, first=record.played)
             await self._collect(files, step, tasks, record)
-            members = await self._members(files, step, rows)
+            keys = _group_keys([task_key(row.row) for row in rows])
+            members = await asyncio.to_thread(read_members, files, keys, config.group_size, step, self._rules)
             if not record.complete:
                 self._check(files, step, members)
             if record.played < len(draws):
                 record = record.model_copy(update={"played": len(draws)})
                 files.write(record)
-            groups = self._groups(members)
+            scale = config.loss.resolved.scale
+            groups = groups_of(members.members, scale=scale, min_members=config.min_group_members)
             missing = config.groups_per_step - sum(group.skipped is None for group in groups)
             missing = min(missing, limit - len(draws))
             more, _ = self._order.take(start, len(draws) + missing) if missing > 0 else (draws, position)
@@ -263,28 +239,23 @@ class StepPlayer:
         again = [draws[index] for index in sorted(members.retryable) if groups[index].skipped == "too_few_members"]
         position = self._order.put_back(position, again, MAX_RETURNS)
         stale = Counter({STALE: members.stale} if members.stale else {})
-        batch = Batch(step, tuple(groups), position.record(self._order.rows), failures=members.failures + stale)
-        return PlayedStep(batch, position)
-
-    def _rows(self, draws: Sequence[Draw]) -> list[Rollout]:
-        found = rows_at(self._data, {draw.row for draw in draws})
-        return [found[draw.row] for draw in draws]
+        return Batch(step, tuple(groups), position.record(self._order.rows), failures=members.failures + stale)
 
     async def _collect(self, files: StepFiles, step: int, tasks: StepTasks, record: StepRecord) -> None:
         """Play what is missing; of a step that is complete, only check that the files are those of this collection."""
         if record.played < tasks.count:
             self._set_aside_later(step)
             files.write(record)
-        config, agents = self._config, self._data.agents
+        config, rules, agents = self._config, self._rules, self._data.agents
         plan = CollectionPlan(
             files.paths.output,
             config.agent_name,
             config.group_size,
-            params=self._params,
+            params=config.responses_create_params,
             limits=CollectionLimits(
                 config.num_samples_in_parallel, config.max_attempts, config.rollout_timeout_s, config.max_failure_rate
             ),
-            is_final=lambda kind, server: self._rules.is_final(kind, server, agents),
+            is_final=lambda kind, server: rules.endings.is_final(kind, server, agents, rules.policy_servers),
         )
         try:
             async with OpenCollection.opened(plan, tasks, self._stack.clients) as opened:
@@ -300,14 +271,6 @@ class StepPlayer:
                 f"step {step}: {opened.stopped_because}. Failures are in {files.paths.failures}. Once the cause is "
                 "fixed, the same training continues: rollouts that have ended are kept, unless code has changed"
             )
-
-    async def _members(self, files: StepFiles, step: int, rows: Sequence[Rollout]) -> StepMembers:
-        keys = _group_keys([task_key(row.row) for row in rows])
-        return await asyncio.to_thread(read_members, files, keys, self._config.group_size, step, self._rules)
-
-    def _groups(self, members: StepMembers) -> list[RolloutGroup]:
-        scale = self._config.loss.resolved.scale
-        return groups_of(members.members, scale=scale, min_members=self._config.min_group_members)
 
     def _check(self, files: StepFiles, step: int, members: StepMembers) -> None:
         """Raise RunError if too many rollouts failed, OtherWeights if all others have old weights."""
@@ -334,11 +297,11 @@ class StepPlayer:
         """
         self._begun = step
         reason = "the weights that played it no longer exist"
-        recorded = recorded_steps(self._paths.rollouts(step).parent)
+        recorded = steps_in(self._paths.rollouts(step).parent, RECORD)
         # The last first: if this process ends in between, no step is missing before one that remains.
         for later in reversed([number for number in recorded if number > step]):
             self._set_aside(StepFiles(self._paths.rollouts(later)), reason)
-        for number in played_steps(self._paths.evaluation(step).parent):
+        for number in steps_in(self._paths.evaluation(step).parent, ROLLOUTS):
             if number >= step:
                 self._set_aside(StepFiles(self._paths.evaluation(number)), reason)
 

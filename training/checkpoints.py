@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,18 +36,16 @@ class TrainingCheckpoint:
     """Position in the data of the next batch."""
 
 
+@dataclass(frozen=True)
 class Checkpoints:
-    def __init__(self, root: Path, *, keep: int, print_line: Callable[[str], None]) -> None:
-        """`keep`: how many stay on disk."""
-        self._root = root
-        self._keep = keep
-        self._print_line = print_line
+    root: Path
+    keep: int
+    """How many stay on disk."""
+    print_line: Callable[[str], None]
 
     def newest(self) -> TrainingCheckpoint | None:
-        """Return the newest complete checkpoint; None if there is none.
-
-        Damaged ones that are newer get another name, so that they are neither used nor in the way; a line is printed
-        for each.
+        """Return the newest complete checkpoint; None if there is none. Damaged ones that are newer get another name,
+        and a line is printed for each.
         """
         for step, folder in reversed(self._found()):
             try:
@@ -55,7 +53,7 @@ class Checkpoints:
             except _DamagedError as error:
                 aside = unused(folder.with_name(f"{folder.name}.incomplete"))
                 folder.rename(aside)
-                self._print_line(f"{folder} is damaged ({error}): not used, renamed to {aside.name}")
+                self.print_line(f"{folder} is damaged ({error}): not used, renamed to {aside.name}")
         return None
 
     def begin(self, step: int) -> Path:
@@ -70,46 +68,44 @@ class Checkpoints:
 
     def partial(self, step: int) -> Path:
         """Return the path that `begin` returns."""
-        return self._root / f".{version_of_step(step)}.partial"
+        return self.root / f".{version_of_step(step)}.partial"
 
     def commit(self, step: int, version: str, position: Mapping[str, int]) -> TrainingCheckpoint:
-        """Give the folder its final name once all files are on disk, and remove old checkpoints.
-
-        Raises RunError if a file cannot be written.
-        """
-        partial, folder = self.partial(step), self._root / version_of_step(step)
+        """Give the folder its final name once all files are on disk, and remove old checkpoints."""
+        partial, folder = self.partial(step), self.root / version_of_step(step)
         try:
             manifest = {
                 "format": _FORMAT,
                 "step": step,
                 "version": version,
                 "position": dict(position),
-                "files": {name: _digest(partial / name) for name in _files(partial)},
+                "files": {
+                    str(path.relative_to(partial)): _digest(path)
+                    for path in sorted(partial.rglob("*"))
+                    if path.is_file()
+                },
             }
             sync_tree(partial)
             write_synced(partial / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n")
             partial.rename(folder)
-            sync_folder(self._root)
+            sync_folder(self.root)
         except OSError as error:
             raise RunError(f"cannot write {folder}: {error.strerror}") from error
-        replace(self._root / LATEST, orjson.dumps({"last_checkpoint": folder.name, "step": step}) + b"\n")
-        self._prune()
-        return TrainingCheckpoint(folder, step, version, position)
-
-    def _prune(self) -> None:
-        for _, folder in self._found()[: -self._keep]:
+        replace(self.root / LATEST, orjson.dumps({"last_checkpoint": folder.name, "step": step}) + b"\n")
+        for _, old in self._found()[: -self.keep]:
             # A folder that is being removed must not look like a checkpoint, even if the removal is interrupted.
-            removed = folder.with_name(f".{folder.name}.partial")
+            removed = old.with_name(f".{old.name}.partial")
             shutil.rmtree(removed, ignore_errors=True)
-            folder.rename(removed)
-        for entry in self._root.iterdir():
+            old.rename(removed)
+        for entry in self.root.iterdir():
             if _PARTIAL.match(entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
+        return TrainingCheckpoint(folder, step, version, position)
 
     def _found(self) -> list[tuple[int, Path]]:
-        if not self._root.is_dir():
+        if not self.root.is_dir():
             return []
-        named = [(_NAME.fullmatch(entry.name), entry) for entry in self._root.iterdir() if entry.is_dir()]
+        named = [(_NAME.fullmatch(entry.name), entry) for entry in self.root.iterdir() if entry.is_dir()]
         return sorted((int(match[1]), entry) for match, entry in named if match)
 
 
@@ -137,10 +133,6 @@ def _read(folder: Path, step: int) -> TrainingCheckpoint:
         raise _DamagedError(f"{MANIFEST} is invalid: {error}") from error
     except OSError as error:
         raise _DamagedError(f"it cannot be read: {error.strerror}") from error
-
-
-def _files(folder: Path) -> Iterator[str]:
-    return (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def _digest(path: Path) -> Json:

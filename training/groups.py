@@ -16,12 +16,7 @@ from rollyard.records.errors import FailureKind
 from rollyard.records.json_values import is_number, items, mapping, number, whole_number
 from rollyard.records.rewards import EXPECTED, is_reward, mask_of
 from rollyard.records.types import FinishReason, Json, Record
-from rollyard.training.training_sequence import (
-    SequenceError,
-    SequenceRules,
-    TrainingSequence,
-    training_sequences,
-)
+from rollyard.training.training_sequence import SequenceError, SequenceRules, TrainingSequence, training_sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +81,8 @@ def member_of_failure(task_key: str, repeat: int, kind: str, treatment: Treatmen
 
 
 def has_parse_error(row: Json) -> bool:
-    """Return whether there is no answer in the response, or the engine could not parse a tool call.
-
-    An environment may read an answer that its score does not accept, and then says so itself (`parse_error`).
+    """Return whether there is no answer in the response, or the engine could not parse a tool call. An environment may
+    read an answer that its score does not accept, and then says so itself (`parse_error`).
     """
     if row.get("finish_reason") == FinishReason.UNREADABLE_CALL:
         return True
@@ -129,10 +123,9 @@ class RolloutGroup:
 def groups_of(members: Iterable[GroupMember], *, scale: Scale, min_members: int = 2) -> list[RolloutGroup]:
     """Group rollouts by task, in the order of each task's first member, and compute their advantages.
 
-    An advantage is (reward - mean of the group) / (standard deviation + 1e-4), as in TRL's GRPOTrainer: mean and
-    standard deviation are over the members that count, and the latter is the sample's (divisor n - 1). A group with
-    fewer than `min_members` members that count, with equal rewards or without a token to train on is skipped. Rewards
-    of skipped groups count in the standard deviation of the batch.
+    An advantage is (reward - mean of the group) / (standard deviation + 1e-4), as in TRL's GRPOTrainer: both are over
+    the members that count, and the latter has the divisor n - 1. A group with fewer than `min_members` of them, with
+    equal rewards or without a token to train on is skipped. Its rewards count in the standard deviation of the batch.
     """
     by_task: dict[str, list[GroupMember]] = defaultdict(list)
     for member in members:
@@ -143,21 +136,19 @@ def groups_of(members: Iterable[GroupMember], *, scale: Scale, min_members: int 
 
 def _group(key: str, members: Sequence[GroupMember], scale: Scale, batch: float, min_members: int) -> RolloutGroup:
     rewards = [member.reward for member in members if member.counts]
-    skipped = _skip_reason(members, rewards, min_members)
-    advantages = (0.0,) * len(members)
-    if skipped is None:
-        mean = statistics.fmean(rewards)
-        divisor = {"group": _deviation(rewards) + _EPSILON, "batch": batch + _EPSILON, "none": 1.0}[scale]
-        advantages = tuple((member.reward - mean) / divisor if member.counts else 0.0 for member in members)
-    return RolloutGroup(key, tuple(members), advantages, skipped)
-
-
-def _skip_reason(members: Sequence[GroupMember], rewards: Sequence[float], min_members: int) -> SkipReason | None:
+    skipped: SkipReason | None = None
     if len(rewards) < max(2, min_members):
-        return "too_few_members"
-    if _deviation(rewards) < _MIN_DEVIATION:
-        return "zero_variance"
-    return None if any(member.has_loss for member in members) else "no_loss"
+        skipped = "too_few_members"
+    elif _deviation(rewards) < _MIN_DEVIATION:
+        skipped = "zero_variance"
+    elif not any(member.has_loss for member in members):
+        skipped = "no_loss"
+    if skipped:
+        return RolloutGroup(key, tuple(members), (0.0,) * len(members), skipped)
+    mean = statistics.fmean(rewards)
+    divisor = {"group": _deviation(rewards) + _EPSILON, "batch": batch + _EPSILON, "none": 1.0}[scale]
+    advantages = tuple((member.reward - mean) / divisor if member.counts else 0.0 for member in members)
+    return RolloutGroup(key, tuple(members), advantages)
 
 
 def _deviation(rewards: Sequence[float]) -> float:
@@ -240,19 +231,15 @@ class EndingRules(Record):
         return reason, self.finish_reasons.get(reason) or DEFAULTS.get(reason, Treatment.PLAYED)
 
     def of_failure(self, kind: str, server: str, model_servers: Collection[str]) -> Treatment:
-        """Return the treatment of a permanently failed rollout.
-
-        `kind` and `server` are those of the failure's record; `model_servers` are the names of the policy's servers.
-        """
+        """Return the treatment of a permanently failed rollout. `model_servers`: names of the policy's servers."""
         if kind != FailureKind.TIMEOUT:
             return Treatment.LEFT_OUT
         return self.model_timeout if server in model_servers else self.server_timeout
 
     def is_final(self, kind: str, server: str, agents: Collection[str], model_servers: Collection[str]) -> bool:
-        """Return whether a rollout that failed in this way is never retried.
-
-        Bad tasks fail again. A failure that counts with reward 0 must stay one, and so must an episode that exceeded
-        its deadline as a whole: no answer may buy a second try by what it costs.
+        """Return whether a rollout that failed in this way is never retried: bad tasks fail again. A failure that
+        counts with reward 0 must stay one, and so must an episode that exceeded its deadline as a whole: no answer may
+        buy a second try by what it costs.
         """
         if kind == FailureKind.BAD_TASK or (kind == FailureKind.TIMEOUT and server in agents):
             return True

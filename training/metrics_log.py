@@ -19,7 +19,6 @@ import orjson
 from rich.columns import Columns
 from rich.console import Console, Group
 from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from rollyard.records.errors import OperatorError, RunError, did_you_mean
@@ -113,25 +112,44 @@ class MetricsSink(Protocol):
         """End the run; `failed` tells how it ended."""
 
 
-class RetriedSink:
-    """A sink on another machine. While it fails, training goes on, its metrics wait, and one warning is logged.
+class MetricsTracker(Protocol):
+    """A run in an experiment tracker, which continues one with the same id."""
 
-    The next attempts follow after 1, 2, 4, ... and at most 64 further calls, because each may take minutes.
+    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def close(self, *, failed: bool) -> None: ...
+
+
+MakeTracker = Callable[[str, str, Json, str], MetricsTracker]
+"""Starts a run of a project: its names, its config and its id."""
+
+
+class RetriedSink:
+    """A run in a tracker, on another machine. While it fails, training goes on, its metrics wait, and one warning is
+    logged.
+
+    The next attempts follow after 1, 2, 4, ... and at most 64 further calls, because each may take minutes. After
+    training resumed from a checkpoint, steps come again. MLflow keeps both values of such a step; Weights & Biases
+    ignores steps before the last one that it has.
     """
 
-    def __init__(self, name: str, start: Callable[[], MetricsSink]) -> None:
-        """`start` creates the sink. Raises OperatorError if `start` does."""
+    def __init__(self, name: str, start: Callable[[], MetricsTracker], *, one_slash: bool = False) -> None:
+        """`one_slash`: replace further slashes in names by dots, as in train/reward.format. Raises OperatorError if
+        `start` does.
+        """
         self._name = name
         self._start = start
-        self._sink: MetricsSink | None = None
-        self._waiting: list[tuple[int, dict[str, float]]] = []
+        self._one_slash = one_slash
+        self._tracker: MetricsTracker | None = None
+        self._waiting: list[tuple[dict[str, float], int]] = []
         self._calls_left = 0
         self._pause = 1
         self._has_warned = False
         self._try()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._waiting = [*self._waiting[1 - _MAX_WAITING :], (step, dict(metrics))]
+        named = {_one_slash(name) if self._one_slash else name: value for name, value in metrics.items()}
+        self._waiting = [*self._waiting[1 - _MAX_WAITING :], (named, step)]
         if self._calls_left:
             self._calls_left -= 1
         else:
@@ -139,21 +157,21 @@ class RetriedSink:
 
     def close(self, *, failed: bool) -> None:
         self._try()
-        if self._sink is not None:
+        if self._tracker is not None:
             try:
-                self._sink.close(failed=failed)
+                self._tracker.close(failed=failed)
             except Exception as error:
                 self._warn(error)
         if self._waiting:
             log.warning(
-                "%s did not get the metrics from step %d on; metrics.jsonl has them", self._name, self._waiting[0][0]
+                "%s did not get the metrics from step %d on; metrics.jsonl has them", self._name, self._waiting[0][1]
             )
 
     def _try(self) -> None:
         try:
-            self._sink = self._sink or self._start()
+            self._tracker = self._tracker or self._start()
             while self._waiting:
-                self._sink.log(*self._waiting[0])
+                self._tracker.log(*self._waiting[0])
                 self._waiting.pop(0)
             self._pause = 1
         except OperatorError:
@@ -165,28 +183,12 @@ class RetriedSink:
     def _warn(self, error: Exception) -> None:
         if not self._has_warned:
             self._has_warned = True
-            log.warning(
-                "%s failed and will be tried again: %s. Training goes on; metrics.jsonl has all metrics",
-                self._name,
-                f"{type(error).__name__}: {error}",
-            )
+            log.warning("%s failed and will be tried again: %r. Training goes on with metrics.jsonl", self._name, error)
 
 
 LOGGERS = ("rich", "print", "wandb", "mlflow")
 NO_LOGGER = "none"
 _TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
-
-
-class MetricsTracker(Protocol):
-    """A run in an experiment tracker, which continues one with the same id."""
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
-
-    def close(self, *, failed: bool) -> None: ...
-
-
-MakeTracker = Callable[[str, str, Json, str], MetricsTracker]
-"""Starts a run of a project: its names, its config and its id."""
 
 
 def logger_names(loggers: str | Iterable[str]) -> tuple[str, ...]:
@@ -219,9 +221,8 @@ def sinks_of(
     """Create the loggers of a run.
 
     `name`, `config` and `run_id` identify it to trackers, which continue a run that has the same id; `trackers` starts
-    their runs. `rich` and `print`
-    write to `stream` (default: stdout); without a terminal, `rich` becomes `print`. `max_steps`: the number of the last
-    step; 0 if it is unknown.
+    their runs. `rich` and `print` write to `stream` (default: stdout); without a terminal, `rich` becomes `print`.
+    `max_steps`: the number of the last step; 0 if it is unknown.
 
     Raises OperatorError if a name is unknown or its package is missing. A tracker that cannot be reached is a warning.
     """
@@ -232,39 +233,15 @@ def sinks_of(
     for one in chosen:
         if one in _TRACKERS:
             require(one, one, f"the logger {one}")
-    makers: dict[str, Callable[[], MetricsSink]] = {
-        "rich": lambda: RichSink(out, max_steps),
-        "print": lambda: PrintSink(out, max_steps),
-        **{one: partial(_tracker, one, make, (project, name, config, run_id)) for one, make in trackers.items()},
-    }
-    return [makers[one]() for one in chosen]
-
-
-def _tracker(kind: str, make: MakeTracker, identity: tuple[str, str, Json, str]) -> MetricsSink:
-    # In MLflow's file store, train/reward is a file, so that it cannot be the folder of train/reward/format as well.
-    one_slash = kind == "mlflow"
-    return RetriedSink(_TRACKERS[kind], lambda: TrackerSink(make(*identity), one_slash=one_slash))
-
-
-class TrackerSink:
-    """Logs to a tracker's run. Implements `MetricsSink`.
-
-    After training resumed from a checkpoint, steps come again. MLflow keeps both values of such a step; Weights &
-    Biases ignores steps before the last one that it has.
-    """
-
-    def __init__(self, tracker: MetricsTracker, *, one_slash: bool = False) -> None:
-        """`one_slash`: replace further slashes in names by dots, as in train/reward.format."""
-        self._tracker = tracker
-        self._one_slash = one_slash
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self._one_slash:
-            metrics = {_one_slash(name): value for name, value in metrics.items()}
-        self._tracker.log(metrics, step)
-
-    def close(self, *, failed: bool) -> None:
-        self._tracker.close(failed=failed)
+    sinks: list[MetricsSink] = []
+    for one in chosen:
+        if one in _TRACKERS:
+            start = partial(trackers[one], project, name, config, run_id)
+            # In MLflow's file store, train/reward is a file, so that it cannot be the folder of train/reward/format.
+            sinks.append(RetriedSink(_TRACKERS[one], start, one_slash=one == "mlflow"))
+        else:
+            sinks.append((RichSink if one == "rich" else PrintSink)(out, max_steps))
+    return sinks
 
 
 def _one_slash(name: str) -> str:
@@ -293,8 +270,7 @@ class PrintSink:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         names = [name for name in _LINE if name in metrics]
         names += [name for name in metrics if name.startswith("eval/")]
-        chosen = [name for name in names if metrics[name] or name not in NORMALLY_ZERO]
-        parts = [f"{short_name(name)} {value_text(name, metrics[name])}" for name in chosen]
+        parts = [f"{name} {value}" for name, value in _shown(names, metrics)]
         print("  ".join([step_title(step, self._max_steps), *parts]), file=self._stream, flush=True)
 
     def close(self, *, failed: bool) -> None:
@@ -302,30 +278,21 @@ class PrintSink:
 
 
 class RichSink:
-    """Prints a block per step with all metrics in groups side by side. Implements `MetricsSink`."""
+    """Prints a block per step with all metrics side by side. Implements `MetricsSink`."""
 
     def __init__(self, stream: TextIO, max_steps: int = 0) -> None:
-        """`stream` must be a terminal. `max_steps`: the number of the last step; 0 if it is unknown."""
+        """`stream` must be a terminal."""
         # Names are escaped by short_name, so that the stream does not need to escape Rich's own output.
         self._console = Console(file=unwrapped(stream), highlight=False)
         self._max_steps = max_steps
-        self._previous: dict[str, float] = {}
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        figures = [Text.assemble((name, "dim"), " ", value) for name, value in _shown(metrics, metrics)]
         title = Text(step_title(step, self._max_steps), "bold")
-        if (change := self._change(metrics)) is not None:
-            title.append(f"  {change}", "green" if change.startswith("+") else "red")
-        columns = [_column(name, rows) for name, rows in grouped(metrics)]
-        self._console.print(Group(Rule(title, align="left"), Columns(columns, padding=(0, 4))))
-        self._previous |= metrics
+        self._console.print(Group(Rule(title, align="left"), Columns(figures, padding=(0, 4))))
 
     def close(self, *, failed: bool) -> None:
         pass
-
-    def _change(self, metrics: Mapping[str, float]) -> str | None:
-        """Return the change of the reward since the previous step; None if there is none."""
-        new, old = metrics.get("train/reward"), self._previous.get("train/reward")
-        return None if new is None or old is None or new == old else f"{new - old:+.4g} reward"
 
 
 def step_title(step: int, max_steps: int) -> str:
@@ -333,14 +300,11 @@ def step_title(step: int, max_steps: int) -> str:
     return f"step {step}/{max_steps}" if max_steps else f"step {step}"
 
 
-def _column(title: str, rows: list[tuple[str, str]]) -> Table:
-    table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_row(Text(title, "bold cyan"), "")
-    for name, value in rows:
-        table.add_row(Text(name, "dim"), Text(value))
-    return table
+def _shown(names: Iterable[str], metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """Yield names and values as text, without what is 0 unless something goes wrong, and is."""
+    for name in names:
+        if metrics[name] or name not in NORMALLY_ZERO:
+            yield short_name(name), value_text(name, metrics[name])
 
 
 _SHARES = (
@@ -352,10 +316,6 @@ NORMALLY_ZERO = (
     *("train/stale_rate", "train/staleness_mean", "train/policy_lag", "eval/failed_rollouts"),
 )
 """Not shown in the terminal while they are 0."""
-_UPDATE = (
-    *("loss", "kl", "kl_initial", "entropy", "ratio_mean", "ratio_max", "clip_rate", "grad_norm"),
-    *("learning_rate", "parity_mean", "parity_max"),
-)
 
 
 def value_text(name: str, value: float) -> str:
@@ -376,33 +336,3 @@ def short_name(name: str) -> str:
     stay.
     """
     return plain_line(name.removeprefix("train/").removeprefix("perf/"))
-
-
-def grouped(metrics: Mapping[str, float]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Yield the titles of groups, each with the short names and formatted values of its metrics.
-
-    What is 0 if nothing goes wrong, such as the number of failed rollouts, is left out if it is 0.
-    """
-    groups: dict[str, list[tuple[str, str]]] = {
-        "reward": [],
-        "update": [],
-        "rollouts": [],
-        "time": [],
-        "evaluation": [],
-    }
-    for name, value in metrics.items():
-        if name in NORMALLY_ZERO and not value:
-            continue
-        groups[_group(name)].append((short_name(name).removeprefix("eval/"), value_text(name, value)))
-    yield from ((title, rows) for title, rows in groups.items() if rows)
-
-
-def _group(name: str) -> str:
-    kind, _, rest = name.partition("/")
-    if kind == "eval":
-        return "evaluation"
-    if kind == "perf":
-        return "time"
-    if rest in _UPDATE:
-        return "update"
-    return "reward" if rest.startswith("reward") or rest in ("correct_rate", "parse_err_rate") else "rollouts"

@@ -41,7 +41,7 @@ class PolicyTrainer(Protocol):
 
     @property
     def token_pairs(self) -> TokenPairs | None:
-        """Log-probabilities of engine and trainer of the latest update; None if they are not recorded."""
+        """Log-probabilities of engine and trainer of the latest update."""
 
     def share(self, text: str | None) -> str | None:
         """Return the text that the main process passed."""

@@ -6,7 +6,6 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rollyard.records.errors import RunError
@@ -18,7 +17,7 @@ CHUNK = 1 << 20
 SILENCE_S = 60.0
 """An actor that does not respond for this long counts as dead. A live actor responds every second."""
 WAIT_S = 15.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_on_ray(
@@ -46,8 +45,12 @@ def run_on_ray(
         actor = kind.remote()
         try:
             # The guard ends everything that the command has started, also if the actor is killed.
-            _wait(ray, actor.run.remote(guarded(command), str(here), dict(environ), None), num_gpus, print_line)
-            with _passing_on(actor):
+            started = actor.run.remote(guarded(command), str(here), dict(environ), None)
+            if not ray.wait([started], timeout=WAIT_S)[0]:
+                print_line(f"waiting for a host of the Ray cluster with {num_gpus:g} free GPUs")
+            ray.get(started)
+            # Ray's workers ignore SIGINT, and so do the processes that they start.
+            with signals_to(lambda _: actor.send_to_leader.remote(int(signal.SIGTERM))):
                 return _follow(ray, actor, write)
         finally:
             with contextlib.suppress(Exception):  # Ray raises if the actor or the cluster no longer exists
@@ -56,13 +59,6 @@ def run_on_ray(
         raise RunError(f"the Ray actor of the trainer failed: {str(error).strip().splitlines()[0]}") from error
     finally:
         ray.shutdown()
-
-
-def _wait(ray: Any, started: Any, num_gpus: float, print_line: Callable[[str], None]) -> None:
-    ready, _ = ray.wait([started], timeout=WAIT_S)
-    if not ready:
-        print_line(f"waiting for a host of the Ray cluster with {num_gpus:g} free GPUs")
-    ray.get(started)
 
 
 def _follow(ray: Any, actor: Any, write: Callable[[bytes], None]) -> int:
@@ -76,14 +72,12 @@ def _follow(ray: Any, actor: Any, write: Callable[[bytes], None]) -> int:
 
 
 @contextlib.contextmanager
-def _passing_on(actor: Any) -> Iterator[None]:
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        # Ray's workers ignore SIGINT, and so do the processes that they start.
-        actor.send_to_leader.remote(int(signal.SIGTERM))
-
-    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
+def signals_to(handle: Callable[[int], None]) -> Iterator[None]:
+    """Have SIGINT and SIGTERM call a function. Must be used in the main thread."""
+    before = {number: signal.signal(number, lambda number, _: handle(number)) for number in SIGNALS}
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            with contextlib.suppress(TypeError):  # a handler that was not installed from Python cannot be restored
+                signal.signal(number, handler)

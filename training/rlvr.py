@@ -23,12 +23,6 @@ class RlvrSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class OpenSection(BaseModel):
-    """Base class of sections that other programs read, which have more keys."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
-
-
 class RunSection(RlvrSection):
     name: str | None = None
     seed: int = 42
@@ -39,7 +33,9 @@ class ModelSection(RlvrSection):
     path: str
 
 
-class RlvrTokenizerSection(OpenSection):
+class RlvrTokenizerSection(RlvrSection):
+    model_config = ConfigDict(extra="allow")
+
     pretrained_model_name_or_path: str | None = None
 
 
@@ -229,32 +225,38 @@ def _sampling(rlvr: RlvrConfig) -> Json:
 
 
 def _notes(rlvr: RlvrConfig, trainer: Json) -> Iterator[str]:
-    training, sampling = rlvr.training, rlvr.sampling
-    if training.max_steps and training.num_epochs:
-        yield "training.num_epochs is not used, because training.max_steps is set"
-    if training.prompts_per_rollout_sync not in (None, training.prompts_per_optim_step):
-        yield "training.prompts_per_rollout_sync: the engines get the new weights after every update"
-    if training.abort_in_flight:
-        yield "training.abort_in_flight: requests in flight are kept, and each token has the version of its weights"
-    if training.seq_len_buckets:
-        longest = max(training.seq_len_buckets)
-        yield f"training.seq_len_buckets: longer sequences than {longest} tokens are masked, not truncated"
-    if rlvr.data_iter.skip_chat_template:
-        yield "data_iter.skip_chat_template: prompts are messages, which the engine renders with the model's template"
-    if sampling.top_p < 1 or sampling.top_k > 0:
-        yield "sampling.top_p and top_k: tokens have importance weights (loss.constrained_turns: reweight)"
-    if rlvr.loss.name in ("grpo", "dapo"):
-        yield "loss: deviations of a group have the divisor n - 1; there, it is n"
-    if rlvr.loss.name == "dapo":
-        yield "loss.name dapo: the mean is over all tokens of the update; there, over those of each micro-batch"
-    half = [name for name in ("dtype", "mixed_precision_param") if section(trainer, "training").get(name) == "float16"]
-    if half:
-        yield "roles: float16 becomes bfloat16, which needs no loss scaling"
-    if "eps" in section(trainer, "optimizer"):
-        yield "roles: optimizer.eps is that of PyTorch (1e-8)"
-    degrees = {name: value for name, value in section(trainer, "parallelism").items() if name.endswith("_degree")}
-    if any(value not in (1, None) for value in degrees.values()):
-        yield "roles: parallelism of the trainer is set with optimizer.accelerate_config"
+    training, sampling, loss = rlvr.training, rlvr.sampling, rlvr.loss.name
+    longest = max(training.seq_len_buckets, default=0)
+    of_trainer = section(trainer, "training")
+    degrees = [value for name, value in section(trainer, "parallelism").items() if name.endswith("_degree")]
+    notes = {
+        "training.num_epochs is not used, because training.max_steps is set": training.max_steps
+        and training.num_epochs,
+        "training.prompts_per_rollout_sync: the engines get the new weights after every update": (
+            training.prompts_per_rollout_sync not in (None, training.prompts_per_optim_step)
+        ),
+        "training.abort_in_flight: requests in flight are kept, and each token has the version of its weights": (
+            training.abort_in_flight
+        ),
+        f"training.seq_len_buckets: longer sequences than {longest} tokens are masked, not truncated": longest,
+        "data_iter.skip_chat_template: prompts are messages, which the engine renders with the model's template": (
+            rlvr.data_iter.skip_chat_template
+        ),
+        "sampling.top_p and top_k: tokens have importance weights (loss.constrained_turns: reweight)": (
+            sampling.top_p < 1 or sampling.top_k > 0
+        ),
+        "loss: deviations of a group have the divisor n - 1; there, it is n": loss in ("grpo", "dapo"),
+        "loss.name dapo: the mean is over all tokens of the update; there, over those of each micro-batch": loss
+        == "dapo",
+        "roles: float16 becomes bfloat16, which needs no loss scaling": (
+            "float16" in (of_trainer.get("dtype"), of_trainer.get("mixed_precision_param"))
+        ),
+        "roles: optimizer.eps is that of PyTorch (1e-8)": "eps" in section(trainer, "optimizer"),
+        "roles: parallelism of the trainer is set with optimizer.accelerate_config": any(
+            value not in (1, None) for value in degrees
+        ),
+    }
+    yield from (text for text, applies in notes.items() if applies)
     unused = {
         "run.port_start": rlvr.run.port_start,
         "verifier": rlvr.verifier,
@@ -376,26 +378,22 @@ def optimizer_settings(trainer: Json, longest: int | None, per_micro_batch: int 
     if length is None:
         raise OperatorError("expected training.seq_len_buckets, or training.seq_len of the trainer")
     sizes = per_micro_batch if isinstance(per_micro_batch, Mapping) else {length: per_micro_batch or 1}
+    scheduler = section(trainer, "lr_scheduler")
+    if (ratio := scheduler.get("decay_ratio")) not in (0, None):
+        raise OperatorError(
+            f"roles: lr_scheduler.decay_ratio is {ratio}; expected 0 (constant) or null (linear from the warmup on)"
+        )
     return {
         "learning_rate": optimizer["lr"],
         "weight_decay": optimizer.get("weight_decay", _WEIGHT_DECAY),
         "max_grad_norm": training.get("max_norm", _MAX_NORM),
-        **_schedule(section(trainer, "lr_scheduler")),
+        "lr_scheduler": "linear" if ratio is None else "constant_with_warmup",
+        "warmup_steps": scheduler.get("warmup_steps", 0),
         "max_seq_len": length,
         "micro_token_budget": max([bucket * count for bucket, count in sizes.items() if bucket <= length] + [length]),
         "dtype": _DTYPES[dtype],
         "gradient_checkpointing": section(trainer, "activation_checkpoint").get("mode", "none") != "none",
     }
-
-
-def _schedule(scheduler: Mapping[str, Any]) -> Json:
-    ratio = scheduler.get("decay_ratio")
-    if ratio not in (0, None):
-        raise OperatorError(
-            f"roles: lr_scheduler.decay_ratio is {ratio}; expected 0 (constant) or null (linear from the warmup on)"
-        )
-    name = "linear" if ratio is None else "constant_with_warmup"
-    return {"lr_scheduler": name, "warmup_steps": scheduler.get("warmup_steps", 0)}
 
 
 def engine_settings(engine: Json) -> Json:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,7 +39,7 @@ class TrainingPaths:
 
     @property
     def run_record(self) -> Path:
-        """`run.json`: name, time, host, command line and git commit."""
+        """Name, time, host, command line and git commit."""
         return self.root / "run.json"
 
     @property
@@ -53,17 +53,16 @@ class TrainingPaths:
 
     @property
     def traces(self) -> Path:
-        """Folder of trace.jsonl (time of each stage) and samples.jsonl (what became of each task)."""
+        """trace.jsonl (time of each stage) and samples.jsonl (what became of each task)."""
         return self.root / "traces"
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of checkpoints from which training resumes; `latest.json` names the newest complete one."""
         return self.root / "checkpoints"
 
     @property
     def weights(self) -> Path:
-        """Folder of the weights that the engines load, one folder per version."""
+        """The weights that the engines load, one folder per version."""
         return self.root / "weights"
 
     @property
@@ -71,15 +70,12 @@ class TrainingPaths:
         return self.root / "logs"
 
     def token_pairs(self, step: int) -> Path:
-        """Log-probabilities of engine and trainer for some tokens of a step."""
         return self.root / "token_pairs" / f"{version_of_step(step)}.json"
 
     def rollouts(self, step: int) -> Path:
-        """Rollouts of a step, with the files that every collection has beside them."""
         return self.root / "rollouts" / f"{version_of_step(step)}.jsonl"
 
     def evaluation(self, step: int) -> Path:
-        """Rollouts of the evaluation after `step` updates."""
         return self.root / "evaluations" / f"{version_of_step(step)}.jsonl"
 
 
@@ -94,8 +90,7 @@ def version_of_step(step: int) -> str:
 def updates_of(version: str | None) -> int:
     """Return the number of updates of a version, such as 12 for `step_000012` and `step_000012-r1`.
 
-    Raises RunError if there is no version, or if it is not one of a training run: to count it as some version would let
-    rollouts of any age pass.
+    Raises RunError if there is no version, or one of something else: as some number, rollouts of any age would pass.
     """
     if version is None:
         raise RunError(
@@ -111,16 +106,13 @@ def updates_of(version: str | None) -> int:
     return int(found[1])
 
 
-class VersionNames:
-    """Names versions. Those of two starts of a training differ, because a name is never used for two versions."""
-
-    def __init__(self, folder: Path) -> None:
-        """`folder`: where the versions are stored, also those of earlier starts."""
-        again = folder.is_dir() and any(folder.iterdir())
-        self._suffix = time.strftime("-r%Y%m%d%H%M%S") if again else ""
-
-    def name(self, step: int) -> str:
-        return f"{version_of_step(step)}{self._suffix}"
+def version_names(folder: Path) -> Callable[[int], str]:
+    """Return the function that names the versions in `folder` by their step. Those of two starts of a training differ,
+    because a name is never used for two versions.
+    """
+    again = folder.is_dir() and any(folder.iterdir())
+    suffix = time.strftime("-r%Y%m%d%H%M%S") if again else ""
+    return lambda step: version_of_step(step) + suffix
 
 
 _LOCK = ".ng_train.lock"
@@ -152,7 +144,14 @@ class TrainingFolder:
             paths.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OperatorError(f"output_dir {paths.root} cannot be created: {error.strerror}") from error
-        descriptor = _lock(paths.root)
+        try:
+            descriptor = open_locked(paths.root / _LOCK)
+        except LocksUnsupported:
+            raise
+        except RunError as error:
+            raise RunError(
+                f"another process is training in {paths.root}: wait for it, or choose another output_dir"
+            ) from error
         try:
             before = read_settings(paths.config)
             if before is not None:
@@ -167,7 +166,7 @@ class TrainingFolder:
 
     @property
     def name(self) -> str:
-        """Name of the run, for trackers: that of its folder at its first start."""
+        """That of the folder at its first start."""
         return str(self._record["name"])
 
     @property
@@ -182,7 +181,7 @@ class TrainingFolder:
 
     def check_data(self, identity: Json, evaluation: Json | None = None) -> None:
         """Record the identities of the datasets. Raises OperatorError if the run was started with other rows."""
-        check_rows(self.paths, identity, evaluation, self._record)
+        check_rows(self.paths, identity, evaluation)
         self._record.setdefault(_DATA, identity)
         if evaluation is not None:
             self._record.setdefault(_EVALUATION, evaluation)
@@ -195,13 +194,12 @@ class TrainingFolder:
         self._write()
 
     def _begin(self, command: Sequence[str], project: Path) -> None:
-        git = git_record(project)
         start = {
             "time": time.time(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "command": list(command),
-            "git": git,
+            "git": git_record(project),
             "versions": _versions(),
         }
         self._record = {
@@ -223,8 +221,6 @@ class TrainingFolder:
 def completed_step(config: TrainConfig) -> int | None:
     """Return the number of updates after which the run in the folder was complete; None if it is not complete with the
     current max_steps, or its last checkpoint is gone.
-
-    With max_steps 0 it is complete once the data is exhausted.
     """
     paths = TrainingPaths(config.output_dir)
     end = _read_record(paths.run_record).get("complete")
@@ -234,11 +230,9 @@ def completed_step(config: TrainConfig) -> int | None:
     return step if (paths.checkpoints / version_of_step(step)).is_dir() else None
 
 
-def check_rows(paths: TrainingPaths, identity: Json, evaluation: Json | None, record: Json | None = None) -> None:
-    """Raise OperatorError if the run in the folder was started with other rows. `record`: that of run.json, if it was
-    read.
-    """
-    record = _read_record(paths.run_record) if record is None else record
+def check_rows(paths: TrainingPaths, identity: Json, evaluation: Json | None) -> None:
+    """Raise OperatorError if the run in the folder was started with other rows."""
+    record = _read_record(paths.run_record)
     for name, now in ((_DATA, identity), (_EVALUATION, evaluation)):
         before = record.get(name, now)
         if now is not None and before != now:
@@ -246,15 +240,6 @@ def check_rows(paths: TrainingPaths, identity: Json, evaluation: Json | None, re
                 f"{paths.root} was started with other rows: its {_DATASETS[name]} had {before}, now it has {now}. "
                 "Restore the dataset, or choose another output_dir"
             )
-
-
-def _lock(root: Path) -> int:
-    try:
-        return open_locked(root / _LOCK)
-    except LocksUnsupported:
-        raise
-    except RunError as error:
-        raise RunError(f"another process is training in {root}: wait for it, or choose another output_dir") from error
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -273,33 +258,17 @@ def _read_record(path: Path) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
 MAY_CHANGE = (
-    "output_dir",
-    "head",
-    "ray_head_node_address",
-    "trainer_num_gpus",
-    "ready_timeout_s",
-    "loggers",
-    "checkpoint_interval",
-    "keep_checkpoints",
-    "num_samples_in_parallel",
-    "rollout_timeout_s",
-    "max_attempts",
-    "max_failure_rate",
-    "weights",
-    "evaluation.before_start",
-    "evaluation.interval",
-    "evaluation.num_samples_in_parallel",
-    "optimizer.micro_token_budget",
-    "optimizer.gradient_checkpointing",
-    "optimizer.accelerate_config",
+    *("output_dir", "head", "ray_head_node_address", "trainer_num_gpus", "ready_timeout_s", "loggers", "weights"),
+    *("checkpoint_interval", "keep_checkpoints"),
+    *("num_samples_in_parallel", "rollout_timeout_s", "max_attempts", "max_failure_rate"),
+    *("evaluation.before_start", "evaluation.interval", "evaluation.num_samples_in_parallel"),
+    *("optimizer.micro_token_budget", "optimizer.gradient_checkpointing", "optimizer.accelerate_config"),
 )
 """Settings that change neither the rollouts nor the gradients, so that a resumed run may have other ones."""
 _ADDRESS = ("policy_base_url", "policy_api_key")
@@ -327,7 +296,7 @@ def read_settings(path: Path) -> TrainConfig | None:
 def check_settings(before: TrainConfig, now: TrainConfig, root: Path) -> None:
     """Raise OperatorError with the names of the settings that a resumed run must not change."""
     changed = [
-        f"{key} was {_shown(old)}, now {_shown(new)}"
+        f"{key} was {old!s:.100}, now {new!s:.100}"
         for key, old, new in differences(_compared(before), _compared(now))
         if not _may_change(key, now)
     ]
@@ -348,11 +317,6 @@ def _may_change(key: str, config: TrainConfig) -> bool:
         # Other schedules depend on the number of steps from the first one on.
         return config.optimizer.lr_scheduler in ("constant", "constant_with_warmup")
     return any(key == known or key.startswith(f"{known}.") for known in MAY_CHANGE)
-
-
-def _shown(value: Json | object) -> str:
-    text = str(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 _TIMEOUT_S = 30.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,8 @@ async def check(config: TrainConfig, environ: Mapping[str, str], here: Path) -> 
     gpus = present_gpus(environ)
     model = find_model(config.model, here)
     notes = _check_device(config, model, gpus)
-    _check_folder(config)
+    if (before := read_settings(TrainingPaths(config.output_dir).config)) is not None:
+        check_settings(before, config, config.output_dir)
     parent = check_writable(here / config.output_dir, f"output_dir={config.output_dir}")
     notes += _check_disk(config, model, parent)
     agent = config.agent_name
@@ -51,25 +52,23 @@ async def check(config: TrainConfig, environ: Mapping[str, str], here: Path) -> 
         run_config = server_configs(config, name, gpus, environ, here).run_config
         agent = choose_agent(agent, [spec.name for spec in agents_in(run_config)])
     else:
-        _refuse_unused(config)
+        for key in ("environments", "config_paths", "overrides", "ray_head_node_address"):
+            if getattr(config, key):
+                raise OperatorError(f"head={config.head} uses a running stack, which has its own configs: remove {key}")
         agent = choose_agent(agent, await agents_of_head(config, environ))
     if config.input_jsonl_fpath is None and config.data is None:
         raise OperatorError("no data given; expected --input-jsonl-fpath rows.jsonl or --data ... (a mixture)")
     tasks = read_tasks(here, config.input_jsonl_fpath, config.data, agent, config.limit)
     notes += notes_of(tasks)
-    evaluated = _evaluation_tasks(config, agent, here)
+    settings, evaluated = config.evaluation, None
+    if settings.input_jsonl_fpath is not None:
+        key = "evaluation.input_jsonl_fpath"
+        evaluated = read_tasks(here, settings.input_jsonl_fpath, None, agent, settings.limit, key=key)
     check_rows(TrainingPaths(config.output_dir), tasks.identity, evaluated.identity if evaluated is not None else None)
     if run_config is not None:
         check_agents({*tasks.agents, *(evaluated.agents if evaluated else ())}, run_config)
         await _check_servers(config, run_config, environ, here)
     return TrainPlan(config, here, model, gpus, tasks, evaluated, notes)
-
-
-def _check_folder(config: TrainConfig) -> None:
-    """Raise OperatorError if the folder has a run with other settings. A resumed run checks this again."""
-    paths = TrainingPaths(config.output_dir)
-    if (before := read_settings(paths.config)) is not None:
-        check_settings(before, config, paths.root)
 
 
 def _check_packages(config: TrainConfig) -> None:
@@ -141,20 +140,6 @@ def _check_disk(config: TrainConfig, model: InitialModel, folder: Path) -> list[
     return []
 
 
-def _refuse_unused(config: TrainConfig) -> None:
-    for name in ("environments", "config_paths", "overrides", "ray_head_node_address"):
-        if getattr(config, name):
-            raise OperatorError(f"head={config.head} uses a running stack, which has its own configs: remove {name}")
-
-
-def _evaluation_tasks(config: TrainConfig, agent: str | None, here: Path) -> DatasetTasks | None:
-    settings = config.evaluation
-    if settings.input_jsonl_fpath is None:
-        return None
-    key = "evaluation.input_jsonl_fpath"
-    return read_tasks(here, settings.input_jsonl_fpath, None, agent, settings.limit, key=key)
-
-
 async def _check_servers(config: TrainConfig, run_config: RunConfig, environ: Mapping[str, str], here: Path) -> None:
     RunFolder.check(here)
     # The token of the run is random; the checks only need one, because trainer endpoints require it.
@@ -221,8 +206,8 @@ def find_model(name: str, here: Path) -> InitialModel:
     folder = here / Path(name).expanduser()
     if folder.is_dir():
         _check_files(folder)
-        config = _config(str(folder), name)
-        return InitialModel(name, folder.resolve(), _is_tied(config), _size(folder.glob("*.safetensors")))
+        config, size = _config(str(folder), name), sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        return InitialModel(name, folder.resolve(), _is_tied(config), size)
     if name.startswith(("/", ".", "~")) or not _HUB_NAME.fullmatch(name):
         raise OperatorError(f"model={name!r} is neither an existing folder nor a hub name such as Qwen/Qwen3-0.6B")
     return InitialModel(name, None, _is_tied(_config(name, name)), None)
@@ -252,10 +237,6 @@ def _config(name: str, given: str) -> Any:
 def _is_tied(config: Any) -> bool:
     inner = getattr(config, "text_config", None)  # of models that also read images
     return any(getattr(one, "tie_word_embeddings", False) for one in (config, inner) if one is not None)
-
-
-def _size(files: Iterable[Path]) -> int:
-    return sum(path.stat().st_size for path in files)
 
 
 def _first_line(error: Exception) -> str:

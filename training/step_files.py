@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,8 @@ from rollyard.training.groups import EndingRules, GroupMember, Treatment, member
 from rollyard.training.run_folder import updates_of
 from rollyard.training.training_sequence import SequenceError, SequenceRules, TrainingSequence
 
-_RECORD = re.compile(r"step_(\d{6,})_tasks\.json")
-_OUTPUT = re.compile(r"step_(\d{6,})\.jsonl")
+RECORD, ROLLOUTS = "_tasks.json", ".jsonl"
+"""Endings of the files of a step."""
 
 
 class StepRecord(Record):
@@ -45,17 +45,9 @@ class StepRecord(Record):
     """Whether the step became a batch. Its failed rollouts are then not played again."""
 
 
-def recorded_steps(folder: Path) -> list[int]:
-    """Return the numbers of the steps that have a record in a folder, sorted."""
-    return _numbers(folder, _RECORD)
-
-
-def played_steps(folder: Path) -> list[int]:
-    """Return the numbers of the steps that have rollouts in a folder, sorted."""
-    return _numbers(folder, _OUTPUT)
-
-
-def _numbers(folder: Path, name: re.Pattern[str]) -> list[int]:
+def steps_in(folder: Path, ending: str) -> list[int]:
+    """Return the numbers of the steps that have a file with this ending in a folder, sorted."""
+    name = re.compile(rf"step_(\d{{6,}}){re.escape(ending)}")
     return sorted(int(found[1]) for path in folder.glob("step_*") if (found := name.fullmatch(path.name)))
 
 
@@ -76,20 +68,16 @@ class StepFiles:
         self.paths.output.parent.mkdir(parents=True, exist_ok=True)
         replace(self._record, orjson.dumps(record.model_dump(), option=orjson.OPT_INDENT_2))
 
-    def rows(self) -> dict[Key, Json]:
-        """Return the measured rollouts. Raises RunError if a line is not a JSON object."""
-        if not self.paths.output.is_file():
-            return {}
-        return {key_of(row): dict(row) for row in Rollouts(self.paths.output)}
-
-    def failures(self) -> dict[Key, Json]:
-        """Return the last failed attempt of each rollout. Raises RunError if a line is not a JSON object."""
-        if not self.paths.failures.is_file():
+    def rows(self, path: Path) -> dict[Key, Json]:
+        """Return the last row of each rollout in the file of rollouts or of failures. Raises RunError if a line is not
+        a JSON object.
+        """
+        if not path.is_file():
             return {}
         # Nothing is trained on what had been said in a failed attempt, and it would take up memory.
         return {
             key_of(row): {name: value for name, value in row.items() if name != PARTIAL_MEMBER}
-            for row in Rollouts(self.paths.failures)
+            for row in Rollouts(path)
         }
 
     def set_aside(self) -> list[Path]:
@@ -124,10 +112,6 @@ class MemberRules:
     policy_servers: frozenset[str]
     max_staleness: int
 
-    def is_final(self, kind: str, server: str, agents: Collection[str]) -> bool:
-        """Return whether a rollout that failed in this way is never retried."""
-        return self.endings.is_final(kind, server, agents, self.policy_servers)
-
 
 @dataclass(frozen=True, slots=True)
 class StepMembers:
@@ -152,7 +136,7 @@ def read_members(files: StepFiles, keys: Sequence[str], repeats: int, step: int,
 
     Raises RunError if a rollout is missing or cannot be trained on, and OtherWeights.
     """
-    rows, failed = files.rows(), files.failures()
+    rows, failed = files.rows(files.paths.output), files.rows(files.paths.failures)
     members, kinds, retryable, last = list[GroupMember](), Counter[str](), set[int](), None
     for index, group in enumerate(keys):
         for repeat in range(repeats):
@@ -178,12 +162,12 @@ def _measured(row: Json, group: str, key: Key, step: int, rules: MemberRules, fi
     where = f"{files.paths.output}: task {key[0]}, repeat {key[1]}"
     try:
         member = member_of_row(row, group, rules.sequences, rules.endings)
-        age = policy_age(member.sequences)
+        updates = sampled_updates(member.sequences)
     except (SequenceError, RunError) as error:
         raise RunError(f"{where}: {error}") from error
-    if age is None:
+    if not updates:
         return member
-    oldest, newest = age
+    oldest, newest = min(updates), max(updates)
     if newest >= step:
         raise OtherWeights(
             f"{where} was sampled with weights after {newest} updates, but step {step} plays with those after "
@@ -194,18 +178,18 @@ def _measured(row: Json, group: str, key: Key, step: int, rules: MemberRules, fi
     return member
 
 
-def policy_age(sequences: Iterable[TrainingSequence]) -> tuple[int, int] | None:
-    """Return the updates of the oldest and of the newest weights that sampled tokens with a loss; None without
-    such tokens.
+def sampled_updates(sequences: Iterable[TrainingSequence]) -> Counter[int]:
+    """Count the tokens with a loss by the number of updates of the weights that sampled them.
 
-    Raises RunError if the weights of a token are unknown. To count them as some version would let rollouts of any age
-    pass.
+    Raises RunError if the weights of a token are unknown.
     """
-    names = {
+    versions = Counter(
         version
         for sequence in sequences
         for version, has_loss in zip(sequence.versions, sequence.loss_mask, strict=True)
         if has_loss
-    }
-    steps = sorted(map(updates_of, names))
-    return (steps[0], steps[-1]) if steps else None
+    )
+    found = Counter[int]()
+    for version, tokens in versions.items():
+        found[updates_of(version)] += tokens
+    return found

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
-from rollyard.records.errors import RunError
 from rollyard.training.groups import GroupMember, Treatment
-from rollyard.training.run_folder import updates_of
+from rollyard.training.step_files import sampled_updates
 from rollyard.training.update import Batch, Update
 
 _MEASURED = (Treatment.PLAYED, Treatment.MASKED)
+
+
+NO_UPDATE = Update((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ def step_metrics(
     times: StepTimes,
     *,
     parity: Mapping[str, float] | None = None,
-    update: Update | None = None,
+    update: Update = NO_UPDATE,
 ) -> dict[str, float]:
     """Return the metrics of a step by their complete names, such as `train/reward`. One that is undefined is absent.
 
@@ -45,21 +47,19 @@ def step_metrics(
 
     Raises RunError if the version of the weights behind a token is unknown.
     """
-    members = [member for group in batch.groups for member in group.members]
-    measured = [member for member in members if member.treatment in _MEASURED]
+    measured = [member for group in batch.groups for member in group.members if member.treatment in _MEASURED]
+    count = len(update.sequences) + update.too_long
     train = {
         **_rewards(measured),
         **_completions(measured),
         **_groups(batch),
-        **_sequences(update),
+        **({"seq_too_long_rate": update.too_long / count} if count else {}),
         **_staleness(measured, batch.step),
         **trainer,
         **{f"parity_{name}": value for name, value in (parity or {}).items()},
     }
     perf = _perf(measured, times)
-    return {f"train/{name}": value for name, value in train.items()} | {
-        f"perf/{name}": value for name, value in perf.items()
-    }
+    return {f"train/{name}": value for name, value in train.items()} | {f"perf/{name}": perf[name] for name in perf}
 
 
 def _rewards(measured: Sequence[GroupMember]) -> dict[str, float]:
@@ -74,7 +74,7 @@ def _rewards(measured: Sequence[GroupMember]) -> dict[str, float]:
     if len(rewards) > 1:
         found["reward_std"] = statistics.stdev(rewards)
     if any(member.success is not None for member in measured):
-        found["correct_rate"] = _share(sum(member.success is True for member in measured), measured)
+        found["correct_rate"] = sum(member.success is True for member in measured) / len(measured)
     return found
 
 
@@ -84,10 +84,10 @@ def _completions(measured: Sequence[GroupMember]) -> dict[str, float]:
     tokens = sum(member.completion_tokens for member in measured)
     endings = Counter(member.ending for member in measured)
     return {
-        "parse_err_rate": _share(sum(member.parse_error for member in measured), measured),
+        "parse_err_rate": sum(member.parse_error for member in measured) / len(measured),
         "avg_completion_length": tokens / len(measured),
         "total_completion_tokens": tokens,
-        **{f"ending/{name}": _share(count, measured) for name, count in endings.items()},
+        **{f"ending/{name}": count / len(measured) for name, count in endings.items()},
     }
 
 
@@ -103,69 +103,22 @@ def _groups(batch: Batch) -> dict[str, float]:
     return found
 
 
-def _sequences(update: Update | None) -> dict[str, float]:
-    count = 0 if update is None else len(update.sequences) + update.too_long
-    return {"seq_too_long_rate": update.too_long / count} if update is not None and count else {}
-
-
 def _staleness(measured: Sequence[GroupMember], step: int) -> dict[str, float]:
-    tokens = staleness_of(measured, step)
-    if not (total := tokens.total()):
+    """The step with number `step` trains the weights of step - 1."""
+    updates = sampled_updates(sequence for member in measured for sequence in member.sequences)
+    if not (total := updates.total()):
         return {}
+    lags = {step - 1 - count: tokens for count, tokens in updates.items()}
     return {
-        "stale_rate": (total - tokens[0]) / total,
-        "staleness_mean": sum(lag * count for lag, count in tokens.items()) / total,
-        "policy_lag": max(tokens),
+        "stale_rate": sum(tokens for lag, tokens in lags.items() if lag) / total,
+        "staleness_mean": sum(lag * tokens for lag, tokens in lags.items()) / total,
+        "policy_lag": max(lags),
     }
 
 
 def _perf(measured: Sequence[GroupMember], times: StepTimes) -> dict[str, float]:
-    found = {
-        "rollout_wait_s": times.rollout_wait_s,
-        "update_s": times.update_s,
-        "publish_s": times.publish_s,
-        "step_s": times.step_s,
-    }
+    found = asdict(times)
     if times.step_s > 0:
         found["tokens_per_s"] = sum(member.completion_tokens for member in measured) / times.step_s
         found["rollouts_per_s"] = len(measured) / times.step_s
     return found
-
-
-def _share(count: int, measured: Sequence[GroupMember]) -> float:
-    return count / len(measured)
-
-
-def staleness_of(members: Iterable[GroupMember], step: int) -> Counter[int]:
-    """Count the tokens with a loss by their staleness. The step with number `step` trains the weights of step - 1.
-
-    Raises RunError if the version of a token is unknown or newer than these weights: without it, nobody can tell
-    whether the rollouts are those of the policy that is trained.
-    """
-    versions: Counter[str] = Counter()
-    for member in members:
-        for sequence in member.sequences:
-            for version, has_loss in zip(sequence.versions, sequence.loss_mask, strict=True):
-                if has_loss:
-                    if version is None:
-                        raise RunError(_unknown(member))
-                    versions[version] += 1
-    found: Counter[int] = Counter()
-    for version, tokens in versions.items():
-        lag = step - 1 - updates_of(version)
-        if lag < 0:
-            raise RunError(
-                f"step {step} trains the weights of step {step - 1}, but {tokens} tokens of its rollouts were sampled "
-                f"with {version}: the rollouts are not those of this run, or it resumed from an older checkpoint "
-                "without discarding them"
-            )
-        found[lag] += tokens
-    return found
-
-
-def _unknown(member: GroupMember) -> str:
-    return (
-        f"task {member.task_key}, rollout {member.repeat}: the version of the weights that sampled its tokens is "
-        "unknown, so that its staleness is, too. Use engines that report policy_version, such as those of "
-        "local_vllm_model"
-    )

@@ -27,51 +27,38 @@ from rollyard.training.update import Batch, BatchSource, TokenPairs, Update, upd
 from rollyard.training.weight_publisher import Publisher, probe_sequences
 
 
+@dataclass(eq=False)
 class StepRunner:
-    """Plays, publishes, measures and evaluates, in the order that the trainer asks for.
-
-    After an error or a request to stop, it does nothing more, so that training ends after the current update. The
-    caller saves a checkpoint and raises `error`.
+    """Plays, publishes, measures and evaluates, in the order that the trainer asks for. After an error or a request to
+    stop, it does nothing more. The caller saves a checkpoint and raises `error`.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        calls: StackCalls,
-        parts: StackParts,
-        metrics: MetricsLog,
-        traces: Traces,
-        schedule: Schedule,
-        position: Mapping[str, int],
-        *,
-        version: Callable[[int], str],
-        print_line: Callable[[str], None],
-    ) -> None:
-        """`position`: that of the first batch in the data. `version`: the name of the weights after so many updates."""
-        self._config = config
-        self._calls = calls
-        self._parts = parts
-        self._metrics = metrics
-        self._traces = traces
-        self._schedule = schedule
-        self._version = version
-        self._print_line = print_line
+    config: TrainConfig
+    calls: StackCalls
+    parts: StackParts
+    metrics: MetricsLog
+    traces: Traces
+    schedule: Schedule
+    position: Mapping[str, int]
+    """Position in the data after the latest update."""
+    version: Callable[[int], str]
+    """Returns the name of the weights after so many updates."""
+    print_line: Callable[[str], None]
+    error: RollyardError | None = None
+    """Why training cannot continue."""
+    is_complete: bool = False
+    """True once the last update is done and evaluated."""
+
+    def __post_init__(self) -> None:
         self._batch: Batch | None = None
         self._update = Update((), ())
         self._began = self._updating = time.monotonic()
         self._warnings = set[str]()
-        self.position = dict(position)
-        """Position in the data after the latest update."""
-        self.error: RollyardError | None = None
-        """Why training cannot continue."""
-        self.is_complete = False
-        """True once the last update is done and evaluated."""
 
     def started(self, step: int, save: Save) -> None:
-        """Publish the weights with which training starts, and evaluate them if that is due."""
         with self._guarded():
             self._publish(step, save)
-            if self._schedule.evaluates_at_start(step):
+            if self.schedule.evaluates(step):
                 self._evaluate(step)
 
     def next_update(self, step: int) -> Update | None:
@@ -79,19 +66,22 @@ class StepRunner:
         self._began = time.monotonic()
         if self._is_ending:
             return None
-        if self._schedule.is_last(step - 1):
+        if self.schedule.is_last(step - 1):
             self.is_complete = True
             return None
         batch = None
         with self._guarded():
-            with self._traces.span("rollouts", step):
-                source, publisher = self._parts.source, self._parts.publisher
-                batch = self._calls.call(play_step, source, publisher, step, self._print_line)
+            with self.traces.span("rollouts", step):
+                source, publisher = self.parts.source, self.parts.publisher
+                batch = self.calls.call(play_step, source, publisher, step, self.print_line)
             if batch is None:
-                self._print_line(f"the data is exhausted after {step - 1} updates")
+                self.print_line(f"the data is exhausted after {step - 1} updates")
                 self._finish(step - 1)
                 return None
-            self._batch, self._update = batch, self._update_of(batch)
+            temperature = float(self.config.responses_create_params.get("temperature", 1.0))
+            longest = self.config.optimizer.max_seq_len
+            self._update = update_of(batch.groups, max_seq_len=longest, temperature=temperature)
+            self._batch = batch
         self._updating = time.monotonic()
         return None if self._is_ending else self._update
 
@@ -100,7 +90,7 @@ class StepRunner:
         batch = self._batch
         assert batch is not None, "an update has a batch"
         trained = time.monotonic()
-        self._traces.record("update", step, self._updating)
+        self.traces.record("update", step, self._updating)
         self.position = dict(batch.position)
         parity: Mapping[str, float] = {}
         seconds = 0.0
@@ -115,22 +105,23 @@ class StepRunner:
         )
         # Even if publishing failed: the update is part of the next checkpoint, so it must be part of the curve.
         with self._guarded():
-            self._traces.trained(batch, self._update)
+            self.traces.trained(batch, self._update)
             if pairs is not None:
-                write_pairs(TrainingPaths(self._config.output_dir).token_pairs(step), pairs, batch, self._update)
-            self._metrics.write(step, step_metrics(batch, trainer, times, parity=parity, update=self._update))
-        if self._schedule.is_last(step):
+                write_pairs(TrainingPaths(self.config.output_dir).token_pairs(step), pairs, batch, self._update)
+            self.metrics.write(step, step_metrics(batch, trainer, times, parity=parity, update=self._update))
+        if self.schedule.is_last(step):
             self._finish(step)
-        elif self._schedule.evaluates(step):
-            self._try_to_evaluate(step)
+        elif self.schedule.evaluates(step) and not self._is_ending:
+            with self._guarded():
+                self._evaluate(step)
 
     def close(self) -> None:
-        if self._parts.close is not None:
-            self._calls.clean_up(self._parts.close)
+        if self.parts.close is not None:
+            self.calls.clean_up(self.parts.close)
 
     @property
     def _is_ending(self) -> bool:
-        return self.error is not None or self._calls.stopped
+        return self.error is not None or self.calls.stopped
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -141,45 +132,36 @@ class StepRunner:
         except RollyardError as error:
             self.error = self.error or error
 
-    def _update_of(self, batch: Batch) -> Update:
-        config = self._config
-        temperature = float(config.responses_create_params.get("temperature", 1.0))
-        return update_of(batch.groups, max_seq_len=config.optimizer.max_seq_len, temperature=temperature)
-
     def _publish(self, step: int, save: Save) -> float:
-        with self._traces.span("publish", step):
-            published = self._calls.call(self._parts.publisher.publish, self._version(step), save)
+        with self.traces.span("publish", step):
+            published = self.calls.call(self.parts.publisher.publish, self.version(step), save)
         # Every version of a model has the same ones, such as that engines convert its tensors.
         for warning in dict.fromkeys(published.warnings):
             if warning not in self._warnings:
                 self._warnings.add(warning)
-                self._print_line(f"weights {published.version}: {warning}")
+                self.print_line(f"weights {published.version}: {warning}")
         return published.seconds
 
     def _measure_parity(self, step: int) -> Mapping[str, float]:
         ids = [sequence.prompt_ids + sequence.completion_ids for sequence in self._update.sequences]
         sequences = probe_sequences(ids)
-        if self._parts.measure_parity is None or not sequences:
+        if self.parts.measure_parity is None or not sequences:
             return {}
-        with self._traces.span("parity", step):
-            return self._calls.call(self._parts.measure_parity, step, self._version(step), sequences)
+        with self.traces.span("parity", step):
+            return self.calls.call(self.parts.measure_parity, step, self.version(step), sequences)
 
     def _evaluate(self, step: int) -> None:
-        if self._parts.evaluate is None:
+        if self.parts.evaluate is None:
             return
-        with self._traces.span("evaluation", step):
-            found = self._calls.call(self._parts.evaluate, step)
-        self._metrics.write(step, {f"eval/{name}": value for name, value in found.items()})
-        self._schedule.evaluated(step)
-
-    def _try_to_evaluate(self, step: int) -> None:
-        if not self._is_ending:
-            with self._guarded():
-                self._evaluate(step)
+        with self.traces.span("evaluation", step):
+            found = self.calls.call(self.parts.evaluate, step)
+        self.metrics.write(step, {f"eval/{name}": value for name, value in found.items()})
+        self.schedule.evaluated.add(step)
 
     def _finish(self, step: int) -> None:
-        if self._schedule.evaluates_last(step):
-            self._try_to_evaluate(step)
+        if step not in self.schedule.evaluated and not self._is_ending:
+            with self._guarded():
+                self._evaluate(step)
         self.is_complete = not self._is_ending
 
 
@@ -188,24 +170,19 @@ REPAIR_S = 5.0
 
 
 async def play_step(
-    source: BatchSource,
-    publisher: Publisher,
-    step: int,
-    print_line: Callable[[str], None],
-    *,
-    repair_s: float = REPAIR_S,
+    source: BatchSource, publisher: Publisher, step: int, print_line: Callable[[str], None]
 ) -> Batch | None:
     """Return the batch of a step; None if the data is exhausted.
 
-    An engine that restarts while the step is played gets no model calls until it has the weights again: it loads their
-    files by itself, and weights that were transferred without files are sent again here. Its episodes fail meanwhile
-    and are retried. Raises what source and publisher raise.
+    An engine that restarts meanwhile gets no model calls until it has the weights again: it loads their files by
+    itself, and weights that were transferred without files are sent again here. Its episodes fail until then and are
+    retried.
     """
     playing = asyncio.ensure_future(source.next_batch(step))
     try:
         while True:
             # Repairs and the batch end in turn, so that no transfer is interrupted.
-            done, _ = await asyncio.wait({playing}, timeout=repair_s)
+            done, _ = await asyncio.wait({playing}, timeout=REPAIR_S)
             if done:
                 return playing.result()
             repaired = await publisher.repair()
@@ -216,21 +193,15 @@ async def play_step(
         await asyncio.gather(playing, return_exceptions=True)
 
 
-Evaluate = Callable[[int], Awaitable[Mapping[str, float]]]
-"""Evaluates the published weights, those after this number of updates, and returns metrics without a prefix."""
-MeasureParity = Callable[[int, str, Sequence[Sequence[int]]], Awaitable[Mapping[str, float]]]
-"""Compares engines and trainer on token sequences, after this number of updates and with this version. Returns `mean`
-and `max` in nats, or nothing if it is not due."""
-
-
 @dataclass(frozen=True, slots=True)
 class StackParts:
     source: BatchSource
     publisher: Publisher
-    evaluate: Evaluate | None = None
-    """None: no evaluation."""
-    measure_parity: MeasureParity | None = None
-    """None: parity is not measured."""
+    evaluate: Callable[[int], Awaitable[Mapping[str, float]]] | None = None
+    """Evaluates the published weights, those after this number of updates, and returns metrics without a prefix."""
+    measure_parity: Callable[[int, str, Sequence[Sequence[int]]], Awaitable[Mapping[str, float]]] | None = None
+    """Compares engines and trainer on token sequences, after this number of updates and with this version. Returns
+    `mean` and `max` in nats, or nothing if it is not due."""
     close: Callable[[], Awaitable[None]] | None = None
     """Stops what still plays, at the end of training."""
 
@@ -240,8 +211,7 @@ class Schedule:
 
     def __init__(self, config: TrainConfig, evaluated_steps: Collection[int] = ()) -> None:
         self._config = config
-        self._evaluation = config.evaluation
-        self._evaluated = set(evaluated_steps)
+        self.evaluated = set(evaluated_steps)
 
     def is_last(self, step: int) -> bool:
         """Return whether no update follows this one. False with max_steps 0, where the end of the data decides."""
@@ -249,28 +219,19 @@ class Schedule:
 
     def saves(self, step: int) -> bool:
         """Return whether there is a checkpoint after this update."""
-        interval = self._config.checkpoint_interval
-        return self.is_last(step) or (bool(interval) and step % interval == 0)
+        return self.is_last(step) or _is_due(step, self._config.checkpoint_interval)
 
     def evaluates(self, step: int) -> bool:
-        """Return whether there is an evaluation after this update, unless it is the last one."""
-        interval = self._evaluation.interval
-        return bool(interval) and step % interval == 0 and step not in self._evaluated
-
-    def evaluates_last(self, step: int) -> bool:
-        """Return whether there is an evaluation after this update, the last one."""
-        return step not in self._evaluated
-
-    def evaluates_at_start(self, step: int) -> bool:
-        """Return whether the weights with which training starts are evaluated: before the first update, or because an
-        earlier process stopped before the evaluation was complete.
+        """Return whether the weights after this update have to be evaluated, and have not been yet. A resumed training
+        asks again about those with which it starts.
         """
-        if step == 0:
-            return self._evaluation.before_start and step not in self._evaluated
-        return self.evaluates(step) or (self.is_last(step) and self.evaluates_last(step))
+        settings = self._config.evaluation
+        due = settings.before_start if step == 0 else self.is_last(step) or _is_due(step, settings.interval)
+        return due and step not in self.evaluated
 
-    def evaluated(self, step: int) -> None:
-        self._evaluated.add(step)
+
+def _is_due(step: int, interval: int) -> bool:
+    return bool(interval) and step % interval == 0
 
 
 T = TypeVar("T")
@@ -293,10 +254,7 @@ class StackCalls:
         """True once `stop` was called."""
 
     def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-        """Return the coroutine's result. Raises Interrupted if `stop` is or was called, after the coroutine has ended.
-
-        What the coroutine raises is passed on.
-        """
+        """Return the coroutine's result. Raises Interrupted, after it has ended, if `stop` is or was called."""
         if self.stopped:
             raise Interrupted
         ended = threading.Event()
@@ -366,7 +324,13 @@ class Traces:
         used = {id(sequence) for sequence in update.sequences}
         entries = []
         for group in batch.groups:
-            entries += [_entry_of_group(group, used, batch.step), *_entries_of_failures(group, batch.step)]
+            failed = {"event": "failed", "step": batch.step, "task_key": group.task_key}
+            entries.append(_entry_of_group(group, used, batch.step))
+            entries += [
+                {**failed, "repeat": one.repeat, "reason": one.ending, "treatment": str(one.treatment)}
+                for one in group.members
+                if not one.sequences
+            ]
         self._append(self._samples, entries)
 
     def _append(self, path: Path, entries: list[Json]) -> None:
@@ -379,30 +343,15 @@ class Traces:
 
 
 def _entry_of_group(group: RolloutGroup, used: set[int], step: int) -> Json:
-    entry: Json = {"event": "skipped" if group.skipped else "used", "step": step, "task_key": group.task_key}
-    if group.skipped:
-        entry["reason"] = group.skipped
     chosen = [sequence for member in group.members for sequence in member.sequences if id(sequence) in used]
-    versions = {version for sequence in chosen for version in sequence.versions if version is not None}
-    return entry | {
+    return {
+        "event": "skipped" if group.skipped else "used",
+        "step": step,
+        "task_key": group.task_key,
+        **({"reason": group.skipped} if group.skipped else {}),
         "members": len(group.members),
         "rewards": [member.reward for member in group.members if member.counts],
         "sequences": len(chosen),
         "loss_tokens": sum(sequence.loss_tokens for sequence in chosen),
-        "versions": sorted(versions),
+        "versions": sorted({version for sequence in chosen for version in sequence.versions if version is not None}),
     }
-
-
-def _entries_of_failures(group: RolloutGroup, step: int) -> list[Json]:
-    return [
-        {
-            "event": "failed",
-            "step": step,
-            "task_key": group.task_key,
-            "repeat": member.repeat,
-            "reason": member.ending,
-            "treatment": str(member.treatment),
-        }
-        for member in group.members
-        if not member.sequences
-    ]

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rollyard.records.errors import RunError
-from rollyard.records.rollout_keys import digest
-from rollyard.records.rows import with_seed
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import DatasetTasks, Rollout
 
@@ -38,7 +36,7 @@ class OrderPosition:
     """Rows that are drawn again at the end of the epoch, sorted."""
 
     def record(self, rows: int) -> dict[str, int]:
-        """Return the position for the checkpoint; `rows` is the number of rows of the dataset."""
+        """Return the position for the checkpoint; `rows`: those of the dataset."""
         again = {f"{_AGAIN}_{draw.epoch}_{draw.row}": draw.returns for draw in self.returned}
         return {"rows": rows, "epoch": self.epoch, "index": self.index, **again}
 
@@ -106,16 +104,6 @@ class TaskOrder:
         return self._known[1]
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """Sampling seeds of the rollouts: those of a group follow each other."""
-
-    seed: int
-    """Seed of the training run."""
-    metadata: Json | None = None
-    """`metadata` of the run's create parameters, which replaces that of the rows."""
-
-
 class StepTasks:
     """Implements `Tasks`. A task's index is its place in the step, because a step may use a row more than once."""
 
@@ -126,30 +114,22 @@ class StepTasks:
         rows: Sequence[Rollout],
         *,
         first: int,
-        sampling: Sampling | None,
     ) -> None:
-        """`rows`: the row of each draw. `first`: index of the first task to play; those before it have been played.
-        `sampling`: None: the engine samples without seeds.
-        """
+        """`rows`: the row of each draw. `first`: index of the first task to play; those before it have been played."""
         self.count = len(draws)
         # Not only those of the step's rows: tasks that are added later must not change the collection's identity.
         self.agents = data.agents
         self.digest = data.digest
         self.files: set[Path] = data.files
         self.identity: Json = {**data.identity, "rows": len(draws), "task_rows": [draw.row for draw in draws]}
-        self._draws = draws
         self._rows = rows
         self._first = first
-        self._sampling = sampling
 
     def rollouts(self, repeats: int) -> Iterator[Rollout]:
-        """Yield all repeats of each task that is to be played. Raises RunError if a seed cannot be added to a row."""
+        """Yield all repeats of each task that is to be played."""
         for index in range(self._first, self.count):
             for repeat in range(repeats):
-                row = self._rows[index].row
-                if self._sampling is not None:
-                    row = _with_seed(row, self._draws[index], repeat, self._sampling)
-                yield replace(self._rows[index], task_index=index, rollout_index=repeat, row=row)
+                yield replace(self._rows[index], task_index=index, rollout_index=repeat)
 
 
 def rows_at(data: DatasetTasks, indices: Collection[int]) -> dict[int, Rollout]:
@@ -161,15 +141,3 @@ def rows_at(data: DatasetTasks, indices: Collection[int]) -> dict[int, Rollout]:
             if len(found) == len(wanted):
                 break
     return found
-
-
-def _with_seed(row: Json, draw: Draw, repeat: int, sampling: Sampling) -> Json:
-    # 31 bits: engines take signed integers.
-    base = int.from_bytes(digest([sampling.seed, draw.epoch, draw.row, draw.returns])) % 2**31
-    params = row.get("responses_create_params") or {}
-    metadata = params.get("metadata") if sampling.metadata is None else sampling.metadata
-    try:
-        seeded = with_seed(metadata, (base + repeat) % 2**31)
-    except ValueError as error:
-        raise RunError(f"row {draw.row + 1} of the dataset cannot get a sampling seed: its {error}") from error
-    return {**row, "responses_create_params": {**params, "metadata": seeded}}

@@ -6,14 +6,13 @@ process does between two updates is in step_runner.py; how the trainer updates t
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 from anyio.from_thread import BlockingPortal
 
@@ -29,10 +28,11 @@ from rollyard.services.rollouts.collector import CollectionLimits
 from rollyard.training.batch_source import StackBatchSource
 from rollyard.training.checkpoints import Checkpoints, TrainingCheckpoint
 from rollyard.training.groups import completion_tokens, has_parse_error
-from rollyard.training.metrics_log import MakeTracker, MetricsLog, MetricsSink, sinks_of
+from rollyard.training.metrics_log import MakeTracker, MetricsLog, sinks_of
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
+from rollyard.training.ray_trainer import SIGNALS, signals_to
 from rollyard.training.run_folder import TrainingFolder, TrainingPaths, version_of_step
-from rollyard.training.step_runner import MeasureParity, Schedule, StackCalls, StackParts, StepRunner, Traces
+from rollyard.training.step_runner import Schedule, StackCalls, StackParts, StepRunner, Traces
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_stack import TrainingStack
 from rollyard.training.transfer_publisher import TransferPublisher
@@ -42,68 +42,56 @@ from rollyard.training.weight_publisher import (
     PolicyClient,
     Publisher,
     VersionFolders,
+    WeightKind,
     WeightPublisher,
     resolved_method,
 )
 
 
-class Evaluator:
-    """Evaluates into files of the run folder. An interrupted evaluation continues where it stopped."""
+async def evaluate(
+    step: int,
+    *,
+    stack: StackClients,
+    tasks: DatasetTasks,
+    config: TrainConfig,
+    paths: TrainingPaths,
+    print_line: Callable[[str], None],
+) -> dict[str, float]:
+    """Play every row with the weights after `step` updates, into a file of the run folder, and return the metrics
+    without a prefix. An interrupted evaluation continues where it stopped.
 
-    def __init__(
-        self,
-        stack: StackClients,
-        tasks: DatasetTasks,
-        config: TrainConfig,
-        paths: TrainingPaths,
-        *,
-        print_line: Callable[[str], None],
-    ) -> None:
-        self._stack = stack
-        self._tasks = tasks
-        self._config = config
-        self._paths = paths
-        self._print_line = print_line
+    Raises RunError if the collection stops, for example because too many rollouts fail.
+    """
 
-    async def evaluate(self, step: int) -> dict[str, float]:
-        """Play every row with the weights after `step` updates, and return the metrics without a prefix.
-
-        Raises RunError if the collection stops, for example because too many rollouts fail.
-        """
-        output = self._paths.evaluation(step)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            await self._collect(self._plan(output), step)
-        except ChangedParameters as error:
-            # The servers have other settings since an earlier start. Rollouts of both must not be mixed.
-            self._print_line(f"{output.name} is played from the start: {error}")
-            await self._collect(self._plan(output, overwrite=True), step)
-        return evaluation_metrics(_rows(output), self._tasks.count * self._config.evaluation.num_repeats)
-
-    async def _collect(self, plan: CollectionPlan, step: int) -> None:
-        opened = OpenCollection.opened(plan, self._tasks, self._stack)
-        async with opened as collection:
-            state = await collection.run(print_line=self._print_line)
-            if state == "stopped":
+    async def collect(plan: CollectionPlan) -> None:
+        async with OpenCollection.opened(plan, tasks, stack) as collection:
+            if await collection.run(print_line=print_line) == "stopped":
                 raise RunError(f"the evaluation after {step} updates stopped: {collection.stopped_because}")
 
-    def _plan(self, output: Path, *, overwrite: bool = False) -> CollectionPlan:
-        settings, config = self._config.evaluation, self._config
-        return CollectionPlan(
-            output=output,
-            agent=config.agent_name,
-            repeats=settings.num_repeats,
-            params=settings.responses_create_params,
-            overwrite=overwrite,
-            # The servers of a resumed run may have newer code. As in training, the rows are marked with it.
-            accept_changed_code=True,
-            limits=CollectionLimits(
-                parallel=settings.num_samples_in_parallel,
-                max_attempts=config.max_attempts,
-                rollout_timeout_s=config.rollout_timeout_s,
-                max_failure_rate=config.max_failure_rate,
-            ),
-        )
+    settings, output = config.evaluation, paths.evaluation(step)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    plan = CollectionPlan(
+        output=output,
+        agent=config.agent_name,
+        repeats=settings.num_repeats,
+        params=settings.responses_create_params,
+        # The servers of a resumed run may have newer code. As in training, the rows are marked with it.
+        accept_changed_code=True,
+        limits=CollectionLimits(
+            parallel=settings.num_samples_in_parallel,
+            max_attempts=config.max_attempts,
+            rollout_timeout_s=config.rollout_timeout_s,
+            max_failure_rate=config.max_failure_rate,
+        ),
+    )
+    try:
+        await collect(plan)
+    except ChangedParameters as error:
+        # The servers have other settings since an earlier start. Rollouts of both must not be mixed.
+        print_line(f"{output.name} is played from the start: {error}")
+        await collect(replace(plan, overwrite=True))
+    rows = (line.value for line in iter_jsonl(output, skip)) if output.exists() else iter(())
+    return evaluation_metrics(rows, tasks.count * settings.num_repeats)
 
 
 def evaluation_metrics(rows: Iterator[Json], expected: int) -> dict[str, float]:
@@ -138,16 +126,10 @@ def evaluation_metrics(rows: Iterator[Json], expected: int) -> dict[str, float]:
     return found
 
 
-def _rows(output: Path) -> Iterator[Json]:
-    return (line.value for line in iter_jsonl(output, skip)) if output.exists() else iter(())
-
-
 TrainingEnd = Literal["complete", "interrupted"]
 MakeTrainer = Callable[[TrainerHooks], PolicyTrainer]
-"""Creates the trainer of this process."""
 MakeParts = Callable[[Mapping[str, int], PolicyTrainer], StackParts]
 """Creates the parts that call the stack, for a position in the data."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STATUS_S = 60.0
 
 
@@ -163,8 +145,6 @@ class MainProcess:
     """The dataset to train on."""
     evaluation_tasks: DatasetTasks | None = None
     """The dataset to evaluate on; None: no evaluation."""
-    seeded: bool = False
-    """Send a sampling seed with each rollout, for engines whose sampling is deterministic."""
     trackers: Mapping[str, MakeTracker] = field(default_factory=dict)
     """What starts the runs of the loggers `wandb` and `mlflow`."""
 
@@ -186,7 +166,11 @@ def train(
     checkpoint of the last complete update then.
     """
     if main is None:
-        return run_other_process(config, make_trainer, print_line=print_line)
+        checkpoints = _checkpoints(config, TrainingPaths(config.output_dir), print_line)
+        # The main process ends training for all, and its launcher signals every process.
+        with _stop_on_signals(lambda signal: None):
+            TrainingLoop(make_trainer, None, checkpoints, Schedule(config), None, version=version_of_step).run(None)
+        return "complete"
     evaluated = main.evaluation_tasks
     main.folder.check_data(main.tasks.identity, evaluated.identity if evaluated is not None else None)
     make_parts = partial(_make_parts, config, main, print_line)
@@ -202,21 +186,37 @@ def run_training(
     *,
     print_line: Callable[[str], None],
 ) -> TrainingEnd:
-    """Train in the main process until the last step, the end of the data, or a signal.
-
-    Raises what `train` raises.
-    """
+    """Train in the main process, as `train` does."""
     config, paths = folder.config, folder.paths
     checkpoints = _checkpoints(config, paths, print_line)
     found = checkpoints.newest()
     step = found.step if found else 0
     MetricsLog(paths.metrics).drop_after(step)
-    _print_start(found, config, folder, print_line)
-    metrics = MetricsLog(paths.metrics, _sinks(folder, trackers))
+    if found is not None:
+        print_line(f"resuming after {found.step} updates, from {found.folder}")
+    elif folder.starts > 1:
+        print_line(f"{paths.checkpoints} has no checkpoint: starting again with {config.model}")
+    sinks = sinks_of(
+        config.loggers,
+        name=folder.name,
+        config=config.model_dump(mode="json"),
+        run_id=folder.run_id,
+        trackers=trackers,
+        max_steps=config.max_steps,
+    )
+    metrics = MetricsLog(paths.metrics, sinks)
     calls = StackCalls(portal)
     traces = Traces(paths.traces, folder.starts)
-    schedule = Schedule(config, _evaluated_steps(paths.metrics))
-    version = _version_names(folder)
+    logged = iter_jsonl(paths.metrics, skip) if paths.metrics.exists() else ()
+    evaluated = {line.value["step"] for line in logged if any(name.startswith("eval/") for name in line.value)}
+    schedule = Schedule(config, evaluated)
+    # Each start has names of its own for the weights, because the engines may still have those of an earlier one, or of
+    # other runs on a running stack.
+    suffix = f"-{folder.run_id}" if config.head is not None else ""
+    suffix += f"-r{folder.starts - 1}" if folder.starts > 1 else ""
+
+    def version(step: int) -> str:
+        return version_of_step(step) + suffix
 
     def stop(signal: str) -> None:
         calls.stop()
@@ -225,9 +225,7 @@ def run_training(
     def make_main(trainer: PolicyTrainer) -> StepRunner:
         position: Mapping[str, int] = found.position if found else {}
         parts = make_parts(position, trainer)
-        return StepRunner(
-            config, calls, parts, metrics, traces, schedule, position, version=version, print_line=print_line
-        )
+        return StepRunner(config, calls, parts, metrics, traces, schedule, position, version, print_line)
 
     state = "failed"
     try:
@@ -247,13 +245,12 @@ def run_training(
 
 class TrainingLoop:
     """Runs in every process. Only the main one has a StepRunner and traces: it calls the stack and writes the folder.
-
-    Saving weights and checkpoints needs all processes, so whether it happens depends only on what all of them know.
+    Saving needs all processes, so whether it happens depends only on what all of them know.
     """
 
     def __init__(
         self,
-        make_trainer: Callable[[TrainerHooks], PolicyTrainer],
+        make_trainer: MakeTrainer,
         make_main: Callable[[PolicyTrainer], StepRunner] | None,
         checkpoints: Checkpoints,
         schedule: Schedule,
@@ -262,11 +259,8 @@ class TrainingLoop:
         version: Callable[[int], str],
     ) -> None:
         self._trainer = make_trainer(self)
-        self._checkpoints = checkpoints
-        self._schedule = schedule
+        self._checkpoints, self._schedule, self._traces, self._version = checkpoints, schedule, traces, version
         self._main = make_main(self._trainer) if make_main is not None else None
-        self._traces = traces
-        self._version = version
         self._saved = -1
 
     def run(self, checkpoint: TrainingCheckpoint | None) -> None:
@@ -275,19 +269,16 @@ class TrainingLoop:
         Raises the main process's error.
         """
         try:
-            self._run(checkpoint)
+            folder = self._trainer.share(str(checkpoint.folder) if checkpoint else None)
+            self._trainer.run(Path(folder) if folder else None)
+            # Without an update, the next start begins with the initial model again.
+            if self._trainer.step not in (0, self._saved):
+                self._save()
+            if self._main is not None and self._main.error is not None:
+                raise self._main.error
         finally:
             if self._main is not None:
                 self._main.close()
-
-    def _run(self, checkpoint: TrainingCheckpoint | None) -> None:
-        folder = self._trainer.share(str(checkpoint.folder) if checkpoint else None)
-        self._trainer.run(Path(folder) if folder else None)
-        # Without an update, the next start begins with the initial model again.
-        if self._trainer.step not in (0, self._saved):
-            self._save()
-        if self._main is not None and self._main.error is not None:
-            raise self._main.error
 
     def started(self) -> None:
         self._saved = self._trainer.step
@@ -317,70 +308,18 @@ class TrainingLoop:
 
     def _save(self) -> None:
         step = self._trainer.step
-        if self._main is None:
+        with nullcontext() if self._traces is None else self._traces.span("checkpoint", step):
+            partial = self._checkpoints.partial(step) if self._main is None else self._checkpoints.begin(step)
             self._trainer.wait()
-            self._trainer.save_state(self._checkpoints.partial(step))
+            self._trainer.save_state(partial)
             self._trainer.wait()
-        else:
-            assert self._traces is not None, "the main process has traces"
-            with self._traces.span("checkpoint", step):
-                folder = self._checkpoints.begin(step)
-                self._trainer.wait()
-                self._trainer.save_state(folder)
-                self._trainer.wait()
+            if self._main is not None:
                 self._checkpoints.commit(step, self._version(step), self._main.position)
         self._saved = step
 
 
-def run_other_process(
-    config: TrainConfig, make_trainer: MakeTrainer, *, print_line: Callable[[str], None]
-) -> TrainingEnd:
-    """Train in a process that is not the main one."""
-    checkpoints = _checkpoints(config, TrainingPaths(config.output_dir), print_line)
-    # The main process ends training for all, and its launcher signals every process.
-    with _stop_on_signals(lambda signal: None):
-        TrainingLoop(make_trainer, None, checkpoints, Schedule(config), None, version=version_of_step).run(None)
-    return "complete"
-
-
-def _evaluated_steps(metrics: Path) -> set[int]:
-    """Return the steps whose evaluations are in metrics.jsonl."""
-    lines = iter_jsonl(metrics, skip) if metrics.exists() else ()
-    return {line.value["step"] for line in lines if any(name.startswith("eval/") for name in line.value)}
-
-
-def _version_names(folder: TrainingFolder) -> Callable[[int], str]:
-    """Return the function that names the weights after so many updates. Each start has names of its own, because the
-    engines may still have those of an earlier one. Those of a running stack may have been trained by other runs, too.
-    """
-    suffix = f"-{folder.run_id}" if folder.config.head is not None else ""
-    suffix += f"-r{folder.starts - 1}" if folder.starts > 1 else ""
-    return lambda step: version_of_step(step) + suffix
-
-
 def _checkpoints(config: TrainConfig, paths: TrainingPaths, print_line: Callable[[str], None]) -> Checkpoints:
     return Checkpoints(paths.checkpoints, keep=config.keep_checkpoints, print_line=print_line)
-
-
-def _sinks(folder: TrainingFolder, trackers: Mapping[str, MakeTracker]) -> list[MetricsSink]:
-    config = folder.config
-    return sinks_of(
-        config.loggers,
-        name=folder.name,
-        config=config.model_dump(mode="json"),
-        run_id=folder.run_id,
-        trackers=trackers,
-        max_steps=config.max_steps,
-    )
-
-
-def _print_start(
-    found: TrainingCheckpoint | None, config: TrainConfig, folder: TrainingFolder, print_line: Callable[[str], None]
-) -> None:
-    if found is not None:
-        print_line(f"resuming after {found.step} updates, from {found.folder}")
-    elif folder.starts > 1:
-        print_line(f"{folder.paths.checkpoints} has no checkpoint: starting again with {config.model}")
 
 
 def _make_parts(
@@ -392,11 +331,11 @@ def _make_parts(
 ) -> StackParts:
     stack, paths = main.stack, main.folder.paths
     client = PolicyClient(stack.clients.client.transport, stack.policy_url, stack.token, config.policy_server)
-    evaluate = None
-    if main.evaluation_tasks is not None:
-        evaluator = Evaluator(stack.clients, main.evaluation_tasks, config, paths, print_line=print_line)
-        evaluate = evaluator.evaluate
-    source = StackBatchSource(stack, main.tasks, config, paths, position, seeded=main.seeded, print_line=print_line)
+    common: Any = {"config": config, "paths": paths, "print_line": print_line}
+    evaluated = main.evaluation_tasks
+    evaluation = None if evaluated is None else partial(evaluate, stack=stack.clients, tasks=evaluated, **common)
+    source = StackBatchSource(stack, main.tasks, position=position, **common)
+    probe = ParityProbe(client, trainer.log_probs, config.weights, dtype=config.optimizer.dtype)
     publisher = _publisher(config, paths, client, trainer, main.portal)
 
     async def close() -> None:
@@ -407,22 +346,10 @@ def _make_parts(
     return StackParts(
         source=source,
         publisher=publisher,
-        evaluate=evaluate,
-        measure_parity=_parity(client, trainer, config) if trainer.has_whole_model else None,
+        evaluate=evaluation,
+        measure_parity=probe.measure_if_due if trainer.has_whole_model else None,
         close=close,
     )
-
-
-def _parity(client: PolicyClient, trainer: PolicyTrainer, config: TrainConfig) -> MeasureParity:
-    probe = ParityProbe(client, trainer.log_probs, config.weights, dtype=config.optimizer.dtype)
-
-    async def measure(updates: int, version: str, sequences: Sequence[Sequence[int]]) -> Mapping[str, float]:
-        if not await probe.is_due(updates):
-            return {}
-        found = await probe.measure(version, sequences)
-        return {"mean": found.mean, "max": found.max}
-
-    return measure
 
 
 def _publisher(
@@ -442,34 +369,28 @@ def _publisher(
         processes=1 if trainer.has_whole_model else 2,
     )
     if method == "files":
+        kind: WeightKind = "adapter" if has_adapters else "weights"
         folders = VersionFolders(paths.weights, keep=settings.keep)
-        return WeightPublisher(
-            client, folders, timeout_s=settings.timeout_s, kind="adapter" if has_adapters else "weights"
-        )
+        return WeightPublisher(client, folders, timeout_s=settings.timeout_s, kind=kind)
     return TransferPublisher(client, trainer.sender(method), timeout_s=settings.timeout_s)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
     """Call `stop` with the name of the first signal. The second one raises KeyboardInterrupt, and the third one ends
     the process. Must be used in the main thread.
     """
     count = 0
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(number: int) -> None:
         nonlocal count
         count += 1
         if count == 1:
             stop(signal.Signals(number).name)
             return
-        for each in _SIGNALS:
+        for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    try:
+    with signals_to(handle):
         yield
-    finally:
-        for number, handler in before.items():
-            with contextlib.suppress(TypeError):  # a handler that was not installed from Python cannot be restored
-                signal.signal(number, handler)

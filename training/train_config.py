@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -49,15 +49,8 @@ class LossSettings(Record):
     @property
     def resolved(self) -> Algorithm:
         """The algorithm with the values that are set here."""
-        known = algorithm_named(self.algorithm)
-        return Algorithm(
-            loss_type=known.loss_type,
-            ratio=known.ratio,
-            epsilon=known.epsilon if self.epsilon is None else self.epsilon,
-            epsilon_high=known.epsilon_high if self.epsilon_high is None else self.epsilon_high,
-            scale=known.scale if self.scale is None else self.scale,
-            beta=known.beta if self.beta is None else self.beta,
-        )
+        given = self.model_dump(include={"epsilon", "epsilon_high", "scale", "beta"}, exclude_none=True)
+        return replace(algorithm_named(self.algorithm), **given)
 
 
 class LoraSettings(Record):
@@ -274,7 +267,9 @@ NO_CLIPPING = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """A policy gradient loss over the ratios of new to recorded token probabilities, and its advantages."""
+    """A policy gradient loss over the ratios of new to recorded token probabilities, and its advantages. See
+    LossSettings for the values that these two have in common.
+    """
 
     loss_type: Literal["grpo", "dr_grpo", "dapo", "cispo"]
     """TRL's name of the average: over each sequence's tokens and then over sequences (grpo), over all tokens of the
@@ -282,13 +277,10 @@ class Algorithm:
     ratio: Literal["token", "sequence"] = "token"
     """`sequence`: the geometric mean of a sequence's token ratios."""
     epsilon: float = 0.2
-    """Ratios are clipped at 1 - epsilon."""
     epsilon_high: float = 0.2
-    """Ratios are clipped at 1 + epsilon_high. For `cispo`, the maximum ratio itself."""
     scale: Scale = "group"
-    """Standard deviation by which advantages are divided."""
     beta: float = 0.0
-    """Weight of the KL divergence from the initial policy, which TRL multiplies by the ratio (arXiv 2512.02556)."""
+    """TRL multiplies the divergence by the ratio (arXiv 2512.02556)."""
 
 
 ALGORITHMS = {

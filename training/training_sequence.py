@@ -186,13 +186,7 @@ class _Growing:
 
     def finished(self) -> TrainingSequence:
         return TrainingSequence(
-            prompt_ids=self.prompt,
-            completion_ids=self.tokens,
-            loss_mask=self.mask,
-            log_probs=self.log_probs,
-            reweighted=self.reweighted,
-            versions=self.versions,
-            temperature=self.temperature,
+            self.prompt, self.tokens, self.mask, self.log_probs, self.reweighted, self.versions, self.temperature
         )
 
 
@@ -233,25 +227,3 @@ def training_traces(sequences: Sequence[TrainingSequence]) -> list[Json]:
         }
         for index, sequence in enumerate(sequences)
     ]
-
-
-def rollout_sample_fields(
-    sequence: TrainingSequence, advantage: float, version: int, group: int, metrics: dict[str, float]
-) -> Json:
-    """Return the fields of a `RolloutSample` of TRL's AsyncGRPOTrainer (1.16). Its lists cover prompt and completion.
-
-    `version`: number of the oldest policy version in the sequence, counted by the trainer. `metrics`: values that the
-    trainer logs, such as the reward. The texts stay empty: TRL only prints them.
-    """
-    prompt = len(sequence.prompt_ids)
-    return {
-        "prompt": [],
-        "completion": [],
-        "input_ids": sequence.prompt_ids + sequence.completion_ids,
-        "completion_mask": [0] * prompt + sequence.loss_mask,
-        "old_log_probs": [0.0] * prompt + sequence.loss_log_probs,
-        "advantage": advantage,
-        "model_version": version,
-        "group_id": group,
-        "metrics": metrics,
-    }

@@ -28,7 +28,7 @@ from rollyard.services.head.registry_client import RegistryClient, StackClients,
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.request import HttpResponse
-from rollyard.services.http.transport import HttpTransport, Transport
+from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.program import ServerProgram, ended_badly, until_ready
 from rollyard.training.run_folder import TrainingPaths
 from rollyard.training.train_config import TrainConfig
@@ -65,10 +65,10 @@ async def training_stack(
     *,
     print_line: Callable[[str], None],
 ) -> AsyncIterator[TrainingStack]:
-    """Connect to the stack at `config.head`, or start one, whose engine loads `model_folder` first.
+    """Connect to the stack at `config.head`, or start one, whose engine loads `model_folder` first, and stop it at the
+    end. If it ends earlier, every call to one of its servers raises RunError with the last lines of its log.
 
-    A started stack is stopped at the end. If it ends earlier, every call to one of its servers raises RunError with
-    the last lines of its log. Raises OperatorError or RunError if the stack cannot be used.
+    Raises OperatorError or RunError if the stack cannot be used.
     """
     if config.head is not None:
         head = _named_head(config.head, environ)
@@ -118,11 +118,8 @@ class _Messages:
         self._shown = 0
 
     def show(self, printed: str) -> None:
-        """Repeat the lines that are new in the output so far."""
-        lines = printed.splitlines(keepends=True)
-        for line in lines[self._shown :]:
-            if not line.endswith("\n"):
-                break
+        """Repeat the lines that are new in the output so far, except one that is not complete."""
+        for line in printed[: printed.rfind("\n") + 1].splitlines()[self._shown :]:
             self._shown += 1
             if not line.startswith(_LEFT_OUT):
                 self._print_line(f"    {line.strip()}")
@@ -138,35 +135,28 @@ async def _connected(
     config: TrainConfig, head: HeadFile, program: ServerProgram | None
 ) -> AsyncIterator[TrainingStack]:
     lag = LoopLag()
-    http = HttpTransport(lag=lag)
-    transport: Transport = http if program is None else ProgramTransport(http, program)
+    transport = HttpTransport(lag=lag) if program is None else ProgramTransport(program, lag)
     try:
         if not head.run_id:
-            head = await _identified(http, head)
+            try:
+                head = head.model_copy(update={"run_id": await run_id_of(transport, head)})
+            except Failure as failure:
+                raise OperatorError(f"head={head.url} cannot be used: {failure.problem.detail}") from failure
         keys = Keys(run_id=head.run_id, secret="", token=head.token)
         registry = RegistryClient(transport, head.url, keys)
         client = ServerClient(transport, keys, AddressBook(registry.directory), clock=lag.now)
         url = await _policy_url(config, client)
-        await _check_trainer_endpoints(config, PolicyClient(transport, url, head.token))
-        yield TrainingStack(
-            clients=StackClients(client, registry),
-            policy_url=url,
-            token=head.token,
-            policy_servers=frozenset({config.policy_server}),
-        )
+        try:
+            await PolicyClient(transport, url, head.token).status(STATUS_S)
+        except Failure as failure:
+            raise OperatorError(f"{config.policy_server} cannot be trained: {failure.problem.detail}") from failure
+        yield TrainingStack(StackClients(client, registry), url, head.token, frozenset({config.policy_server}))
     except (Failure, RunError) as error:
         if program is not None and not program.running:
             raise RunError(ended_badly(program)) from error
         raise
     finally:
-        await http.close()
-
-
-async def _identified(transport: HttpTransport, head: HeadFile) -> HeadFile:
-    try:
-        return head.model_copy(update={"run_id": await run_id_of(transport, head)})
-    except Failure as failure:
-        raise OperatorError(f"head={head.url} cannot be used: {failure.problem.detail}") from failure
+        await transport.close()
 
 
 async def _policy_url(config: TrainConfig, client: ServerClient) -> str:
@@ -183,22 +173,14 @@ async def _policy_url(config: TrainConfig, client: ServerClient) -> str:
     return directory.servers[name][0]
 
 
-async def _check_trainer_endpoints(config: TrainConfig, client: PolicyClient) -> None:
-    """Raise OperatorError if the policy's weights cannot be updated."""
-    try:
-        await client.status(STATUS_S)
-    except Failure as failure:
-        raise OperatorError(f"{config.policy_server} cannot be trained: {failure.problem.detail}") from failure
-
-
-class ProgramTransport:
+class ProgramTransport(HttpTransport):
     """Sends requests until the program has ended, and then raises RunError with the last lines of its log.
 
     Otherwise, every episode would be retried on servers that no longer exist.
     """
 
-    def __init__(self, transport: Transport, program: ServerProgram) -> None:
-        self._transport = transport
+    def __init__(self, program: ServerProgram, lag: LoopLag) -> None:
+        super().__init__(lag=lag)
         self._program = program
 
     async def send(
@@ -206,7 +188,7 @@ class ProgramTransport:
     ) -> HttpResponse:
         self._check()
         try:
-            return await self._transport.send(method, url, body, headers, timeout_s)
+            return await super().send(method, url, body, headers, timeout_s)
         except Failure:
             self._check()
             raise
@@ -215,10 +197,7 @@ class ProgramTransport:
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
         self._check()
-        return await self._transport.stream(method, url, body, headers, timeout_s)
-
-    async def close(self) -> None:
-        await self._transport.close()
+        return await super().stream(method, url, body, headers, timeout_s)
 
     def _check(self) -> None:
         if not self._program.running:
@@ -269,9 +248,14 @@ def server_configs(
     paths = tuple(dict.fromkeys([*environments, *config.config_paths]))
     if not paths:
         raise OperatorError("no environment given; expected --environments gsm8k or --config-paths [...]")
+    files = [read_yaml(find_config(path, roots)) for path in paths]
+    families = [file.get(config.policy_server, {}).get("responses_api_models", {}) for file in files]
     policy = None
-    if not any(_defines(config.policy_server, path, roots) for path in paths):
-        policy = policy_config(config, model, gpus, port=_free_port(), trainers=trainer_processes(config))
+    # A file that only changes settings of the policy's server has no entrypoint.
+    if not any("entrypoint" in settings for family in families for settings in family.values()):
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            port = int(listener.getsockname()[1])
+        policy = policy_config(config, model, gpus, port=port, trainers=trainer_processes(config))
     given: list[str | Json] = [*([] if policy is None else [policy]), *paths]
     run_config = load(given, parse_overrides(config.overrides), roots, environ)
     overrides = (*config.overrides, *trainer_overrides(run_config, config.policy_server))
@@ -283,17 +267,6 @@ def trainer_processes(config: TrainConfig) -> int:
     """Return the number of processes that accelerate's config file starts on this host; 1 without such a file."""
     path = config.optimizer.accelerate_config
     return 1 if path is None else int(read_yaml(path).get("num_processes") or 1)
-
-
-def _defines(name: str, path: str, roots: Sequence[Path]) -> bool:
-    """Return whether a config file defines the server `name`, and does not only change settings of it."""
-    family = read_yaml(find_config(path, roots)).get(name, {}).get("responses_api_models", {})
-    return any("entrypoint" in settings for settings in family.values())
-
-
-def _free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return int(listener.getsockname()[1])
 
 
 IMPLEMENTATIONS = ("local_vllm_model", "vllm_model")

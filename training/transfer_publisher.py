@@ -73,13 +73,11 @@ class TransferPublisher:
                 raise
             await asyncio.sleep(pause)
         self._published, self._repairs = version, 0
-        return PublishedWeights(version=version, folder=None, seconds=time.monotonic() - started)
+        return PublishedWeights(version, time.monotonic() - started)
 
     async def repair(self) -> PublishedWeights | None:
-        """Send the latest version again if an engine has lost it, because it was restarted; otherwise return None.
-
-        Model calls are refused until then: call this at intervals while rollouts are played and the trainer's weights
-        do not change. The version gets a new name, `step_000012.1`. Raises RunError like `publish`.
+        """Send the latest version again, as `step_000012.1`, if an engine was restarted and lost it; otherwise return
+        None. Model calls are refused until then. Raises RunError like `publish`.
         """
         try:
             status = await self._client.status(STATUS_S)
@@ -104,7 +102,9 @@ class TransferPublisher:
         async def call(path: str, body: Json | None = None) -> Json:
             return await self._client.control(path, body, max(0.1, until - time.monotonic()))
 
-        if not (self._finish_sent and await self._is_loaded(version)):
+        # The engines may have the version although a later call, or the response, failed.
+        status = await self._client.status(STATUS_S) if self._finish_sent else {}
+        if status.get("version") != version or status.get("difference"):
             await self._send(version, call)
         reset = await call("/reset_prefix_cache?reset_running_requests=true")
         if any(body.get("success") is False for body in _bodies(reset)):
@@ -114,9 +114,13 @@ class TransferPublisher:
     async def _send(self, version: str, call: Callable[..., Awaitable[Json]]) -> None:
         self._finish_sent = False
         await call("/pause?mode=keep")
-        if self._connected != (engines := await self._engines()):
+        status = await self._client.status(STATUS_S)
+        engines = frozenset(str(one["url"]) for one in status.get("engines") or ())
+        if self._connected != engines:
             await self._disconnect()
-            info = await _in_thread(self._sender.init_info, await self._workers())
+            # GPUs of all engines, each of which receives the weights.
+            sizes = _bodies(await self._client.control("/get_world_size", None, STATUS_S, method="GET"))
+            info = await _in_thread(self._sender.init_info, sum(int(body["world_size"]) for body in sizes))
             await _together(self._sender.open, call("/init_weight_transfer_engine", {"init_info": info}))
             self._connected = engines
         # Before the engines' weights become incomplete, because it may fail.
@@ -125,20 +129,6 @@ class TransferPublisher:
         await _together(self._sender.send, call("/update_weights", {"update_info": update}))
         self._finish_sent = True
         await call("/finish_weight_update", {"weight_version": version})
-
-    async def _is_loaded(self, version: str) -> bool:
-        """Return True if the engines have the version although a later call, or the response, failed."""
-        status = await self._client.status(STATUS_S)
-        return status.get("version") == version and not status.get("difference")
-
-    async def _engines(self) -> frozenset[str]:
-        status = await self._client.status(STATUS_S)
-        return frozenset(str(one["url"]) for one in status.get("engines") or ())
-
-    async def _workers(self) -> int:
-        """Return the number of workers of all engines: GPUs, each of which receives the weights."""
-        answer = await self._client.read("/get_world_size", STATUS_S)
-        return sum(int(body["world_size"]) for body in _bodies(answer))
 
     async def _disconnect(self) -> None:
         self._connected = frozenset()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -59,8 +59,8 @@ class Update:
 
 
 def update_of(groups: Iterable[RolloutGroup], *, max_seq_len: int, temperature: float) -> Update:
-    """Select the sequences that have a loss. Sequences longer than `max_seq_len` tokens have none: truncated ones would
-    be other episodes than those that were rewarded.
+    """Select the sequences that have a loss. Longer ones than `max_seq_len` tokens have none: truncated ones would be
+    other episodes than those that were rewarded.
 
     Raises RunError if a sequence was not sampled at `temperature`, at which the trainer computes log-probabilities.
     """
@@ -189,13 +189,7 @@ def write_pairs(path: Path, pairs: TokenPairs, batch: Batch, update: Update) -> 
 def _record(pair: TokenPair, update: Update, members: Mapping[int, tuple[int, int]]) -> Json:
     sequence = update.sequences[pair.sequence]
     task, repeat = members[id(sequence)]
-    return {
-        "task": task,
-        "repeat": repeat,
-        "index": len(sequence.prompt_ids) + pair.position,
-        "id": sequence.completion_ids[pair.position],
-        "engine": pair.engine,
-        "trainer": pair.trainer,
-        "entropy": pair.entropy,
-        "clipped": pair.clipped,
-    }
+    values = asdict(pair)
+    del values["sequence"], values["position"]
+    index = len(sequence.prompt_ids) + pair.position
+    return {"task": task, "repeat": repeat, "index": index, "id": sequence.completion_ids[pair.position], **values}

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import orjson
 
@@ -26,6 +26,7 @@ from rollyard.services.http.request import raise_for_status
 from rollyard.services.http.transport import Transport
 from rollyard.training.train_config import WeightSettings
 
+WeightKind = Literal["weights", "adapter"]
 STATUS_S = 10.0
 PAUSES = Backoff(first_pause_s=0.5, longest_pause_s=10.0)
 REFUSALS = (FailureKind.BAD_REQUEST, FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER)
@@ -35,8 +36,6 @@ REFUSALS = (FailureKind.BAD_REQUEST, FailureKind.UNAUTHORIZED, FailureKind.FORBI
 @dataclass(frozen=True, slots=True)
 class PublishedWeights:
     version: str
-    folder: Path | None
-    """None if the weights were sent without files."""
     seconds: float
     """Duration of saving and loading."""
     warnings: tuple[str, ...] = ()
@@ -53,19 +52,15 @@ class Publisher(Protocol):
         """Publish the latest version again if an engine has lost it; None if all have it. Raises RunError."""
 
 
+@dataclass(frozen=True)
 class WeightPublisher:
-    """Publishes versions one at a time. The trainer waits meanwhile, and so do the policy's model calls."""
+    """The trainer waits meanwhile, and so do the policy's model calls."""
 
-    def __init__(
-        self, client: PolicyClient, folders: VersionFolders, *, timeout_s: float, kind: WeightKind = "weights"
-    ) -> None:
-        """`kind`: `adapter` if the folders contain LoRA adapters, which the engines add to the weights that they were
-        started with.
-        """
-        self._client = client
-        self._folders = folders
-        self._timeout_s = timeout_s
-        self._kind = kind
+    client: PolicyClient
+    folders: VersionFolders
+    timeout_s: float
+    kind: WeightKind = "weights"
+    """`adapter` if the folders contain LoRA adapters, which the engines add to the weights that they started with."""
 
     async def publish(self, version: str, save: Callable[[Path], None]) -> PublishedWeights:
         """Save a version with `save`, which writes a folder of weights, and load it into the engines.
@@ -75,25 +70,20 @@ class WeightPublisher:
         or the new one, or refuse model calls.
         """
         started = time.monotonic()
-        folder = await asyncio.to_thread(self._folders.write, version, save)
-        answer = await self._load(folder, version, time.monotonic() + self._timeout_s)
-        await asyncio.to_thread(self._folders.prune, {folder})
-        return PublishedWeights(
-            version=version,
-            folder=folder,
-            seconds=time.monotonic() - started,
-            warnings=tuple(map(str, answer.get("warnings") or ())),
-        )
+        folder = await asyncio.to_thread(self.folders.write, version, save)
+        answer = await self._load(folder, version, time.monotonic() + self.timeout_s)
+        await asyncio.to_thread(self.folders.prune, {folder})
+        warnings = tuple(map(str, answer.get("warnings") or ()))
+        return PublishedWeights(version, time.monotonic() - started, warnings)
 
     async def repair(self) -> PublishedWeights | None:
-        """Return None: an engine that restarts loads the files again by itself."""
-        return None
+        return None  # an engine that restarts loads the files again by itself
 
     async def _load(self, folder: Path, version: str, until: float) -> Json:
         failures = 0
         while True:
             try:
-                return await self._client.update(folder, version, max(0.1, until - time.monotonic()), self._kind)
+                return await self.client.update(folder, version, max(0.1, until - time.monotonic()), self.kind)
             except Failure as failure:
                 if failure.kind in REFUSALS:
                     raise RunError(f"the policy refuses the weights of {version}: {failure}") from failure
@@ -104,13 +94,13 @@ class WeightPublisher:
                 pause = PAUSES.pause_s(failures)
                 if time.monotonic() + pause >= until:
                     raise RunError(
-                        f"the engines did not load version {version} within {self._timeout_s:g} s: {failure}"
+                        f"the engines did not load version {version} within {self.timeout_s:g} s: {failure}"
                     ) from failure
             await asyncio.sleep(pause)
 
     async def _has(self, version: str, folder: Path) -> bool:
         try:
-            status = await self._client.status(STATUS_S)
+            status = await self.client.status(STATUS_S)
         except Failure:
             return False
         # An engine may know the folder by another path, if `folder` contains a link.
@@ -133,7 +123,7 @@ class VersionFolders:
     def write(self, version: str, save: Callable[[Path], None]) -> Path:
         """Have `save` write the files of a version into an empty folder, and return that folder under its final name.
 
-        Raises RunError if the version exists or the files cannot be written. What `save` raises is passed on.
+        Raises RunError if the version exists or the files cannot be written.
         """
         folder, partial = self._root / version, self._root / f".{version}{_PARTIAL}"
         if folder.exists():
@@ -173,7 +163,7 @@ def resolved_method(
 ) -> Method:
     """Return the method for `auto`: nccl between GPUs if one trainer process has all the weights, otherwise files.
 
-    `has_adapters`: whether adapters are trained. Raises RunError if the chosen method is impossible.
+    Raises RunError if the chosen method is impossible.
     """
     obstacle = (
         "adapters are published as files" if has_adapters
@@ -187,9 +177,6 @@ def resolved_method(
     if settings.method != "files" and obstacle:
         raise RunError(f"weights.method is {settings.method}, but {obstacle}: set weights.method: files")
     return settings.method
-
-
-WeightKind = Literal["weights", "adapter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +200,6 @@ class PolicyClient:
     """Calls a model server whose `trainer_endpoints` are enabled."""
 
     def __init__(self, transport: Transport, url: str, token: str | None, name: str = "policy_model") -> None:
-        """`url`: address of the model server, without a path. `token`: the run token."""
         self._transport = transport
         self._url = url.rstrip("/")
         self._name = name
@@ -224,23 +210,19 @@ class PolicyClient:
     async def update(self, folder: Path, version: str, timeout_s: float, kind: WeightKind = "weights") -> Json:
         """Have all engines load the weights, or the LoRA adapter, in `folder`.
 
-        Returns the response of `POST /weights/update`. Raises Failure: bad_request if the model server refuses the
-        weights, other kinds if they were not loaded or the outcome is unknown.
+        Raises Failure: bad_request if the model server refuses the weights, other kinds if they were not loaded or the
+        outcome is unknown.
         """
         body = orjson.dumps({"path": str(folder), "version": version, "kind": kind})
         return await self._call("POST", "/weights/update", body, timeout_s)
 
     async def status(self, timeout_s: float) -> Json:
-        """Return the response of `GET /weights`: the version, its folder, the engines. Raises Failure."""
+        """Return the version, its folder and the engines. Raises Failure."""
         return await self._call("GET", "/weights", b"", timeout_s)
 
-    async def control(self, path: str, body: Json | None, timeout_s: float) -> Json:
+    async def control(self, path: str, body: Json | None, timeout_s: float, *, method: str = "POST") -> Json:
         """Send one of vLLM's control calls to every engine. Raises Failure if one of them fails."""
-        return await self._call("POST", path, b"" if body is None else orjson.dumps(body), timeout_s)
-
-    async def read(self, path: str, timeout_s: float) -> Json:
-        """Send one of vLLM's queries to every engine. Raises Failure if one of them fails."""
-        return await self._call("GET", path, b"", timeout_s)
+        return await self._call(method, path, b"" if body is None else orjson.dumps(body), timeout_s)
 
     async def log_probs(self, sequences: Sequence[Sequence[int]], timeout_s: float) -> EngineLogProbs:
         """Return the log-probabilities that every engine computes for these token ids, or for continuations of them.
@@ -294,7 +276,6 @@ class Parity:
     max: float
     tokens: int
     """Number of tokens that were compared on each engine."""
-    engines: int = 1
 
 
 def probe_sequences(sequences: Sequence[Sequence[int]], *, count: int = 4, length: int = 512) -> list[list[int]]:
@@ -316,13 +297,9 @@ class ParityProbe:
         self._settings = settings
         self._tolerance = settings.parity_tolerance or TOLERANCES.get(dtype, TOLERANCES["bfloat16"])
         self._interval = settings.parity_interval
-        self._latest: tuple[object, Sequence[Sequence[float]]] | None = None
 
     async def is_due(self, updates: int) -> bool:
-        """Return whether to measure after this number of updates. Always after the first.
-
-        Raises RunError if the model server does not say whether its engines run on a CPU.
-        """
+        """Return whether to measure after this number of updates. Always after the first."""
         if self._interval is None:
             try:
                 status = await self._client.status(STATUS_S)
@@ -331,29 +308,33 @@ class ParityProbe:
             self._interval = INTERVALS[bool(status.get("on_cpu"))]
         return self._interval > 0 and (updates <= 1 or updates % self._interval == 0)
 
+    async def measure_if_due(self, updates: int, version: str, sequences: Sequence[Sequence[int]]) -> dict[str, float]:
+        """Return `mean` and `max` of `measure`; nothing if it is not due."""
+        if not await self.is_due(updates):
+            return {}
+        found = await self.measure(version, sequences)
+        return {"mean": found.mean, "max": found.max}
+
     async def measure(self, version: str, sequences: Sequence[Sequence[int]]) -> Parity:
         """Compare the engines with the trainer, whose weights are those of `version`.
 
         The engines are asked again while one of them restarts, up to `timeout_s` seconds in total. Raises RunError if
-        the mean difference exceeds the tolerance on any engine, if the engines have another version, or if they do not
-        answer in time.
+        the mean difference exceeds the tolerance on any engine, or if they have another version or do not answer.
         """
         if not sequences:
             raise RunError("no token sequences to compare: give the ids of at least one rollout")
         found = await self._ask(version, sequences)
-        self._latest = None
-        parities = {url: _difference(await self._own(scored), scored) for url, scored in found.engines.items()}
+        own: dict[Any, Sequence[Sequence[float]]] = {}  # engines that were asked for the same tokens share them
+        parities = {}
+        for url, scored in found.engines.items():
+            key = tuple(tuple(one.ids) for one in scored)
+            if key not in own:
+                own[key] = await asyncio.to_thread(self._log_probs, [list(ids) for ids in key])
+            parities[url] = _difference(own[key], scored)
         url, worst = max(parities.items(), key=lambda one: one[1].mean)
         if worst.mean > self._tolerance:
             raise RunError(self._problem(version, url, worst, parities))
-        return Parity(worst.mean, max(one.max for one in parities.values()), worst.tokens, len(parities))
-
-    async def _own(self, scored: Sequence[ScoredSequence]) -> Sequence[Sequence[float]]:
-        """Return the trainer's log-probabilities. Engines that were asked for the same tokens share them."""
-        key = tuple(tuple(one.ids) for one in scored)
-        if self._latest is None or self._latest[0] != key:
-            self._latest = key, await asyncio.to_thread(self._log_probs, [list(ids) for ids in key])
-        return self._latest[1]
+        return Parity(worst.mean, max(one.max for one in parities.values()), worst.tokens)
 
     async def _ask(self, version: str, sequences: Sequence[Sequence[int]]) -> EngineLogProbs:
         until, failures = time.monotonic() + self._settings.timeout_s, 0
@@ -390,13 +371,8 @@ class ParityProbe:
 
 def _difference(own: Sequence[Sequence[float]], scored: Sequence[ScoredSequence]) -> Parity:
     differences = [
-        _absolute(one - other)
+        math.inf if math.isnan(gap := one - other) else abs(gap)  # so that NaN is the largest
         for row, sequence in zip(own, scored, strict=True)
         for one, other in zip(row[len(row) - len(sequence.log_probs) :], sequence.log_probs, strict=True)
     ]
     return Parity(sum(differences) / len(differences), max(differences), len(differences))
-
-
-def _absolute(difference: float) -> float:
-    """Return the absolute value; infinity for NaN, so that it is the largest."""
-    return math.inf if math.isnan(difference) else abs(difference)

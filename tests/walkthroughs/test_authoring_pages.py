@@ -90,10 +90,8 @@ def test_the_programs_of_the_python_page_run(
         runpy.run_path(str(file), run_name="__main__")
         printed.append(capsys.readouterr().out)
     start, rows_in_memory, read, test = printed
-    assert start.startswith("complete 10 ")
-    assert read.startswith("10 of 10\n")
-    assert rows_in_memory == "4 rollouts\n"
-    assert test == ""
+    assert start.startswith("complete 10 ") and read.startswith("10 of 10\n")
+    assert (rows_in_memory, test) == ("4 rollouts\n", "")
 
 
 def test_the_environment_of_the_readme_passes_its_test() -> None:

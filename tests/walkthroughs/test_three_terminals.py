@@ -17,6 +17,7 @@ MODEL = "responses_api_models/vllm_model/configs/vllm_model.yaml"
 ENVIRONMENT = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
 ENDPOINT = "responses_api_models/builtin_model/configs/builtin_model.yaml"
 
+EXPORTED = {"policy_base_url": "http://127.0.0.1:1/v1", "policy_api_key": "k", "policy_model_name": "Qwen/Qwen3-4B"}
 REPEATS = 2  # 16 in the specification
 COUNT = 200 * REPEATS
 STATISTICS = """map(.reward) | {
@@ -36,11 +37,7 @@ async def test_every_repeat_of_200_puzzles_gives_one_row_and_the_jq_programs_wor
     async with ng_run(config(ENDPOINT), cwd=endpoint_folder) as endpoint:
         url = re.search(r"policy_model +ready +(http\S+)", endpoint.printed)
         assert url is not None
-        exported = {
-            "policy_base_url": f"{url[1]}/v1",
-            "policy_api_key": "dummy",
-            "policy_model_name": "Qwen/Qwen3-4B",
-        }
+        exported = {**EXPORTED, "policy_base_url": f"{url[1]}/v1"}
         async with ng_run(config(MODEL, ENVIRONMENT), cwd=stack_folder, env=exported) as stack:
             # On a busy machine a note about the endpoint, which serves another model name, may follow the line.
             assert "All 3 / 3 servers ready!" in stack.printed.splitlines()
@@ -81,18 +78,15 @@ def _check_jq_lines(rows: list[dict[str, Any]], printed: str) -> None:
     assert len(set(distribution)) > 20
 
 
-@pytest.mark.parametrize("missing", ["policy_base_url", "policy_api_key", "policy_model_name"])
+@pytest.mark.parametrize("missing", EXPORTED)
 def test_a_missing_variable_is_named_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:
-    exported = {"policy_base_url": "http://127.0.0.1:1/v1", "policy_api_key": "k", "policy_model_name": "m"}
-    del exported[missing]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(missing, raising=False)
-    for name, value in exported.items():
+    for name, value in EXPORTED.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv(missing)
     refused = in_this_process("ng_run", config(MODEL, ENVIRONMENT), capsys=capsys)
     assert refused.status == 2
-    assert f"${{{missing}}}" in refused.err
-    assert f"export {missing}=" in refused.err
+    assert f"${{{missing}}}" in refused.err and f"export {missing}=" in refused.err
     assert not (tmp_path / ".rollyard").exists()

@@ -17,7 +17,7 @@ from rollyard.records.types import Json
 from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.rollouts.run_answer import encode_line, parse_row
-from rollyard.training.groups import EndingRules, GroupMember, Treatment, member_of_failure, member_of_row
+from rollyard.training.groups import EndingRules, GroupMember, member_of_failure, member_of_row
 from rollyard.training.training_sequence import SequenceError, SequenceRules
 from rollyard.training.training_stack import TrainingStack
 
@@ -108,7 +108,9 @@ class Episodes:
             if failure.kind is FailureKind.UNREACHABLE and failure.problem.server == rollout.agent:
                 raise RunError(f"{rollout.agent} can no longer be reached: {failure.problem.detail}") from failure
             self.failures[failure.kind] += 1
-            return member_of_failure(key, rollout.rollout_index, failure.kind, self._treatment(failure))
+            server = failure.problem.server or ""
+            treatment = settings.endings.of_failure(failure.kind, server, self._stack.policy_servers)
+            return member_of_failure(key, rollout.rollout_index, failure.kind, treatment)
         finally:
             self.ended += 1
         row: Json = orjson.loads(line)
@@ -116,6 +118,12 @@ class Episodes:
 
     async def _measured(self, rollout: Rollout, body: bytes, key: str) -> bytes:
         """Return the row as JSON. Raises the Failure of the last attempt."""
+        endings, servers = self._settings.endings, self._stack.policy_servers
+
+        def is_final(failure: Failure) -> bool:
+            server = failure.problem.server or ""
+            return failure.terminal or endings.is_final(failure.kind, server, {rollout.agent}, servers)
+
         attempt = 0
         while True:
             attempt += 1
@@ -125,20 +133,12 @@ class Episodes:
                 line = encode_line(self._row(parse_row(response, rollout.agent), rollout, attempt, key), rollout.agent)
             except Failure as failure:
                 self._last_failure = str(failure)
-                if attempt >= self._settings.max_attempts or self._is_final(failure, rollout.agent):
+                if attempt >= self._settings.max_attempts or is_final(failure):
                     raise
                 await asyncio.sleep(self._settings.pauses.pause_s(attempt))
                 continue
             self._record(line)
             return line
-
-    def _is_final(self, failure: Failure, agent: str) -> bool:
-        endings, server = self._settings.endings, failure.problem.server or ""
-        return failure.terminal or endings.is_final(failure.kind, server, {agent}, self._stack.policy_servers)
-
-    def _treatment(self, failure: Failure) -> Treatment:
-        server = failure.problem.server or ""
-        return self._settings.endings.of_failure(failure.kind, server, self._stack.policy_servers)
 
     @staticmethod
     def _row(row: RolloutRow, rollout: Rollout, attempt: int, key: str) -> RolloutRow:

@@ -35,10 +35,10 @@ class TrlPolicyTrainer:
         # Before the model is loaded: it initializes accelerate with the processes of the launcher.
         arguments = grpo_config(config, folder)
         self._trainer = RolloutTrainer(
-            model=_load_model(config),
+            model=_loaded(AutoModelForCausalLM, config.model, "model", dtype=config.optimizer.dtype),
             args=arguments,
-            processing_class=_load_tokenizer(config.model),
-            source=hooks,
+            processing_class=_loaded(AutoTokenizer, config.model, "the tokenizer of"),
+            next_update=hooks.next_update,
             micro_token_budget=config.optimizer.micro_token_budget,
             max_importance_weight=config.loss.max_importance_weight,
             iterations=config.optimizer.num_iterations,
@@ -87,7 +87,10 @@ class TrlPolicyTrainer:
         self._trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
     def weights(self) -> Save:
-        return gather_policy(self._trainer, lora="adapter" if self._has_adapters else "merge") or _save_nothing
+        def save_nothing(_: Path) -> None:
+            raise AssertionError("only the main process saves weights")
+
+        return gather_policy(self._trainer, lora="adapter" if self._has_adapters else "merge") or save_nothing
 
     def save_state(self, folder: Path) -> None:
         trainer, target = self._trainer, str(folder)
@@ -105,10 +108,6 @@ class TrlPolicyTrainer:
         return sequence_log_probs(self._trainer.accelerator.unwrap_model(self._trainer.model), sequences)
 
 
-def _save_nothing(_: Path) -> None:
-    raise AssertionError("only the main process saves weights")
-
-
 class _HookCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not installed where mypy runs
     def __init__(self, hooks: TrainerHooks) -> None:
         self._hooks = hooks
@@ -122,30 +121,16 @@ class _HookCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
             self._hooks.updated()
 
 
-def _load_model(config: TrainConfig) -> Any:
+def _loaded(kind: Any, model: str, what: str, **options: Any) -> Any:
     try:
-        return AutoModelForCausalLM.from_pretrained(config.model, dtype=config.optimizer.dtype)
+        return kind.from_pretrained(model, **options)
     except (OSError, ValueError) as error:
-        raise OperatorError(f"model {config.model!r} cannot be loaded: {_first_line(error)}") from error
-
-
-def _load_tokenizer(model: str) -> Any:
-    try:
-        return AutoTokenizer.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        raise OperatorError(f"the tokenizer of {model!r} cannot be loaded: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
+        raise OperatorError(f"{what} {model!r} cannot be loaded: {reason}") from error
 
 
 UNLIMITED_STEPS = 10**9
 """Number of steps if the end of the data ends the training."""
-
-
-def temperature_of(config: TrainConfig) -> float:
-    return float(config.responses_create_params.get("temperature", 1.0))
 
 
 def grpo_config(config: TrainConfig, folder: Path) -> GRPOConfig:
@@ -161,7 +146,7 @@ def grpo_config(config: TrainConfig, folder: Path) -> GRPOConfig:
         epsilon_high=algorithm.epsilon_high,
         scale_rewards=algorithm.scale,
         beta=algorithm.beta,
-        temperature=temperature_of(config),
+        temperature=float(config.responses_create_params.get("temperature", 1.0)),
         max_completion_length=config.loss.length_constant or optimizer.max_seq_len,
         learning_rate=optimizer.learning_rate,
         lr_scheduler_type=optimizer.lr_scheduler,
@@ -199,10 +184,8 @@ def lora_config(settings: LoraSettings) -> LoraConfig:
 
 
 def sequence_log_probs(model: Any, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Return, for each sequence of ids, the log-probability of every token but the first, at temperature 1.
-
-    One sequence at a time, so that no padding is needed. Under FSDP, all processes must call it with the same
-    sequences.
+    """Return, for each sequence of ids, the log-probability of every token but the first, at temperature 1. One
+    sequence at a time, so that no padding is needed. Under FSDP, all processes must call it with the same sequences.
     """
     was_training, found = model.training, []
     device = next(model.parameters()).device

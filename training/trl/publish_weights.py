@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from rollyard.training.run_folder import VersionNames
+from rollyard.training.run_folder import version_names
 from rollyard.training.trl.save_policy import gather_policy
 from rollyard.training.trl.stack_session import StackSession
 
@@ -22,7 +22,7 @@ class PublishWeights(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """`folder`: where the versions are stored, for the engines to read."""
         self._trainer = trainer
         self._publish = session.publisher(folder, timeout_s=timeout_s)
-        self._names = VersionNames(folder)
+        self._name = version_names(folder)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._publish_step(state.global_step)
@@ -33,5 +33,5 @@ class PublishWeights(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def _publish_step(self, step: int) -> None:
         save = gather_policy(self._trainer)
         if save is not None:
-            self._publish(self._names.name(step), save)
+            self._publish(self._name(step), save)
         self._trainer.accelerator.wait_for_everyone()

@@ -55,9 +55,8 @@ class RolloutFunc:
         self._max_seq_len = max_seq_len
 
     def __call__(self, prompts: list[Prompt], trainer: Any) -> dict[str, list[Any]]:
-        """Return TRL's columns for these prompts, which repeat those of each group.
-
-        Rollouts are sampled at the temperature of the trainer. Raises RunError as Episodes.play and trl_columns do.
+        """Return TRL's columns for these prompts, which repeat those of each group. Rollouts are sampled at the
+        temperature of the trainer. Raises RunError as Episodes.play and trl_columns do.
         """
         rollouts = list(rollouts_of(prompts, self._agent))
         temperature = float(trainer.args.temperature)
@@ -66,7 +65,11 @@ class RolloutFunc:
             def record(line: bytes) -> None:
                 file.write(line + b"\n")
 
-            members = self._session.run(self._play(rollouts, {"temperature": temperature}, record))
+            async def play() -> list[GroupMember]:
+                params = {"temperature": temperature}
+                return await Episodes(self._session.stack, self._settings, record).play_all(rollouts, params)
+
+            members = self._session.run(play())
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         rules = RowRules(tokenizer.eos_token_id, temperature, self._several_sequences, self._max_seq_len)
         return trl_columns(members, rules)
@@ -81,22 +84,14 @@ class RolloutFunc:
                 log_metric(f"rollouts/ending/{ending}", columns[ENDING].count(ending) / len(rewards))
         return [None if missing else reward for reward, missing in zip(rewards, left_out, strict=True)]
 
-    async def _play(
-        self, rollouts: Sequence[Rollout], params: Mapping[str, Any], record: Callable[[bytes], None]
-    ) -> list[Any]:
-        return await Episodes(self._session.stack, self._settings, record).play_all(rollouts, params)
-
     def _file(self, trainer: Any) -> Path:
         accelerator = trainer.accelerator
         part = f"_process_{accelerator.process_index}" if accelerator.num_processes > 1 else ""
         kind = "" if trainer.model.training else "eval_"
         self._folder.mkdir(parents=True, exist_ok=True)
         name = f"{kind}{version_of_step(trainer.state.global_step + 1)}{part}"
-        for number in itertools.count(1):
-            path = self._folder / (f"{name}.jsonl" if number == 1 else f"{name}_{number}.jsonl")
-            if not path.exists():
-                return path
-        raise AssertionError("count() does not end")
+        paths = (self._folder / f"{name}{'' if number == 1 else f'_{number}'}.jsonl" for number in itertools.count(1))
+        return next(path for path in paths if not path.exists())
 
 
 def rollouts_of(prompts: Sequence[Prompt], agent: str) -> Iterator[Rollout]:
@@ -154,10 +149,9 @@ class RowRules:
 
 
 def trl_columns(members: Sequence[GroupMember], rules: RowRules) -> dict[str, list[Any]]:
-    """Return TRL's columns, the reward and the ending of each rollout.
-
-    A rollout that is left out has the reward NaN: TRL then leaves it out of the group's mean and standard deviation,
-    and sets its advantage to 0. Rows whose tokens have no loss hold one token with the mask 0.
+    """Return TRL's columns, the reward and the ending of each rollout. One that is left out has the reward NaN: TRL
+    then leaves it out of the group's mean and standard deviation, and sets its advantage to 0. Rows whose tokens have
+    no loss hold one token with the mask 0.
 
     Raises RunError if no rollout can be trained on because all have several sequences or are too long, if one has and
     the rules refuse it, or if a rollout was sampled at another temperature.
@@ -165,7 +159,8 @@ def trl_columns(members: Sequence[GroupMember], rules: RowRules) -> dict[str, li
     refused: Counter[str] = Counter()
     chosen = [_sequence(member, rules, refused) for member in members]
     if refused and not any(chosen):
-        raise RunError(f"none of {len(members)} rollouts can be trained on ({_list(refused)}). {_ADVICE}")
+        reasons = ", ".join(f"{count} have {name}" for name, count in sorted(refused.items()))
+        raise RunError(f"none of {len(members)} rollouts can be trained on ({reasons}). {_ADVICE}")
     filler = TrainingSequence([rules.filler_id], [rules.filler_id], [0], [0.0], [0], [None], rules.temperature)
     columns = trl_rollouts([sequence or filler for sequence in chosen])
     columns[REWARD] = [member.reward if member.counts else math.nan for member in members]
@@ -194,7 +189,3 @@ def _sequence(member: GroupMember, rules: RowRules, refused: Counter[str]) -> Tr
         return None
     check_temperature(sequence, rules.temperature, "GRPOConfig only")
     return sequence if sequence.loss_tokens else None
-
-
-def _list(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} have {name}" for name, count in sorted(counts.items()))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
@@ -31,13 +31,6 @@ OF_LAST_ITERATION = ("ratio_mean", "ratio_max", "kl", "clip_rate")
 """Figures that show how far the iterations have moved the policy from the one that played."""
 
 
-class UpdateSource(Protocol):
-    """Where the trainer gets what it trains on. Only the main process calls it."""
-
-    def next_update(self, step: int) -> Update | None:
-        """Return the sequences of the update with this number, counted from 1; None if training is over."""
-
-
 class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed where mypy runs
     """One step of the Trainer is one update. Its micro-batches are limited by tokens, not by sequences, and the
     gradient is the same for every division into micro-batches and processes.
@@ -52,13 +45,16 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         model: Any,
         args: GRPOConfig,
         processing_class: Any,
-        source: UpdateSource,
+        next_update: Callable[[int], Update | None],
         micro_token_budget: int,
         max_importance_weight: float,
         iterations: int = 1,
         **options: Any,
     ) -> None:
-        self._source = source
+        """`next_update`: returns the update with this number, counted from 1; None if training is over. It is called in
+        the main process only.
+        """
+        self._next_update = next_update
         self._micro_token_budget = micro_token_budget
         self._max_importance_weight = max_importance_weight
         self._iterations = iterations
@@ -79,18 +75,20 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         )
         self.remove_callback(PrinterCallback)
 
-    def get_train_dataloader(self) -> Any:
-        """Return an iterable of the updates. It has no length and fetches nothing in advance, because the rollouts of
-        the next update need the weights of this one.
+    def get_train_dataloader(self) -> Iterator[dict[str, Update]]:
+        """Yield the updates, the same in every process. There is no length, and nothing is fetched in advance: the
+        rollouts of the next update need the weights of this one.
         """
-        return _Updates(self)
-
-    def fetch(self, step: int) -> Update | None:
-        """Return the update with this number, the same in every process."""
-        found = [self._source.next_update(step) if self.accelerator.is_main_process else None]
-        if self.accelerator.num_processes > 1:
-            broadcast_object_list(found)
-        return found[0]
+        while True:
+            found: list[Update | None] = [None]
+            if self.accelerator.is_main_process:
+                found = [self._next_update(self.state.global_step + 1)]
+            if self.accelerator.num_processes > 1:
+                broadcast_object_list(found)
+            if found[0] is None:
+                break
+            yield {"update": found[0]}
+        self.control.should_training_stop = True
 
     def training_step(self, model: Any, inputs: dict[str, Update], num_items_in_batch: Any = None) -> torch.Tensor:
         """Add the gradient of an update, and return its loss. Earlier iterations than the last are done here, too."""
@@ -111,8 +109,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
     def _add_gradient(
         self, model: Any, update: Update, pairs: PairRecorder | None = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """Add the gradient of an update at the current weights. Return its loss and the figures of UpdateMetrics.
-        `pairs` gets the log-probabilities.
+        """Add the gradient of an update at the current weights. Return its loss and figures. `pairs` gets the
+        log-probabilities.
         """
         device = self.accelerator.device
         metrics, total = UpdateMetrics(device), torch.zeros((), device=device)
@@ -128,9 +126,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
                 self.accelerator.backward(loss)
             total += loss.detach()
         self._metrics["train"].clear()  # TRL's, which are means over micro-batches; ours are over tokens
-        sums = self.accelerator.reduce(metrics.sums, reduction="sum")
-        largest = self.accelerator.gather(metrics.largest).view(-1, 2).max(0).values
-        return self.accelerator.reduce(total, reduction="mean"), metrics.result(sums, largest)
+        return self.accelerator.reduce(total, reduction="mean"), metrics.result(self.accelerator)
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Return 0: the Trainer's estimate reads `input_ids`, which updates do not have."""
@@ -256,16 +252,6 @@ class _Part:
     counts: bool = True
 
 
-class _Updates:
-    def __init__(self, trainer: RolloutTrainer) -> None:
-        self._trainer = trainer
-
-    def __iter__(self) -> Iterator[dict[str, Update]]:
-        while (update := self._trainer.fetch(self._trainer.state.global_step + 1)) is not None:
-            yield {"update": update}
-        self._trainer.control.should_training_stop = True
-
-
 def _no_reward(**_: Any) -> list[float]:
     raise AssertionError("the rewards are those of the rollouts")
 
@@ -344,13 +330,13 @@ class UpdateMetrics:
         self._sums[:6] += torch.stack([torch.ones_like(ratio).sum(), *(value.sum() for value in values)])
         self._largest = torch.maximum(self._largest, torch.stack([ratio.max(), difference.abs().max()]))
 
-    def result(self, sums: torch.Tensor | None = None, largest: torch.Tensor | None = None) -> dict[str, float]:
-        """Return the figures by name; empty without a token. Arguments: the sums and maxima of all processes."""
-        found = (self._sums if sums is None else sums).tolist()
+    def result(self, accelerator: Any) -> dict[str, float]:
+        """Return the figures of all processes by name, which have to call this together; empty without a token."""
+        found = accelerator.reduce(self._sums, reduction="sum").tolist()
         tokens, ratio, difference, entropy, kl, clipped, initial_tokens, initial_kl = found
+        max_ratio, max_difference = accelerator.gather(self._largest).view(-1, 2).max(0).values.tolist()
         if not tokens:
             return {}
-        max_ratio, max_difference = (self._largest if largest is None else largest).tolist()
         return {
             "ratio_mean": ratio / tokens,
             "ratio_max": max_ratio,
@@ -361,16 +347,6 @@ class UpdateMetrics:
             **({"kl_initial": initial_kl / initial_tokens} if initial_tokens else {}),
             "clip_rate": clipped / tokens,
         }
-
-    @property
-    def sums(self) -> torch.Tensor:
-        """Sums of this process, to be added up over processes."""
-        return self._sums
-
-    @property
-    def largest(self) -> torch.Tensor:
-        """Maxima of this process."""
-        return self._largest
 
 
 class PairRecorder:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,7 @@ from huggingface_hub import save_torch_state_dict
 from rollyard.records.errors import RunError
 from rollyard.services.datasets.tasks import DatasetTasks, Rollout
 from rollyard.training.groups import RolloutGroup, Scale, groups_of
-from rollyard.training.run_folder import VersionNames, updates_of
-from rollyard.training.training_sequence import TrainingSequence, rollout_sample_fields
+from rollyard.training.run_folder import updates_of, version_names
 from rollyard.training.trl.episodes import Episodes, PlaySettings
 from rollyard.training.trl.stack_session import Publish, StackSession
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _PAUSE_S = 0.05
 
 
+@dataclass(eq=False)
 class StackRolloutWorker:
     """Plays groups of episodes without end, and hands their sequences to the trainer as TRL's RolloutSamples.
 
@@ -37,34 +38,26 @@ class StackRolloutWorker:
     are not handed over, but counted.
     """
 
-    def __init__(
-        self,
-        session: StackSession,
-        tasks: DatasetTasks,
-        folder: Path,
-        *,
-        group_size: int,
-        temperature: float,
-        scale: Scale = "group",
-        settings: PlaySettings | None = None,
-        queue_size: int = 1024,
-    ) -> None:
-        """`tasks`: the dataset, played in its order again and again. `folder`: where the rollouts are stored.
-        `group_size`: rollouts per task. `temperature`: that of AsyncGRPOConfig. `queue_size`: no rollouts are played
-        while so many samples wait for the trainer.
-        """
-        self.rollout_buffer: queue.Queue[RolloutSample] = queue.Queue()
-        """The samples that wait for the trainer."""
-        self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
-        """Figures of each group, which the trainer logs."""
-        self._session = session
-        self._tasks = tasks
-        self._folder = folder
-        self._size = group_size
-        self._params = {"temperature": temperature}
-        self._scale: Scale = scale
-        self._settings = settings or PlaySettings()
-        self._queue_size = queue_size
+    session: StackSession
+    tasks: DatasetTasks
+    """The dataset, played in its order again and again."""
+    folder: Path
+    """Where the rollouts are stored."""
+    _: KW_ONLY
+    group_size: int
+    """Rollouts per task."""
+    temperature: float
+    """That of AsyncGRPOConfig."""
+    scale: Scale = "group"
+    settings: PlaySettings = field(default_factory=PlaySettings)
+    queue_size: int = 1024
+    """No rollouts are played while so many samples wait for the trainer."""
+    rollout_buffer: queue.Queue[RolloutSample] = field(default_factory=queue.Queue, init=False)
+    """The samples that wait for the trainer."""
+    metrics_queue: queue.Queue[dict[str, float]] = field(default_factory=queue.Queue, init=False)
+    """Figures of each group, which the trainer logs."""
+
+    def __post_init__(self) -> None:
         self._version = 0
         self._running: Future[None] | None = None
         self._last_sign_of_life = time.monotonic()
@@ -72,7 +65,7 @@ class StackRolloutWorker:
     def start(self) -> None:
         """Start to play."""
         self._last_sign_of_life = time.monotonic()
-        self._running = self._session.submit(self._work())
+        self._running = self.session.submit(self._work())
 
     def stop(self) -> None:
         """Stop. Episodes in flight are abandoned."""
@@ -100,21 +93,21 @@ class StackRolloutWorker:
             raise RunError(f"the rollout worker has not responded for {age:.0f} s, more than {stale_after_s:g} s")
 
     async def _work(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / time.strftime("rollouts_%Y%m%d-%H%M%S.jsonl")).open("ab") as file:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / time.strftime("rollouts_%Y%m%d-%H%M%S.jsonl")).open("ab") as file:
 
             def record(line: bytes) -> None:
                 file.write(line + b"\n")
 
-            episodes = Episodes(self._session.stack, self._settings, record)
+            episodes = Episodes(self.session.stack, self.settings, record)
             # Enough groups to keep all slots busy while the slowest episode of a group ends.
-            slots = asyncio.Semaphore(max(2, 2 * self._settings.parallel // self._size))
+            slots = asyncio.Semaphore(max(2, 2 * self.settings.parallel // self.group_size))
             async with asyncio.TaskGroup() as running:
                 running.create_task(self._breathe())
                 for number, rollouts in enumerate(self._groups()):
                     await slots.acquire()
                     # No event: the trainer's thread empties the queue.
-                    while self.rollout_buffer.qsize() >= self._queue_size:  # noqa: ASYNC110
+                    while self.rollout_buffer.qsize() >= self.queue_size:  # noqa: ASYNC110
                         await asyncio.sleep(_PAUSE_S)
                     group = running.create_task(self._play(episodes, number, rollouts))
                     group.add_done_callback(lambda _: slots.release())
@@ -128,18 +121,18 @@ class StackRolloutWorker:
         """Yield the rollouts of each task, epoch after epoch. Task indices continue, so that they are unique."""
         number = 0
         while True:
-            for rollout in self._tasks.rollouts(1):
-                repeats = range(self._size)
+            for rollout in self.tasks.rollouts(1):
+                repeats = range(self.group_size)
                 yield [Rollout(number, repeat, rollout.agent, rollout.row) for repeat in repeats]
                 number += 1
 
     async def _play(self, episodes: Episodes, number: int, rollouts: Sequence[Rollout]) -> None:
         started = self._version
-        playing = (episodes.play(rollout, self._params) for rollout in rollouts)
+        playing = (episodes.play(rollout, {"temperature": self.temperature}) for rollout in rollouts)
         members = await asyncio.gather(*playing)
-        if episodes.ended >= max(20, self._size):
+        if episodes.ended >= max(20, self.group_size):
             episodes.check_failure_rate()
-        [group] = groups_of(members, scale=self._scale)
+        [group] = groups_of(members, scale=self.scale)
         self.metrics_queue.put(_figures(group))
         if group.skipped is None:
             for sample in samples_of(group, number, started):
@@ -150,29 +143,30 @@ def samples_of(group: RolloutGroup, number: int, started: int) -> Iterator[Rollo
     """Yield the sequences of a group as TRL's samples. `number`: the group's. `started`: number of the version that the
     engines had when the group was started, for tokens that do not record theirs.
     """
-    rewards = [member.reward for member in group.members if member.counts]
-    metrics = {"rollout/group_reward": sum(rewards) / len(rewards)}
-    for member, advantage in zip(group.members, group.advantages, strict=True):
-        for sequence in member.sequences if member.has_loss else ():
-            if sequence.loss_tokens:
-                yield _sample(sequence, advantage, number, started, {**metrics, "reward": member.reward})
-
-
-def _sample(
-    sequence: TrainingSequence, advantage: float, number: int, started: int, metrics: dict[str, float]
-) -> RolloutSample:
     from trl.experimental.async_grpo.async_rollout_worker import RolloutSample  # warns that it is experimental
 
-    pairs = zip(sequence.versions, sequence.loss_mask, strict=True)
-    oldest = min(started if version is None else updates_of(version) for version, has_loss in pairs if has_loss)
-    fields = rollout_sample_fields(sequence, advantage, oldest, number, metrics)
-    types: dict[str, Callable[[Any], Any]] = {
-        "input_ids": lambda value: np.asarray(value, dtype=np.int64),
-        "completion_mask": lambda value: np.asarray(value, dtype=np.int64),
-        "old_log_probs": lambda value: np.asarray(value, dtype=np.float32),
-    }
-    arrays = {name: convert(fields[name]) for name, convert in types.items()}
-    return RolloutSample(**{**fields, **arrays}, enqueued_at=time.time())
+    rewards = [member.reward for member in group.members if member.counts]
+    mean = sum(rewards) / len(rewards)
+    for member, advantage in zip(group.members, group.advantages, strict=True):
+        for sequence in member.sequences if member.has_loss else ():
+            if not sequence.loss_tokens:
+                continue
+            pairs = zip(sequence.versions, sequence.loss_mask, strict=True)
+            prompt = len(sequence.prompt_ids)
+            yield RolloutSample(
+                prompt=[],  # TRL only prints the texts
+                completion=[],
+                input_ids=np.asarray(sequence.prompt_ids + sequence.completion_ids, dtype=np.int64),
+                completion_mask=np.asarray([0] * prompt + sequence.loss_mask, dtype=np.int64),
+                old_log_probs=np.asarray([0.0] * prompt + sequence.loss_log_probs, dtype=np.float32),
+                advantage=advantage,
+                model_version=min(
+                    started if name is None else updates_of(name) for name, has_loss in pairs if has_loss
+                ),
+                group_id=number,
+                metrics={"rollout/group_reward": mean, "reward": member.reward},
+                enqueued_at=time.time(),
+            )
 
 
 def _figures(group: RolloutGroup) -> dict[str, float]:
@@ -205,7 +199,7 @@ class StackWeightTransfer:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(model_folder)
         has_generation = (model_folder / "generation_config.json").is_file()
         self._generation: Any = GenerationConfig.from_pretrained(model_folder) if has_generation else None
-        self._names = VersionNames(folder)
+        self._name = version_names(folder)
         self._sent = 0
 
     def init_weight_transfer(self) -> None:
@@ -227,7 +221,7 @@ class StackWeightTransfer:
                 if part is not None:
                     part.save_pretrained(folder)
 
-        self._publish(self._names.name(self._sent + 1), save)
+        self._publish(self._name(self._sent + 1), save)
         self._sent += 1
 
     def resume(self) -> None:

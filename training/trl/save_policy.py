@@ -21,23 +21,13 @@ AdapterMode = Literal["merge", "adapter"]
 _PEFT_PREFIX = "base_model.model."
 
 
-def save_policy(trainer: Any, folder: Path, *, lora: AdapterMode = "merge") -> None:
-    """Save model and tokenizer into `folder`, as safetensors, in the type that the weights have.
+def gather_policy(trainer: Any, *, lora: AdapterMode = "merge") -> Callable[[Path], None] | None:
+    """Gather the weights, and return a function that saves model and tokenizer into a folder, as safetensors, in the
+    type that the weights have; None except in the main process.
 
     `lora`: whether adapters are merged into the weights, so that the folder is a whole model, or saved alone, as peft's
-    adapter folder. Every process has to call this, because sharded weights are gathered; only the main process writes.
-    """
-    save = gather_policy(trainer, lora=lora)
-    if save is not None:
-        save(folder)
-    trainer.accelerator.wait_for_everyone()
-
-
-def gather_policy(trainer: Any, *, lora: AdapterMode = "merge") -> Callable[[Path], None] | None:
-    """Gather the weights, and return a function that saves them into a folder; None except in the main process.
-
-    Every process has to call this. The function has to be called before the next update: without shards it reads the
-    weights that the trainer changes.
+    adapter folder. Every process has to call this, because sharded weights are gathered. The function has to be called
+    before the next update: without shards it reads the weights that the trainer changes.
     """
     accelerator = trainer.accelerator
     state: dict[str, torch.Tensor] = accelerator.get_state_dict(trainer.model_wrapped)

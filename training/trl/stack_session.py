@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import rollyard
 from rollyard.records.errors import OperatorError
 from rollyard.services.rollouts.collection import agents_of
-from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.training.training_stack import TrainingStack
 from rollyard.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher
 
@@ -36,7 +35,8 @@ class StackSession:
         self._connection = rollyard.connect(head, token=token)
         try:
             self._loop.run(self._connection.start())
-            self.stack = self._training_stack(self._connection, policy_server)
+            url, clients = self._connection.url(policy_server), self._connection.access.clients
+            self.stack = TrainingStack(clients, url, self._connection.token, frozenset({policy_server}))
         except BaseException:
             self.close()
             raise
@@ -77,11 +77,6 @@ class StackSession:
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._loop.run(self._connection.stop())
         self._loop.close()
-
-    @staticmethod
-    def _training_stack(connection: RunningStack, policy_server: str) -> TrainingStack:
-        url = connection.url(policy_server)
-        return TrainingStack(connection.access.clients, url, connection.token, frozenset({policy_server}))
 
 
 class LoopThread:

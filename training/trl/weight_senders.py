@@ -45,7 +45,7 @@ class NcclSender:
         connect: Callable[[Json], Any] | None = None,
         broadcast: Callable[[Iterable[tuple[str, torch.Tensor]], Any], None] | None = None,
     ) -> None:
-        """`address`: that of this host, as the engines see it. `connect`, `broadcast`: vLLM's, or those of a test."""
+        """`address`: that of this host, as the engines see it. `connect`, `broadcast`: by default vLLM's."""
         self._tensors = tensors
         self._address = address
         self._connect = connect or _vllm_connect
@@ -96,7 +96,7 @@ class IpcSender:
         share: Callable[[torch.Tensor], tuple[Any, ...]] | None = None,
         device_id: Callable[[], str] | None = None,
     ) -> None:
-        """`share`, `device_id`: torch's, or those of a test."""
+        """`share`, `device_id`: by default torch's."""
         self._tensors = tensors
         self._share = share or _cuda_handle
         self._device_id = device_id or _cuda_uuid

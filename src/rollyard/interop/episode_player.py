@@ -7,13 +7,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from rollyard.interop.episodes_of_trainers import Episode, EpisodeRules, SeveralSequences, episode_of
+from rollyard.interop.episodes_of_trainers import Episode, SeveralSequences, episode_of
 from rollyard.records.errors import OperatorError
 from rollyard.records.rollout_keys import task_key
 from rollyard.records.rows import agent_of
@@ -29,8 +28,7 @@ _ENOUGH_TO_JUDGE = 20
 """Number of rollouts after which the share of failed ones is compared with its limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
+class _Connection(NamedTuple):
     session: StackSession
     agent: str
     episodes: Episodes
@@ -81,7 +79,7 @@ class EpisodePlayer:
         """
         params = create_params(sampling)
         member = await self._play(row, {}, lambda episodes, rollout: episodes.play(rollout, params))
-        return episode_of(member, EpisodeRules(several, params.get("temperature")), filler_id)
+        return episode_of(member, several, params.get("temperature"), filler_id)
 
     async def row(self, row: Json, policy: Mapping[str, Any]) -> Json | GroupMember:
         """Play a row for a trainer that records the tokens itself. Returns a member if every attempt failed. `policy`:
@@ -142,8 +140,8 @@ class EpisodePlayer:
 
 
 def row_of(given: Any, prompt: str | Sequence[Mapping[str, Any]] | None = None) -> Json:
-    """Return the row of an episode: `given`, which is a row or its JSON, or else the row of a prompt. Datasets carry
-    rows as JSON, because most loaders give all rows the same nested fields. Raises OperatorError if neither is a row.
+    """Return the row of an episode: `given`, which is a row or its JSON, or else the row of a prompt. Raises
+    OperatorError if neither is a row.
     """
     if isinstance(given, str):
         try:
@@ -183,9 +181,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def create_params(sampling: Mapping[str, Any]) -> Json:
-    """Return the create parameters of each model call. Lengths are limits of one call, not of an episode. Parameters
-    that do not change what is sampled, such as `logprobs`, are ignored. Raises OperatorError for those that do and
-    cannot be sent: without them, the recorded log-probabilities would not be what the trainer expects.
+    """Return the create parameters of each model call. Lengths are limits of one call, not of an episode.
+
+    Raises OperatorError for parameters that change what is sampled and cannot be sent: the recorded log-probabilities
+    would not be what the trainer expects. Others, such as `logprobs`, are ignored.
     """
     for name, neutral in _NEUTRAL.items():
         if sampling.get(name) not in neutral:

@@ -4,6 +4,7 @@ rewards and advantages of groups, some of whose rollouts do not count.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections import defaultdict
@@ -17,20 +18,13 @@ from rollyard.training.run_folder import updates_of
 from rollyard.training.training_sequence import TrainingSequence, check_temperature
 
 SeveralSequences = Literal["all", "mask", "last", "refuse"]
+"""What to do with a rollout whose history changed, so that its tokens are several sequences. `all`: hand over each of
+them. `mask`: the last one, without a loss. `last`: the last one. `refuse`: stop the training."""
 
 _ADVICE = (
     "Let the agent keep its history as it was sampled, or choose several_sequences: all (where the trainer takes "
     "several), last, or mask"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeRules:
-    several_sequences: SeveralSequences = "mask"
-    """What to do with a rollout whose history changed, so that its tokens are several sequences. `all`: hand over each
-    of them. `mask`: the last one, without a loss. `last`: the last one. `refuse`: stop the training."""
-    temperature: float | None = None
-    """The temperature at which the trainer computes log-probabilities; None: do not compare it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +55,25 @@ class Episode:
         return [version if number is None else str(number) for version, number in numbers.items()]
 
 
-def episode_of(member: GroupMember, rules: EpisodeRules, filler_id: int) -> Episode:
-    """Return a rollout as an episode. `filler_id`: the token of rollouts that have none. Raises RunError if it has
-    several sequences and the rules refuse them, or was sampled at another temperature.
+def episode_of(member: GroupMember, several: SeveralSequences, temperature: float | None, filler_id: int) -> Episode:
+    """Return a rollout as an episode. `temperature`: at which the trainer computes log-probabilities; None: do not
+    compare it. `filler_id`: the token of rollouts that have none.
+
+    Raises RunError if it has several sequences that are refused, or was sampled at another temperature.
     """
-    kept = member.sequences[-1:] if rules.several_sequences != "all" else member.sequences
+    kept = member.sequences[-1:] if several != "all" else member.sequences
     has_loss = member.has_loss
     if has_loss and len(member.sequences) > len(kept):
-        if rules.several_sequences == "refuse":
+        if several == "refuse":
             raise RunError(f"the tokens of a rollout are {len(member.sequences)} sequences. {_ADVICE}")
-        has_loss = rules.several_sequences == "last"
+        has_loss = several == "last"
     if not has_loss:
         kept = tuple(replace(sequence, loss_mask=[0] * len(sequence.loss_mask)) for sequence in kept)
     for sequence in kept:
-        if rules.temperature is not None and sequence.loss_tokens:
-            check_temperature(sequence, rules.temperature, "the trainer only")
-    return Episode(member, kept or (_filler(filler_id),))
+        if temperature is not None and sequence.loss_tokens:
+            check_temperature(sequence, temperature, "the trainer only")
+    filler = TrainingSequence([filler_id], [filler_id], [0], [0.0], [0], [None], 1.0)
+    return Episode(member, kept or (filler,))
 
 
 def ranges_of(mask: Sequence[int]) -> list[tuple[int, int]]:
@@ -89,16 +86,9 @@ def ranges_of(mask: Sequence[int]) -> list[tuple[int, int]]:
 
 def version_number(version: str) -> int | None:
     """Return the number in the name of a version, such as 12 for `12` and `step_000012`; None if it has none."""
-    if version.isdecimal():
-        return int(version)
-    try:
-        return updates_of(version)
-    except RunError:
-        return None
-
-
-def _filler(token: int) -> TrainingSequence:
-    return TrainingSequence([token], [token], [0], [0.0], [0], [None], 1.0)
+    with contextlib.suppress(RunError):
+        return int(version) if version.isdecimal() else updates_of(version)
+    return None
 
 
 def with_group_means(rewards: Sequence[float], groups: Sequence[Hashable]) -> list[float]:

@@ -8,7 +8,7 @@ Rows are JSON within the columns, because most loaders give all rows the same ne
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
@@ -25,12 +25,12 @@ TRAINERS = ("areal", "openrlhf", "skyrl", "slime", "verl")
 def columns_for(trainer: str, row: Json, number: int) -> Json:
     """Return the columns of a row. `number`: its index in the dataset."""
     text, messages = orjson.dumps(row).decode(), messages_of(row)
-    make: Mapping[str, Callable[[], Json]] = {
-        "skyrl": lambda: {"prompt": messages, "env_class": "rollyard", "row": text},
-        "slime": lambda: {"prompt": messages, "label": "", "metadata": {"row": text}},
-        "areal": lambda: {"messages": messages, "row": text},
-        "openrlhf": lambda: {"input": "\n\n".join(str(each["content"]) for each in messages), "label": text},
-        "verl": lambda: {
+    columns: dict[str, Json] = {
+        "skyrl": {"prompt": messages, "env_class": "rollyard", "row": text},
+        "slime": {"prompt": messages, "label": "", "metadata": {"row": text}},
+        "areal": {"messages": messages, "row": text},
+        "openrlhf": {"input": "\n\n".join(str(each["content"]) for each in messages), "label": text},
+        "verl": {
             "data_source": "rollyard",
             "agent_name": "rollyard",
             "prompt": messages,
@@ -39,7 +39,7 @@ def columns_for(trainer: str, row: Json, number: int) -> Json:
             "extra_info": {"index": number},
         },
     }
-    return make[trainer]()
+    return columns[trainer]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """StackGenerator: a GeneratorInterface of SkyRL (0.4), which plays its batches on a running stack.
 
 If SkyRL trains step-wise, the sequences of a rollout with a changed history become several rows with the same
-trajectory id, and `is_last_step` marks the last one. Otherwise see EpisodeRules.
+trajectory id, and `is_last_step` marks the last one. Otherwise see SeveralSequences.
 """
 
 from __future__ import annotations

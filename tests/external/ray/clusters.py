@@ -43,7 +43,6 @@ def short_folder() -> Iterator[Path]:
 
 
 def free_port() -> int:
-    """A port that is free now."""
     with socket.socket() as sock:
         sock.bind(("", 0))
         return int(sock.getsockname()[1])
@@ -51,8 +50,6 @@ def free_port() -> int:
 
 @dataclass
 class Node:
-    """One `ray start --block`."""
-
     process: subprocess.Popen[bytes]
     address: str
     """HOST:PORT of the cluster."""
@@ -70,7 +67,6 @@ class Node:
     @classmethod
     @contextlib.contextmanager
     def member(cls, folder: Path, head: Node, ip: str, prefix: Sequence[str] = ()) -> Iterator[Node]:
-        """Add a node to a cluster."""
         options = [f"--address={head.address}"]
         with cls._started(folder / f"{ip}.out", head.address, ip, [*prefix], options) as node:
             yield node
@@ -81,9 +77,9 @@ class Node:
         cls, output: Path, address: str, ip: str, prefix: list[str], options: list[str], home: Path | None = None
     ) -> Iterator[Node]:
         command = [*prefix, str(BIN / "ray"), "start", "--block", f"--node-ip-address={ip}", *options]
-        command += ["--num-cpus=1", "--object-store-memory=78643200", "--disable-usage-stats"]
-        command += ["--min-worker-port=0", "--max-worker-port=0"]
-        command += ["--dashboard-agent-listen-port=0", "--metrics-export-port=0", "--include-log-monitor=false"]
+        command += ["--num-cpus=1", "--object-store-memory=78643200", "--disable-usage-stats", "--min-worker-port=0"]
+        command += ["--max-worker-port=0", "--dashboard-agent-listen-port=0", "--metrics-export-port=0"]
+        command += ["--include-log-monitor=false"]
         environ = {**os.environ, **HEALTH_CHECKS, **({"HOME": str(home)} if home else {})}
         with output.open("wb") as file:
             process = subprocess.Popen(command, env=environ, stdout=file, stderr=file, start_new_session=True)
@@ -98,13 +94,8 @@ class Node:
         finally:
             end_group(process)
 
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
 
 def end_group(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> None:
-    """Send a signal to a process that we started, then kill its process group."""
     if process.poll() is None:
         process.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -151,11 +142,9 @@ class Run:
 
     @property
     def output(self) -> str:
-        """Output so far."""
         return self._output.read_text()
 
     def until_ready(self) -> Run:
-        """Wait until every server is ready."""
 
         def ready() -> bool:
             assert self.process.poll() is None, self.output
@@ -166,11 +155,9 @@ class Run:
         return self
 
     def ended(self) -> int:
-        """Wait for the exit status."""
         return self.process.wait(deadline_s())
 
     def command(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run another command in the same folder on the same machine."""
         return subprocess.run(
             [*self.prefix, str(BIN / name), *arguments],
             cwd=self.folder,
@@ -182,15 +169,9 @@ class Run:
         )
 
     def collect(self, output: Path) -> None:
-        """Collect two rollouts of each example row."""
-        done = self.command(
-            "ng_collect_rollouts",
-            f"+agent_name={AGENT}",
-            f"+input_jsonl_fpath={EXAMPLES}",
-            f"+output_jsonl_fpath={output}",
-            "+num_repeats=2",
-            "+responses_create_params.temperature=0.8",
-        )
+        given = (f"+agent_name={AGENT}", f"+input_jsonl_fpath={EXAMPLES}", f"+output_jsonl_fpath={output}")
+        more = ("+num_repeats=2", "+responses_create_params.temperature=0.8")
+        done = self.command("ng_collect_rollouts", *given, *more)
         assert done.returncode == 0, done.stderr
 
     def instances(self) -> list[dict[str, Any]]:
@@ -201,17 +182,14 @@ class Run:
         return instances
 
     def server(self, name: str) -> dict[str, Any]:
-        """The one instance of a server."""
         (instance,) = [instance for instance in self.instances() if instance["server_name"] == name]
         return instance
 
     def log(self, title: str) -> str:
-        """The log of a server in the run folder."""
         (path,) = self.folder.glob(f".rollyard/runs/*/logs/{title}.log")
         return path.read_text()
 
     def head_file(self) -> Path:
-        """The run's head.json."""
         (path,) = self.folder.glob(".rollyard/runs/*/head.json")
         return path
 
@@ -221,7 +199,6 @@ class Run:
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:

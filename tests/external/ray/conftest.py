@@ -15,6 +15,5 @@ collect_ignore_glob = [] if HAS_RAY else ["test_*.py"]
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[str]:
-    """HOST:PORT of a real single-machine Ray cluster."""
     with short_folder() as folder, Node.head(folder, "127.0.0.1") as node:
         yield node.address

@@ -55,12 +55,10 @@ def test_a_cluster_that_requires_the_users_token_gets_it(tmp_path: Path) -> None
 
 
 def is_logged(run: Run, instance: dict[str, Any]) -> bool:
-    """True if the run folder has the output of that process."""
     return f"Started server process [{instance['pid']}]" in run.log(instance["server_name"])
 
 
 def is_restarted(run: Run, times: int) -> bool:
-    """True if the model server was restarted that often and is ready."""
     models = [instance for instance in run.instances() if instance["server_name"] == MODEL]
     return [(instance["ready"], instance["restarts"]) for instance in models] == [(True, times)]
 

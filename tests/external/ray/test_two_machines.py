@@ -55,7 +55,6 @@ def test_servers_of_a_machine_that_is_cut_off_for_a_moment_are_kept_and_of_one_t
 
 
 def all_ready_on(run: Run, hosts: set[str]) -> bool:
-    """Whether all five instances are ready, on exactly these machines."""
     found = run.instances()
     return [instance["ready"] for instance in found] == [True] * 5 and {one["host"] for one in found} == hosts
 

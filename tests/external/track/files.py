@@ -42,12 +42,10 @@ def row(number: int, **more: object) -> Json:
 
 
 def grow(output: Path, count: int) -> None:
-    """Write the first `count` rollouts to `output`."""
     output.write_bytes(b"".join(orjson.dumps(row(number)) + b"\n" for number in range(count)))
 
 
 def collection(folder: Path, count: int = COUNT, created: float = 0.0) -> Path:
-    """A rollout file with its manifest and status."""
     paths = RolloutPaths(folder / "rollouts.jsonl")
     grow(paths.output, count)
     identity = {"agent_name": "player", "settings": {"environment": {"level": 3, "names": ["a", "b"]}}}
@@ -62,19 +60,16 @@ _COMMANDS = {"wandb": Preloaded("ng_track"), "mlflow": Preloaded("ng_track", "ml
 
 
 async def track(*options: str, cwd: Path) -> Finished:
-    """Run `ng_track` as it is installed to its end."""
     return await command("ng_track", *options, cwd=cwd)
 
 
 def ng_track(*options: str, to: str, cwd: Path, env: Mapping[str, str], rows: str = "rollouts.jsonl") -> Finished:
-    """Run `ng_track` for a tracker, which is preloaded, to its end."""
     arguments = (f"+jsonl_fpath={rows}", f"+to={to}", *options)
     done = _COMMANDS[to].run(arguments, cwd=cwd, env=command_environ(env))
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
 def log_training(logger: str, *, cwd: Path, env: Mapping[str, str]) -> Finished:
-    """Run `log_training.py` to its end."""
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("log_training.py"), logger],
         cwd=cwd,

@@ -11,15 +11,19 @@ import orjson
 
 from tests.external.track.files import COUNT, collection, grow, log_training, ng_track
 
+ENV = {"MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+def file_store(folder: Path) -> dict[str, str]:
+    return {**ENV, "MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_TRACKING_URI": (folder / "store").as_uri()}
+
 
 def test_metrics_parameters_and_a_table_of_rollouts_are_stored_in_mlflow(tmp_path: Path) -> None:
     collection(tmp_path)
-    store = tmp_path / "store"
-    env = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_TRACKING_URI": store.as_uri(), "MLFLOW_DISABLE_TELEMETRY": "true"}
-    done = ng_track("+project=puzzles", to="mlflow", cwd=tmp_path, env=env)
+    done = ng_track("+project=puzzles", to="mlflow", cwd=tmp_path, env=file_store(tmp_path))
     assert done.status == 0, done.err
     assert f"{COUNT} rollouts tracked" in done.out
-    (folder,) = [path.parent for path in store.glob("*/*/meta.yaml")]
+    (folder,) = [path.parent for path in tmp_path.glob("store/*/*/meta.yaml")]
     metrics = folder / "metrics"
     curve = [line.split() for line in (metrics / "reward/mean").read_text().splitlines()]
     assert [(int(step), float(value)) for _, value, step in curve] == [(50, 5.0), (100, 5.0), (120, 5.0)]
@@ -42,11 +46,10 @@ def test_the_documented_command_works_without_settings_and_continues_its_run(
     tmp_path: Path,
 ) -> None:
     output = collection(tmp_path)
-    env = {"MLFLOW_DISABLE_TELEMETRY": "true"}
     for new in (COUNT, 0, 90):
         if new == 90:
             grow(output, COUNT + new)
-        done = ng_track("+project=sokoban", "+name=qwen3-4b", to="mlflow", cwd=tmp_path, env=env)
+        done = ng_track("+project=sokoban", "+name=qwen3-4b", to="mlflow", cwd=tmp_path, env=ENV)
         assert done.status == 0, done.err
         assert f"{new} of them new" in done.out
     steps = query_store(tmp_path, "SELECT step FROM metrics WHERE key = 'reward/mean' ORDER BY step")
@@ -55,22 +58,19 @@ def test_the_documented_command_works_without_settings_and_continues_its_run(
 
 
 def test_other_rollouts_or_another_name_start_another_run(tmp_path: Path) -> None:
-    env = {"MLFLOW_DISABLE_TELEMETRY": "true"}
     for folder, name in (("a", "one"), ("b", "one"), ("b", "two")):
         (tmp_path / folder).mkdir(exist_ok=True)
         collection(tmp_path / folder, created=float(ord(folder)))
         rows = f"{folder}/rollouts.jsonl"
-        done = ng_track("+project=p", f"+name={name}", to="mlflow", cwd=tmp_path, env=env, rows=rows)
+        done = ng_track("+project=p", f"+name={name}", to="mlflow", cwd=tmp_path, env=ENV, rows=rows)
         assert done.status == 0, done.err
     assert query_store(tmp_path, "SELECT name FROM runs ORDER BY start_time") == [("one",), ("one",), ("two",)]
 
 
 def test_a_training_run_is_logged_by_step_with_the_parts_of_its_reward(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    env = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_TRACKING_URI": store.as_uri(), "MLFLOW_DISABLE_TELEMETRY": "true"}
-    done = log_training("mlflow", cwd=tmp_path, env=env)
+    done = log_training("mlflow", cwd=tmp_path, env=file_store(tmp_path))
     assert done.status == 0 and "failed" not in done.err, done.err
-    (folder,) = [path.parent for path in store.glob("*/*/meta.yaml")]
+    (folder,) = [path.parent for path in tmp_path.glob("store/*/*/meta.yaml")]
     curve = [line.split() for line in (folder / "metrics/train/reward").read_text().splitlines()]
     assert [int(step) for _, _, step in curve] == [1, 2, 3, 2, 3, 4]
     assert (folder / "metrics/train/reward.format").exists() and (folder / "metrics/eval/correct_rate").exists()

@@ -16,6 +16,11 @@ from tests.external.track.files import COUNT, collection, grow, log_training, ng
 BLOCK = 1 << 15
 
 
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
+
+
 def records(path: Path) -> Iterator[Any]:
     """The records of a .wandb file: a header of 7 bytes, then leveldb's log format."""
     data, position, content = path.read_bytes(), 7, b""
@@ -46,9 +51,8 @@ def history(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.smoke
-def test_metrics_over_the_rollouts_and_a_table_are_in_the_file_of_the_run(tmp_path: Path) -> None:
+def test_metrics_over_the_rollouts_and_a_table_are_in_the_file_of_the_run(tmp_path: Path, env: dict[str, str]) -> None:
     collection(tmp_path)
-    env = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
     done = ng_track("+name=one", to="wandb", cwd=tmp_path, env=env)
     assert done.status == 0, done.err
     assert f"{COUNT} rollouts tracked" in done.out
@@ -64,9 +68,8 @@ def test_metrics_over_the_rollouts_and_a_table_are_in_the_file_of_the_run(tmp_pa
     assert len(read["data"]) == 50 and "call: step" in read["data"][0][-1]
 
 
-def test_repeating_the_command_continues_the_run_without_duplicate_steps(tmp_path: Path) -> None:
+def test_repeating_the_command_continues_the_run_without_duplicate_steps(tmp_path: Path, env: dict[str, str]) -> None:
     output = collection(tmp_path)
-    env = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
     for count in (COUNT, COUNT, COUNT + 90):
         grow(output, count)
         done = ng_track(to="wandb", cwd=tmp_path, env=env)
@@ -75,8 +78,7 @@ def test_repeating_the_command_continues_the_run_without_duplicate_steps(tmp_pat
     assert [point["_step"] for point in history(tmp_path)] == [50, 100, 120, 150, 200, 210]
 
 
-def test_a_training_run_is_logged_by_step_and_a_resumed_one_goes_on(tmp_path: Path) -> None:
-    env = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
+def test_a_training_run_is_logged_by_step_and_a_resumed_one_goes_on(tmp_path: Path, env: dict[str, str]) -> None:
     done = log_training("wandb", cwd=tmp_path, env=env)
     assert (done.status, done.err) == (0, "")
     points = {point["_step"]: point for point in history(tmp_path)}

@@ -47,9 +47,3 @@ async def test_samples_are_valid_and_keep_their_content_as_dicts(kind: str) -> N
 async def test_the_oldest_version_of_a_sample_is_known() -> None:
     [sample], _ = await played("won")
     assert sample.oldest_weight_version == 7
-
-
-async def test_rewards_are_those_of_the_group_without_failures() -> None:
-    won, rollouts = await played("won", 0)
-    lost, broken = (await played("lost", 1))[0], (await played("broken", 2))[0]
-    assert rollouts.rewards(ARGS, [*won, *lost, *broken]) == ([1.0, 0.25, 0.625], [0.375, -0.375, 0.0])

@@ -33,13 +33,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Other weights with the same tokenizer."""
     return build(tmp_path_factory.mktemp("other_model"), 1)
 
 
 @pytest.fixture(scope="session")
 def session_engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """The engine, whatever weights it has. Tests ask for `engine`."""
     folder = tmp_path_factory.mktemp("engine")
     options = ("--logprobs-mode", "processed_logprobs", "--enable-lora", "--max-lora-rank", "16")
     with Engine.serve(tiny_model, folder, *options) as engine:
@@ -66,10 +64,7 @@ def engine(session_engine: Engine, tiny_model: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def start_stack(engine: Engine, tmp_path: Path) -> Iterator[StartStack]:
-    """A function that starts a stack with the engine as its policy; its arguments are those of engine_config.
-
-    A start takes about a second. The stack has trainer endpoints and the run token TOKEN.
-    """
+    """Starts a stack with the engine as its policy, trainer endpoints and the run token TOKEN, in about a second."""
     with ExitStack() as running:
 
         def start(**options: Any) -> ServedStack:

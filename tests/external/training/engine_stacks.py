@@ -50,7 +50,6 @@ class ServedStack:
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[TrainingStack]:
-        """Connect to the stack from the running event loop."""
         transport = HttpTransport()
         keys = Keys(run_id=self.stack.keys.run_id, secret="", token=TOKEN)
         registry = RegistryClient(transport, self.stack.head_url, keys)

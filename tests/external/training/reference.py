@@ -13,7 +13,6 @@ from rollyard.training.train_config import Algorithm
 def reference_loss(
     model: Any, groups: list[RolloutGroup], algorithm: Algorithm, *, length_constant: int, reference_model: Any = None
 ) -> torch.Tensor:
-    """Return the loss of an update, from rewards and tokens."""
     counted = [[one.reward for one in group.members if one.counts] for group in groups]
     everything = torch.tensor([reward for rewards in counted for reward in rewards])
     losses, tokens = [], 0
@@ -47,7 +46,6 @@ def reference_loss(
 
 
 def log_probs(model: Any, sequence: Any) -> torch.Tensor:
-    """The model's log-probabilities of the completion."""
     ids = torch.tensor([sequence.prompt_ids + sequence.completion_ids])
     logits = model(input_ids=ids).logits[0, :-1].float() / sequence.temperature
     start = len(sequence.prompt_ids) - 1

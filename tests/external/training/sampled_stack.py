@@ -47,7 +47,7 @@ class SampledStack:
         self._model = _loaded(folder)
         self._version = version
         self._folders.prune({folder})
-        return PublishedWeights(version, folder, 0.0)
+        return PublishedWeights(version, 0.0)
 
     async def repair(self) -> PublishedWeights | None:
         return None
@@ -96,7 +96,6 @@ def _loaded(folder: Path) -> Any:
 
 
 def initial_model(folder: Path) -> Path:
-    """Write the random policy of the tests and its tokenizer."""
     from tests.external.training.tiny_policy import make_model, make_tokenizer
 
     make_model().save_pretrained(folder)

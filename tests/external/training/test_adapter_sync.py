@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ import orjson
 import peft
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM
 
+from rollyard.records.errors import RunError
 from rollyard.services.http.transport import HttpTransport
 from rollyard.training.train_config import LoraSettings, WeightSettings
 from rollyard.training.trl.policy_trainer import lora_config, sequence_log_probs
-from rollyard.training.trl.save_policy import write_policy
+from rollyard.training.trl.save_policy import AdapterMode, write_policy
 from rollyard.training.weight_publisher import ParityProbe, PolicyClient, VersionFolders, WeightKind, WeightPublisher
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN
@@ -37,12 +38,15 @@ def adapted(folder: Path) -> Any:
 
 
 def train(model: Any, seed: int) -> None:
-    """Replace the adapter by a random one."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weights in sorted(model.named_parameters()):
             if "lora_B" in name:
                 weights.normal_(0.0, 0.05, generator=generator)
+
+
+def probe(client: PolicyClient, model: Any) -> ParityProbe:
+    return ParityProbe(client, lambda ids: sequence_log_probs(model, ids), WeightSettings(timeout_s=deadline_s()))
 
 
 @asynccontextmanager
@@ -60,44 +64,17 @@ async def test_after_every_update_engine_and_trainer_agree(
     kind: WeightKind, start_stack: StartStack, tiny_model: Path, tmp_path: Path
 ) -> None:
     model, tokenizer = adapted(tiny_model), make_tokenizer()
-
-    def merged(folder: Path) -> None:
-        write_policy(model, tokenizer, folder)
-
-    def adapter(folder: Path) -> None:
-        write_policy(model, None, folder, lora="adapter")
-
-    save: Callable[[Path], None] = adapter if kind == "adapter" else merged
+    modes: dict[WeightKind, AdapterMode] = {"adapter": "adapter", "weights": "merge"}
+    save = partial(write_policy, model, tokenizer, lora=modes[kind])
     before = sequence_log_probs(model, SEQUENCES)
     async with publishing(start_stack, tmp_path / "weights", kind, weights_check="values") as (publisher, client):
-        probe = ParityProbe(client, lambda ids: sequence_log_probs(model, ids), WeightSettings(timeout_s=deadline_s()))
         for step in (1, 2, 3):
             train(model, step)
             await publisher.publish(f"step_{step:06d}", save)
-            parity = await probe.measure(f"step_{step:06d}", SEQUENCES)
+            parity = await probe(client, model).measure(f"step_{step:06d}", SEQUENCES)
             assert parity.mean < CLOSE
     after = sequence_log_probs(model, SEQUENCES)
     assert max(abs(one - other) for one, other in zip(before[0], after[0], strict=True)) > 0.1
-
-
-async def test_a_turn_with_an_adapter_records_its_version_and_the_log_probabilities_of_its_tokens(
-    start_stack: StartStack, tiny_model: Path, tmp_path: Path
-) -> None:
-    model = adapted(tiny_model)
-    async with publishing(start_stack, tmp_path / "weights", "adapter") as (publisher, client):
-        for step in (1, 2):
-            train(model, step)
-            await publisher.publish(
-                f"step_{step:06d}", lambda folder: write_policy(model, None, folder, lora="adapter")
-            )
-            body = {**asking(seed=None, temperature=1.0), "structured_outputs": None, "max_tokens": 24}
-            status, answer = await post(client, "/v1/chat/completions", body)
-            assert status == 200, answer
-            message = answer["choices"][0]["message"]
-            ids = message["prompt_token_ids"] + message["generation_token_ids"]
-            expected = sequence_log_probs(model, [ids])[0][len(message["prompt_token_ids"]) - 1 :]
-            assert message["generation_log_probs"] == pytest.approx(expected, abs=CLOSE)
-            assert message["token_trace"]["sampling"]["policy_version"] == f"step_{step:06d}"
 
 
 async def test_a_turn_in_flight_ends_with_the_adapter_with_which_it_began(
@@ -124,15 +101,15 @@ async def test_a_turn_in_flight_ends_with_the_adapter_with_which_it_began(
     )
 
 
-def test_merged_weights_leave_the_model_with_its_adapter_unchanged(tiny_model: Path, tmp_path: Path) -> None:
-    model = adapted(tiny_model)
-    train(model, 1)
-    before = sequence_log_probs(model, SEQUENCES)
-    write_policy(model, make_tokenizer(), tmp_path)
-    assert load_file(tmp_path / "model.safetensors").keys() == load_file(tiny_model / "model.safetensors").keys()
-    assert sequence_log_probs(model, SEQUENCES)[0] == pytest.approx(before[0], abs=1e-5)
-    merged = Qwen3ForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert sequence_log_probs(merged, SEQUENCES)[0] == pytest.approx(before[0], abs=1e-5)
+async def test_weights_that_are_not_the_trainers_stop_the_training(
+    start_stack: StartStack, tiny_model: Path, other_model: Path, tmp_path: Path
+) -> None:
+    other, trained = (Qwen3ForCausalLM.from_pretrained(name, dtype=torch.float32) for name in (other_model, tiny_model))
+    async with publishing(start_stack, tmp_path / "weights", "weights") as (publisher, client):
+        await publisher.publish("step_000001", other.save_pretrained)
+        await probe(client, other).measure("step_000001", SEQUENCES)
+        with pytest.raises(RunError, match="step_000001"):
+            await probe(client, trained).measure("step_000001", SEQUENCES)
 
 
 async def post(client: PolicyClient, path: str, body: Any) -> tuple[int, Any]:

@@ -7,7 +7,7 @@ import itertools
 import random
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from rollyard.training.trl.episodes import PlaySettings
 from rollyard.training.trl.rollout_worker import StackRolloutWorker, StackWeightTransfer
 from rollyard.training.trl.stack_session import LoopThread, Publish
 from rollyard.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher
-from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, broken, stack_of
+from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, broken
 from tests.external.training.tiny_policy import make_model, make_tokenizer
 from tests.support.waiting import deadline_s, eventually
 from tests.support.weight_engine import TOKEN, WeightEngine, trainer_server
+from tests.unit.interop.scripted_session import ScriptedSession
 from tests.unit.training.recorded_turns import row, turn
 
 with warnings.catch_warnings():
@@ -38,23 +39,12 @@ with warnings.catch_warnings():
 SIZE = 4
 
 
-class Session:
-    """A StackSession without a stack."""
-
-    def __init__(self, agent: Agent | None = None, publisher: WeightPublisher | None = None) -> None:
-        self.loop = LoopThread("test")
-        self.stack = stack_of(agent) if agent else None
-        self._publisher = publisher
-
-    def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.submit(coroutine)
+class Session(ScriptedSession):
+    _publisher: WeightPublisher
 
     def publisher(self, folder: Path, *, timeout_s: float) -> Publish:
-        publisher = self._publisher
-        assert publisher is not None
-
         def publish(version: str, save: Callable[[Path], None]) -> None:
-            self.loop.run(publisher.publish(version, save))
+            self.loop.run(self._publisher.publish(version, save))
 
         return publish
 
@@ -66,21 +56,17 @@ StartWorker = Callable[..., StackRolloutWorker]
 def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
     sessions: list[Session] = []
     workers: list[StackRolloutWorker] = []
+    rows = tmp_path / "rows.jsonl"
+    task: Json = {"responses_create_params": {"input": "Solve it."}}
+    rows.write_bytes(b"\n".join(orjson.dumps({**task, "seed": seed}) for seed in range(2)))
+    tasks = TaskFile(rows, agent="player", limit=None)
 
     def start(agent: Agent, **options: Any) -> StackRolloutWorker:
         sessions.append(session := Session(agent))
-        rows = tmp_path / "rows.jsonl"
-        task: Json = {"responses_create_params": {"input": "Solve it."}}
-        rows.write_bytes(b"\n".join(orjson.dumps({**task, "seed": seed}) for seed in range(2)))
         given: Any = session
         settings = PlaySettings(pauses=AT_ONCE, max_failure_rate=1.0)
-        worker = StackRolloutWorker(
-            given,
-            TaskFile(rows, agent="player", limit=None),
-            tmp_path / "rollouts",
-            **{"group_size": SIZE, "temperature": 1.0, "settings": settings, "queue_size": 20, **options},
-        )
-        workers.append(worker)
+        options = {"group_size": SIZE, "temperature": 1.0, "settings": settings, "queue_size": 20, **options}
+        workers.append(worker := StackRolloutWorker(given, tasks, tmp_path / "rollouts", **options))
         worker.start()
         return worker
 
@@ -88,7 +74,7 @@ def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
     for worker in workers:
         worker.stop()
     for session in sessions:
-        session.loop.close()
+        session.close()
 
 
 def version(number: int) -> Json:
@@ -120,12 +106,8 @@ def test_trl_packs_the_samples_with_the_advantages_of_their_groups(start_worker:
     (rows,) = itertools.islice(batcher, 1)
     batch = collator([rows])
     samples = rows[0].samples
-    assert [sample["input_ids"].tolist() for sample in samples] == [
-        [1, 2, 3, 4, 5],
-        [1, 2, 3, 4],
-        [8, 9, 6],
-        [1, 2, 3, 4, 5],
-    ]
+    ids = [[1, 2, 3, 4, 5], [1, 2, 3, 4], [8, 9, 6], [1, 2, 3, 4, 5]]
+    assert [sample["input_ids"].tolist() for sample in samples] == ids
     # The mean of 0, 1, 2 is 1 and their standard deviation 1: the failed rollout does not count.
     expected = [-1 / 1.0001] * 3 + [0.0] * 3 + [1 / 1.0001] * 3
     assert batch["advantages"].flatten().tolist() == pytest.approx(expected)
@@ -207,9 +189,10 @@ def transfer_to(tmp_path: Path) -> Iterator[Callable[..., StackWeightTransfer]]:
         servers.append(server := trainer_server(*engines))
         policy = loop.run(server.__aenter__())
         client = PolicyClient(policy.transport, "http://policy:1", TOKEN)
-        session: Any = Session(publisher=WeightPublisher(client, VersionFolders(tmp_path, keep=2), timeout_s=timeout_s))
-        session.loop.close()
+        session: Any = Session(Agent(play))
+        session.close()
         session.loop = loop
+        session._publisher = WeightPublisher(client, VersionFolders(tmp_path, keep=2), timeout_s=timeout_s)
         make_model(1).save_pretrained(start := tmp_path / "start")
         make_tokenizer().save_pretrained(start)
         return StackWeightTransfer(session, tmp_path / "versions", start, timeout_s=timeout_s)

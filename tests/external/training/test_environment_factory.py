@@ -40,14 +40,13 @@ def environments(session: StackSession) -> StackEnvironments:
     return StackEnvironments(session, "grl_sokoban_resources_server")
 
 
-def test_transformers_reads_the_schema_of_each_tool(environments: StackEnvironments) -> None:
+def test_transformers_reads_the_schema_of_each_tool_and_the_dataset_has_messages_and_rows(
+    environments: StackEnvironments,
+) -> None:
     environment: Any = environments.factory()
     schema = get_json_schema(environment.step)["function"]
     assert schema["name"] == "step" and schema["parameters"]["required"] == ["actions"]
     assert schema["parameters"]["properties"]["actions"]["type"] == "array"
-
-
-def test_the_dataset_has_the_messages_of_the_rows_and_the_rows() -> None:
     dataset = environment_rows(EXAMPLES, 2)
     assert len(dataset) == 2 and [message["role"] for message in dataset[0]["prompt"]] == ["system", "user"]
     assert json.loads(dataset[0]["row"]) == read_rows(EXAMPLES)[0]

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from rollyard.records.search_path import INSTALLED
@@ -35,8 +35,6 @@ NOT_REPEATED = ("train/parity", "train/policy_lag")
 
 
 class Training:
-    """Runs train_gsm8k.py in a copy of its folder."""
-
     def __init__(self, folder: Path, engine: Engine, model: Path, questions: Path) -> None:
         self.folder = Path(shutil.copytree(DROP_IN, folder))
         self.paths = TrainingPaths(self.folder / "checkpoints_gsm8k")
@@ -77,9 +75,12 @@ class Training:
         assert self.start().wait(training_s()) == 0, (self.folder / "log.txt").read_text()
 
     def kill_after(self, step: int) -> None:
-        """Send SIGKILL to ng_train when it has done `step` updates."""
         process = self.start()
-        eventually(f"step {step} is done", lambda: self._is_done(step) or process.poll() is not None, training_s())
+
+        def is_done() -> bool:
+            return any(line["step"] == step and "train/loss" in line for line in self._metrics())
+
+        eventually(f"step {step} is done", lambda: is_done() or process.poll() is not None, training_s())
         [trainer] = children_of(process.pid)
         os.kill(trainer, signal.SIGKILL)
         assert process.wait(training_s()) == 128 + signal.SIGKILL
@@ -88,14 +89,11 @@ class Training:
         """Figures by step that depend only on the rollouts."""
         found: dict[int, Json] = {}
         for line in self._metrics():
-            kept = {name: value for name, value in line.items() if name.startswith(("train/", "eval/"))}
+            kept = {name: line[name] for name in line if name.startswith(("train/", "eval/"))}
             found.setdefault(line["step"], {}).update(
                 {name: value for name, value in kept.items() if not name.startswith(NOT_REPEATED)}
             )
         return found
-
-    def _is_done(self, step: int) -> bool:
-        return any(line["step"] == step and "train/loss" in line for line in self._metrics())
 
     def _metrics(self) -> list[Json]:
         return read_rows(self.paths.metrics) if self.paths.metrics.is_file() else []
@@ -103,7 +101,6 @@ class Training:
 
 @pytest.fixture(scope="session")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The twelve shortest questions of those at hand."""
     chosen = sorted(read_rows(QUESTIONS), key=lambda row: len(row["question"]))[:12]
     path = tmp_path_factory.mktemp("questions") / "rows.jsonl"
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in chosen))
@@ -136,38 +133,29 @@ def test_a_killed_run_resumes_to_the_curve_of_an_unbroken_one(
     assert orjson.loads((killed.paths.checkpoints / "latest.json").read_bytes())["step"] == STEPS
 
 
-UPDATES = 40
-BATCH = 8
-
-
 def build_boxing_policy(start: Path, questions: list[Json], folder: Path) -> Path:
     """Train a copy of the model `start` on random answers, and return the folder of the result."""
     tokenizer, model = AutoTokenizer.from_pretrained(start), Qwen3ForCausalLM.from_pretrained(start, dtype="float32")
     draw, optimizer = random.Random(0), torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for _ in range(UPDATES):
-        texts = [draw.choice([r"\boxed{%d}", "It is %d."]) % draw.randrange(20) for _ in range(BATCH)]
-        _update(model, optimizer, [_ids(tokenizer, draw.choice(questions)["question"], text) for text in texts])
+    for _ in range(40):
+        texts = [draw.choice([r"\boxed{%d}", "It is %d."]) % draw.randrange(20) for _ in range(8)]
+        examples = [_ids(tokenizer, draw.choice(questions)["question"], text) for text in texts]
+        longest = max(len(prompt) + len(answer) for prompt, answer in examples)
+        ids = torch.zeros(len(examples), longest, dtype=torch.long)
+        labels = torch.full_like(ids, -100)
+        for row, (prompt, answer) in enumerate(examples):
+            ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+            labels[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
+        model(input_ids=ids, labels=labels).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def _ids(tokenizer: object, question: str, text: str) -> tuple[list[int], list[int]]:
+def _ids(tokenizer: Any, question: str, text: str) -> tuple[list[int], list[int]]:
     messages = create_params("chat", question)["input"]
-    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)  # type: ignore[attr-defined]
-    found: tuple[list[int], list[int]] = tokenizer(prompt)["input_ids"], tokenizer(f"{text}<|im_end|>")["input_ids"]  # type: ignore[operator]
-    return found
-
-
-def _update(model: Qwen3ForCausalLM, optimizer: torch.optim.AdamW, examples: list[tuple[list[int], list[int]]]) -> None:
-    longest = max(len(prompt) + len(answer) for prompt, answer in examples)
-    ids = torch.zeros(len(examples), longest, dtype=torch.long)
-    labels = torch.full_like(ids, -100)
-    for row, (prompt, answer) in enumerate(examples):
-        ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
-        labels[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
-    logits = model(input_ids=ids).logits
-    cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return tokenizer(prompt)["input_ids"], tokenizer(f"{text}<|im_end|>")["input_ids"]

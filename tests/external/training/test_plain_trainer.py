@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
@@ -18,63 +17,27 @@ from rollyard.training.trl.policy_trainer import sequence_log_probs
 from rollyard.training.weight_publisher import ParityProbe, PolicyClient
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN
-from tests.external.training.train_command import training_s
+from tests.external.training.train_command import training_s, write_folder
 from tests.support.commands import command
 
 TRAINER = INSTALLED / "examples" / "plain_trainer" / "plain_trainer.py"
 STEPS = 2
-VOWELS = '''
-from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve
-
-
-class Vowels(Environment[EnvironmentSettings]):
-    """Rewards the share of vowels, which differs between any two texts."""
-
-    async def verify(self, response: Verification) -> Verdict:
-        text = response.text.lower()
-        return Verdict(reward=sum(map(text.count, "aeiou")) / max(1, len(text)))
-
-
-server = serve(Vowels)
-'''
-CONFIG = """
-vowels_server:
-  resources_servers:
-    vowels: {entrypoint: app.py}
-vowels_agent:
-  responses_api_agents:
-    simple_agent:
-      entrypoint: app.py
-      max_steps: 1
-      resources_server: {type: resources_servers, name: vowels_server}
-      model_server: {type: responses_api_models, name: policy_model}
-"""
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A folder with the environment."""
-    folder = tmp_path / "root" / "resources_servers" / "vowels"
-    (folder / "configs").mkdir(parents=True)
-    (folder / "app.py").write_text(VOWELS)
-    (folder / "configs" / "vowels.yaml").write_text(CONFIG)
-    return tmp_path / "root"
 
 
 async def test_it_trains_a_policy_whose_log_probabilities_stay_those_of_the_engine(
-    start_stack: StartStack, root: Path, tiny_model: Path, tmp_path: Path
+    start_stack: StartStack, tiny_model: Path, tmp_path: Path
 ) -> None:
-    stack = start_stack(environments=["resources_servers/vowels/configs/vowels.yaml"], roots=[root])
-    rows = tmp_path / "rows.jsonl"
-    rows.write_bytes(
-        b"".join(orjson.dumps({"responses_create_params": {"input": f"Write {word}."}}) + b"\n" for word in ("a", "b"))
-    )
+    write_folder(tmp_path, tiny_model)
+    stack = start_stack(environments=["resources_servers/letters/configs/letters.yaml"], roots=[tmp_path])
+    rows = tmp_path / "prompts.jsonl"
+    prompts = [{"word": word, "responses_create_params": {"input": f"Write {word}."}} for word in ("a", "b")]
+    rows.write_bytes(b"\n".join(map(orjson.dumps, prompts)))
     options: dict[str, Any] = {
         "model": tiny_model,
         "rows": rows,
         "head": f"http://{stack.head}",
         "token": TOKEN,
-        "agent": "vowels_agent",
+        "agent": "letters_agent",
         "policy": "policy_model",
         "output": tmp_path / "weights",
         "steps": STEPS,

@@ -1,4 +1,4 @@
-"""Several processes compute the same update as one."""
+"""Two processes, each with all weights or with a part of them (FSDP), compute the same update as one."""
 
 from __future__ import annotations
 
@@ -10,53 +10,60 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.training.update import micro_batches
 from tests.external.training.sampled_stack import initial_model
 from tests.external.training.tiny_policy import make_model
 from tests.external.training.train_command import training_s
+from tests.external.training.train_sharded import BUDGETS, SHARDED, train
 from tests.external.training.training_process import curve
-from tests.external.training.training_runs import make_update, trained
+from tests.external.training.training_runs import make_update
 
-TORCHRUN = [
-    *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-    *("--local-addr", "127.0.0.1", "-m"),  # by default the host's name, which a machine may not be able to resolve
-]
+TORCHRUN = (
+    *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+    *("--local-addr", "127.0.0.1"),  # by default the host's name, which a machine may not be able to resolve
+)
+ACCELERATE = (
+    *("-m", "accelerate.commands.launch", "--config_file", str(INSTALLED / "configs" / "accelerate_fsdp.yaml")),
+    *("--num_processes", "2", "--num_cpu_threads_per_process", "1", "--main_process_port", "0"),
+)
 
 
-KINDS = [("gspo", 110), ("dapo", 110), ("grpo", 4096)]
-"""(algorithm, micro_token_budget)"""
+def run_in_two(program: str, *arguments: str, by: tuple[str, ...] = TORCHRUN, succeeds: bool = True) -> None:
+    environ = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, *by, "-m", f"tests.external.training.{program}", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=training_s(), env={**os.environ, **environ}, check=False
+    )
+    assert (done.returncode == 0) is succeeds, done.stderr[-3000:]
 
 
 @pytest.fixture(scope="module")
 def of_two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the results of all KINDS; torch is imported once in each process."""
+    """The folder with the results of all kinds; torch is imported once in each process of a launcher."""
     folder = tmp_path_factory.mktemp("two")
-    arguments = [str(folder), *(f"{name}:{budget}" for name, budget in KINDS)]
-    run_in_two("train_once", *arguments)
+    run_in_two("train_sharded", str(folder), *(kind for kind in BUDGETS if kind not in SHARDED))
+    run_in_two("train_sharded", str(folder), *SHARDED, by=ACCELERATE)
     return folder
 
 
-def run_in_two(program: str, *arguments: str, succeeds: bool = True) -> None:
-    environ = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [*TORCHRUN, f"tests.external.training.{program}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=training_s(), env=environ)
-    assert (done.returncode == 0) is succeeds, done.stderr[-3000:]
-
-
-@pytest.mark.parametrize(("name", "micro_token_budget"), KINDS)
-def test_two_processes_compute_the_same_update_as_one(
-    name: str, micro_token_budget: int, of_two_processes: Path, tmp_path: Path
+@pytest.mark.parametrize("kind", BUDGETS)
+def test_two_processes_compute_the_same_update_as_one_and_save_whole_weights(
+    kind: str, of_two_processes: Path, tmp_path: Path
 ) -> None:
-    parts = micro_batches([one.length for one in make_update(make_model(), count=3).sequences], micro_token_budget)
+    parts = micro_batches([one.length for one in make_update(make_model(), count=3).sequences], BUDGETS[kind])
     assert len(parts) % 2 == 1, "one process must have a micro-batch that does not count"
-    state, metrics = torch.load(of_two_processes / f"{name}.pt", weights_only=True)
-    model = make_model()
-    one = trained(model, [make_update(model, count=3)], tmp_path, loss={"algorithm": name})
-    assert metrics == pytest.approx(one.update_metrics, rel=1e-4)
-    for key, value in one.model.state_dict().items():
-        assert torch.allclose(state[key], value, atol=1e-5), key
+    figures = json.loads((of_two_processes / kind / "figures.json").read_text())
+    assert figures.pop("processes") == 2 and (figures.pop("sharded") > 20) is (kind in SHARDED)
+    assert figures == pytest.approx(train(tmp_path, kind, 4096).update_metrics, rel=1e-4)
+    for name in ("policy/model", *(["adapters/adapter_model"] if kind == "adapters" else [])):
+        shared, whole = (load_file(folder / f"{name}.safetensors") for folder in (of_two_processes / kind, tmp_path))
+        assert shared.keys() == whole.keys()
+        for key, value in whole.items():
+            assert torch.allclose(shared[key], value, atol=1e-5), key
 
 
 def test_a_run_of_two_processes_resumes_with_the_curve_of_an_unbroken_one(tmp_path: Path) -> None:

@@ -52,17 +52,12 @@ def test_a_rollout_is_a_row_whose_environment_tokens_have_the_mask_0() -> None:
     assert found[REWARD] == [0.5] and found[ENDING] == ["done"]
 
 
-def test_a_failed_rollout_has_no_reward_and_a_slow_one_has_0_both_without_a_loss() -> None:
+def test_a_failed_rollout_has_no_reward_and_slow_and_truncated_ones_have_one_all_without_a_loss() -> None:
     slow = member_of_failure("task", 0, "timeout", Treatment.ZERO)
-    found = trl_columns([ONE, FAILED, slow], RULES)
-    assert math.isnan(found[REWARD][1]) and found[REWARD][2] == 0.0
-    assert found["completion_ids"][1:] == [[9], [9]] and found["env_mask"][1:] == [[0], [0]]
-    assert found[ENDING][1:] == ["server_error", "timeout"]
-
-
-def test_a_truncated_rollout_counts_without_a_loss() -> None:
-    found = trl_columns([member(turn([1], [2]), finish_reason="length", reward=-1.0)], RULES)
-    assert found[REWARD] == [-1.0] and found["env_mask"] == [[0]]
+    found = trl_columns([ONE, FAILED, slow, member(turn([1], [2]), finish_reason="length", reward=-1.0)], RULES)
+    assert math.isnan(found[REWARD][1]) and found[REWARD][2:] == [0.0, -1.0]
+    assert found["completion_ids"][1:] == [[9]] * 3 and found["env_mask"][1:] == [[0]] * 3
+    assert found[ENDING][1:] == ["server_error", "timeout", "length"]
 
 
 def test_several_sequences_are_never_joined() -> None:
@@ -88,8 +83,6 @@ def test_another_sampling_temperature_stops_the_training() -> None:
 
 
 class Recording(GRPOTrainer):  # type: ignore[misc]
-    """Keeps what its loss is computed from."""
-
     seen: dict[str, Any]
 
     def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from rollyard.records.errors import RunError
 from rollyard.training.groups import RolloutGroup
 from rollyard.training.train_config import ALGORITHMS, Algorithm, LoraSettings
+from rollyard.training.training_sequence import TrainingSequence
 from rollyard.training.trl.policy_trainer import lora_config
 from rollyard.training.trl.rollout_trainer import RolloutTrainer
-from rollyard.training.update import LOG_RATIO_EDGES, TokenPairs, Update, update_of
+from rollyard.training.update import LOG_RATIO_EDGES, Update, update_of
 from tests.external.training.reference import log_probs, reference_loss
 from tests.external.training.tiny_policy import make_groups, make_model, make_tokenizer
 from tests.external.training.training_runs import LONG, make_update, trained
@@ -29,6 +30,23 @@ def gradients(before: Any, after: Any) -> torch.Tensor:
     return torch.cat([(old - new).detach().flatten() for old, new in pairs])
 
 
+def flat_gradient(loss: torch.Tensor, model: Any) -> torch.Tensor:
+    return torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+
+
+def own(model: Any, sequence: TrainingSequence) -> torch.Tensor:
+    """The model's log-probabilities of the tokens with a loss."""
+    return log_probs(model, sequence)[torch.tensor(sequence.loss_mask).bool()]
+
+
+def recorded(sequence: TrainingSequence) -> torch.Tensor:
+    return torch.tensor(sequence.log_probs)[torch.tensor(sequence.loss_mask).bool()]
+
+
+def with_sequences(update: Update, sequences: Iterable[TrainingSequence]) -> Update:
+    return dataclasses.replace(update, sequences=tuple(sequences))
+
+
 def expected(
     model: Any, groups: list[RolloutGroup], algorithm: Algorithm, start: Any = None
 ) -> tuple[float, torch.Tensor]:
@@ -36,8 +54,7 @@ def expected(
     state, model = model.state_dict(), make_model()
     model.load_state_dict(state)
     loss = reference_loss(model, groups, algorithm, length_constant=LENGTH_CONSTANT, reference_model=start)
-    loss.backward()
-    return loss.item(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    return loss.item(), flat_gradient(loss, model)
 
 
 DIVISIONS = [
@@ -84,12 +101,7 @@ def test_the_divergence_from_the_initial_policy_is_that_of_the_reference_and_a_f
     algorithm = dataclasses.replace(ALGORITHMS["grpo"], beta=0.5)
     _, gradient = expected(once.model, groups, algorithm, start=model)
     assert torch.allclose(gradients(once.model, twice.model), gradient, atol=1e-5)
-    differences = torch.cat(
-        [
-            (log_probs(model, one) - log_probs(once.model, one))[torch.tensor(one.loss_mask).bool()]
-            for one in update.sequences
-        ]
-    )
+    differences = torch.cat([own(model, one) - own(once.model, one) for one in update.sequences])
     assert once.update_metrics["kl_initial"] == pytest.approx(0, abs=1e-9)
     expected_kl = (differences.exp() - 1 - differences).mean().item()
     assert twice.update_metrics["kl_initial"] == pytest.approx(expected_kl, rel=1e-3) and expected_kl > 1e-6
@@ -101,16 +113,14 @@ def test_tokens_of_a_constrained_distribution_get_importance_weights_up_to_the_l
     groups = make_groups(model, noise=1.5)
     update = update_of(groups, max_seq_len=LONG, temperature=1.0)
     constrained = [dataclasses.replace(one, reweighted=list(one.loss_mask)) for one in update.sequences]
-    trainer = trained(model, [dataclasses.replace(update, sequences=tuple(constrained))], tmp_path)
-    model, losses = copy.deepcopy(model), []
+    trainer = trained(model, [with_sequences(update, constrained)], tmp_path)
+    losses = []
     for sequence, advantage in zip(update.sequences, update.advantages, strict=True):
-        mask = torch.tensor(sequence.loss_mask).bool()
-        own = log_probs(model, sequence)[mask]
-        weights = (own.detach() - torch.tensor(sequence.log_probs)[mask]).exp().clamp(max=2.0)
-        losses.append((-(own - own.detach()).exp() * weights * advantage).mean())
-    torch.stack(losses).mean().backward()
-    gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    assert torch.allclose(gradients(make_model(), trainer.model), gradient, atol=1e-5)
+        found = own(model, sequence)
+        weights = (found.detach() - recorded(sequence)).exp().clamp(max=2.0)
+        losses.append((-(found - found.detach()).exp() * weights * advantage).mean())
+    gradient = flat_gradient(torch.stack(losses).mean(), model)
+    assert torch.allclose(gradients(model, trainer.model), gradient, atol=1e-5)
 
 
 def test_a_generated_padding_token_has_a_loss_like_any_other(tmp_path: Path) -> None:
@@ -118,29 +128,20 @@ def test_a_generated_padding_token_has_a_loss_like_any_other(tmp_path: Path) -> 
     update = make_update(model)
     ends = [dataclasses.replace(one, completion_ids=[*one.completion_ids[:-1], pad]) for one in update.sequences]
     ends = [dataclasses.replace(one, log_probs=log_probs(model, one).tolist()) for one in ends]
-    trainer = trained(model, [dataclasses.replace(update, sequences=tuple(ends))], tmp_path)
-    loss = torch.stack(
-        [
-            -advantage * log_probs(model, one)[torch.tensor(one.loss_mask).bool()].mean()
-            for one, advantage in zip(ends, update.advantages, strict=True)
-        ]
-    ).mean()
-    gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+    trainer = trained(model, [with_sequences(update, ends)], tmp_path)
+    losses = [-advantage * own(model, one).mean() for one, advantage in zip(ends, update.advantages, strict=True)]
+    gradient = flat_gradient(torch.stack(losses).mean(), model)
     assert torch.allclose(gradients(model, trainer.model), gradient, atol=1e-5)
 
 
 def test_recorded_numbers_of_tokens_without_a_loss_change_nothing(tmp_path: Path) -> None:
     model = make_model()
     update = make_update(model)
-    other = [
-        dataclasses.replace(
-            one,
-            log_probs=[value if mask else -500.0 for value, mask in zip(one.log_probs, one.loss_mask, strict=True)],
-        )
-        for one in update.sequences
-    ]
+    wrong = [[value if mask else -500.0 for value, mask in zip(one.log_probs, one.loss_mask, strict=True)]
+             for one in update.sequences]  # fmt: skip
+    other = [dataclasses.replace(one, log_probs=found) for one, found in zip(update.sequences, wrong, strict=True)]
     first = trained(model, [update], tmp_path)
-    second = trained(model, [dataclasses.replace(update, sequences=tuple(other))], tmp_path)
+    second = trained(model, [with_sequences(update, other)], tmp_path)
     assert torch.equal(gradients(model, first.model), gradients(model, second.model))
 
 
@@ -148,7 +149,7 @@ def test_a_gradient_that_is_not_finite_ends_the_training_before_it_changes_the_w
     model = make_model()
     update = make_update(model)
     wrong = dataclasses.replace(update.sequences[0], log_probs=[-500.0] * len(update.sequences[0].log_probs))
-    wrong_update = dataclasses.replace(update, sequences=(wrong, *update.sequences[1:]))
+    wrong_update = with_sequences(update, [wrong, *update.sequences[1:]])
     weights: list[Any] = []
 
     class Weights(TrainerCallback):  # type: ignore[misc]
@@ -160,30 +161,19 @@ def test_a_gradient_that_is_not_finite_ends_the_training_before_it_changes_the_w
     assert not gradients(model, weights[0]).any()
 
 
-def test_an_update_without_a_sequence_changes_nothing_and_the_next_one_does(tmp_path: Path) -> None:
+def test_an_update_without_a_sequence_changes_nothing_and_training_ends_with_the_updates(tmp_path: Path) -> None:
     model = make_model()
-    trainer = trained(model, [Update((), ()), make_update(model)], tmp_path)
+    trainer = trained(model, [Update((), ()), make_update(model)], tmp_path, max_steps=5)
     _, gradient = expected(model, make_groups(model), ALGORITHMS["grpo"])
     assert trainer.state.global_step == 2
     assert torch.allclose(gradients(model, trainer.model), gradient, atol=1e-5)
-
-
-def test_training_ends_with_its_updates(tmp_path: Path) -> None:
-    model = make_model()
-    trainer = trained(model, [make_update(model), make_update(model, seed=1)], tmp_path, max_steps=5)
-    assert trainer.state.global_step == 2
 
 
 def test_the_figures_compare_the_policy_with_the_recorded_log_probabilities(tmp_path: Path) -> None:
     model = make_model()
     update = make_update(model, noise=0.3)
     found = trained(model, [update], tmp_path).update_metrics
-    differences = torch.cat(
-        [
-            (log_probs(model, one) - torch.tensor(one.log_probs))[torch.tensor(one.loss_mask).bool()]
-            for one in update.sequences
-        ]
-    )
+    differences = torch.cat([own(model, one) - recorded(one) for one in update.sequences])
     assert found["ratio_mean"] == pytest.approx(differences.exp().mean().item(), rel=1e-5)
     assert found["ratio_max"] == pytest.approx(differences.exp().max().item(), rel=1e-5)
     assert found["parity_mean"] == pytest.approx(differences.abs().mean().item(), rel=1e-5)
@@ -212,9 +202,7 @@ def test_ratios_are_those_of_the_last_iteration_and_parity_that_of_the_first(tmp
     once = trained(model, [update], tmp_path / "once").update_metrics
     found = trained(model, [update], tmp_path / "twice", optimizer={"num_iterations": 2}).update_metrics
     assert found["ratio_max"] > once["ratio_max"] and found["kl"] > once["kl"]
-    assert {name: found[name] for name in ("loss", "parity_mean", "parity_max", "entropy")} == {
-        name: once[name] for name in ("loss", "parity_mean", "parity_max", "entropy")
-    }
+    assert all(found[name] == once[name] for name in ("loss", "parity_mean", "parity_max", "entropy"))
 
 
 def test_the_gradient_of_each_iteration_is_scaled_down(tmp_path: Path) -> None:
@@ -253,8 +241,7 @@ def test_loss_and_gradients_are_those_of_float32_up_to_rounding(
     assert {value.dtype for value in trainer.model.parameters()} == {torch.bfloat16}
     assert set(types) == {torch.float32}
     loss = reference_loss(exact, make_groups(exact), ALGORITHMS[name], length_constant=20)
-    loss.backward()
-    gradient = torch.cat([value.grad.flatten() for value in exact.parameters()])
+    gradient = flat_gradient(loss, exact)
     assert trainer.update_metrics["loss"] == pytest.approx(loss.item(), abs=0.01)
     difference = (kept.gradient - gradient).norm() / gradient.norm()
     assert difference < 0.05
@@ -275,13 +262,6 @@ def test_adapters_change_and_the_model_below_them_does_not(tmp_path: Path) -> No
     assert trainer.update_metrics["kl"] > 0
 
 
-def recorded(folder: Path, micro_token_budget: int = 4096) -> TokenPairs:
-    model = make_model()
-    pairs = trained(model, [make_update(model)], folder, micro_token_budget=micro_token_budget).token_pairs
-    assert pairs is not None
-    return pairs
-
-
 def test_pairs_are_the_log_probabilities_before_the_first_step(tmp_path: Path) -> None:
     model = make_model()
     update = make_update(model)
@@ -295,23 +275,17 @@ def test_pairs_are_the_log_probabilities_before_the_first_step(tmp_path: Path) -
         assert pair.trainer == pytest.approx(before[pair.sequence][pair.position].item(), abs=1e-4)
 
 
-def test_the_histogram_counts_every_token_with_a_loss(tmp_path: Path) -> None:
+@pytest.mark.parametrize("micro_token_budget", [40, 100])
+def test_pairs_are_the_same_for_every_division_and_their_histogram_counts_every_token_with_a_loss(
+    micro_token_budget: int, tmp_path: Path
+) -> None:
     model = make_model()
     update = make_update(model)
-    pairs = recorded(tmp_path)
-    assert sum(pairs.histogram) == pairs.tokens == update.loss_tokens
-    assert len(pairs.histogram) == len(LOG_RATIO_EDGES) + 1
-
-
-@pytest.mark.parametrize("micro_token_budget", [40, 100])
-def test_the_division_into_micro_batches_changes_nothing(micro_token_budget: int, tmp_path: Path) -> None:
-    whole = recorded(tmp_path / "whole")
-    divided = recorded(tmp_path / "divided", micro_token_budget=micro_token_budget)
-    assert [(one.sequence, one.position) for one in divided.sample] == [
-        (one.sequence, one.position) for one in whole.sample
-    ]
-    assert torch.allclose(
-        torch.tensor([one.trainer for one in divided.sample]),
-        torch.tensor([one.trainer for one in whole.sample]),
-        atol=1e-5,
-    )
+    whole = trained(model, [update], tmp_path / "whole").token_pairs
+    divided = trained(model, [update], tmp_path / "divided", micro_token_budget=micro_token_budget).token_pairs
+    assert whole is not None and divided is not None
+    assert sum(whole.histogram) == whole.tokens == update.loss_tokens
+    assert len(whole.histogram) == len(LOG_RATIO_EDGES) + 1
+    places = [[(one.sequence, one.position) for one in pairs.sample] for pairs in (whole, divided)]
+    assert places[0] == places[1]
+    assert [one.trainer for one in divided.sample] == pytest.approx([one.trainer for one in whole.sample], abs=1e-5)

@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rollyard.records.errors import RunError
 from rollyard.training.train_config import LoraSettings
 from rollyard.training.trl.policy_trainer import lora_config
-from rollyard.training.trl.save_policy import save_policy, write_errors
+from rollyard.training.trl.save_policy import write_errors
 from tests.external.training.tiny_policy import make_model, make_tokenizer
+from tests.external.training.train_sharded import save
 from tests.external.training.training_runs import make_update, trained
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
@@ -35,7 +36,7 @@ def test_the_folder_is_the_trained_model_in_its_type_with_its_tokenizer(dtype: t
     # Unlike .to(dtype), this keeps the frequencies of the positions in float32.
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "start", dtype=dtype)
     trainer = trained(model, [make_update(model)], tmp_path)
-    save_policy(trainer, folder := tmp_path / "version")
+    save(trainer, folder := tmp_path / "version", "merge")
     saved = load_file(folder / "model.safetensors")
     assert {value.dtype for value in saved.values()} == {dtype}
     assert len({file.stat().st_mode for file in folder.iterdir()}) == 1
@@ -46,27 +47,20 @@ def test_the_folder_is_the_trained_model_in_its_type_with_its_tokenizer(dtype: t
     assert AutoTokenizer.from_pretrained(folder).get_vocab() == make_tokenizer().get_vocab()
 
 
-def test_adapters_are_merged_into_the_weights_and_the_trained_ones_stay_as_they_are(tmp_path: Path) -> None:
+def test_adapters_are_merged_or_saved_alone_and_the_trained_ones_stay_as_they_are(tmp_path: Path) -> None:
     model = make_model()
     options = {"peft_config": lora_config(LoraSettings(rank=4))}
     trainer = trained(model, [make_update(model)] * 2, tmp_path, options, optimizer={"learning_rate": 0.05})
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    save_policy(trainer, folder := tmp_path / "version")
+    save(trainer, folder := tmp_path / "merged", "merge")
     merged = AutoModelForCausalLM.from_pretrained(folder)
     assert set(load_file(folder / "model.safetensors")) == set(model.state_dict())
     assert torch.allclose(logits(merged), logits(trainer.model), atol=1e-5)
     assert (logits(merged) - logits(model)).abs().max() > 1e-2
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
-
-
-def test_adapters_are_saved_alone_by_setting(tmp_path: Path) -> None:
-    model = make_model()
-    options = {"peft_config": lora_config(LoraSettings(rank=4))}
-    trainer = trained(model, [make_update(model)] * 2, tmp_path, options, optimizer={"learning_rate": 0.05})
-    save_policy(trainer, folder := tmp_path / "version", lora="adapter")
+    save(trainer, folder := tmp_path / "alone", "adapter")
     assert not (folder / "model.safetensors").exists()
-    adapted = PeftModel.from_pretrained(make_model(), folder)
-    assert torch.allclose(logits(adapted), logits(trainer.model), atol=1e-6)
+    assert torch.allclose(logits(PeftModel.from_pretrained(make_model(), folder)), logits(trainer.model), atol=1e-6)
 
 
 @contextlib.contextmanager

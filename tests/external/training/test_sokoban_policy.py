@@ -40,12 +40,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(POLICY / "model")
 
 
-def tool_result(environment: GrlSokoban, moves: list[str]) -> str:
-    """The result of `step` as the agent adds it to the conversation."""
-    actions: list[str | int] = list(moves)
-    return json.dumps(asyncio.run(environment.step(actions)), ensure_ascii=False, separators=(",", ":"))
-
-
 def messages_of(room: Room, moves: list[int]) -> list[dict[str, Any]]:
     """The messages of an episode up to the last move, as vLLM passes them to the chat template."""
     system, user = prompts()
@@ -54,7 +48,8 @@ def messages_of(room: Room, moves: list[int]) -> list[dict[str, Any]]:
     for actions in ([], *([MOVES[move - 1]] for move in moves)):
         call = {"id": "1", "type": "function", "function": {"name": "step", "arguments": {"actions": actions}}}
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-        messages.append({"role": "tool", "tool_call_id": "1", "content": tool_result(environment, actions)})
+        result = json.dumps(asyncio.run(environment.step([*actions])), ensure_ascii=False, separators=(",", ":"))
+        messages.append({"role": "tool", "tool_call_id": "1", "content": result})
     return messages[:-1]
 
 
@@ -109,16 +104,12 @@ def test_all_rotations_reflections_and_positions_of_a_room_are_in_the_same_split
         assert all(Layout(room.fixed).after(position_of(room), move)[0] >= 0 for move in STEPS)
 
 
-def test_every_text_survives_the_tokenizer(tokenizer: PreTrainedTokenizerFast) -> None:
-    texts = ["Solve this: ###\n#√S#", "Grüße, 世界 🙂\t\r\n", "<tool_call>\n{}\n</tool_call>", *prompts()]
-    for text in texts:
-        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
-
-
 @pytest.mark.parametrize("folder", ["model", "early"])
-def test_the_shipped_tokenizer_and_template_are_those_of_the_sources(folder: str) -> None:
+def test_the_shipped_tokenizer_is_that_of_the_sources_and_keeps_every_text(folder: str) -> None:
     shipped, built = AutoTokenizer.from_pretrained(POLICY / folder), build_tokenizer()
     assert shipped.get_vocab() == built.get_vocab() and shipped.chat_template == TEMPLATE.read_text()
+    for text in ("Solve this: ###\n#√S#", "Grüße, 世界 🙂\t\r\n", "<tool_call>\n{}\n</tool_call>", *prompts()):
+        assert shipped.decode(shipped.encode(text, add_special_tokens=False)) == text
 
 
 @pytest.mark.parametrize(("folder", "least", "most"), [("model", 0.7, 1.0), ("early", 0.2, 0.4)])

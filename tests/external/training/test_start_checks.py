@@ -76,18 +76,16 @@ async def test_all_weights_of_a_tied_model_cannot_be_trained_on_a_cpu(tmp_path: 
     assert await plan_of(tmp_path, optimizer={"lora": {}})  # adapters leave the head unchanged
 
 
-async def test_a_weight_transfer_between_gpus_needs_gpus(tmp_path: Path) -> None:
+async def test_data_agents_and_what_needs_gpus_are_checked(tmp_path: Path) -> None:
     model_folder(tmp_path / "model")
-    assert "needs GPUs" in await refusal(tmp_path, weights={"method": "nccl"})
-
-
-async def test_data_and_agents_are_checked(tmp_path: Path) -> None:
-    model_folder(tmp_path / "model")
-    assert "no data given" in await refusal(tmp_path, input_jsonl_fpath=None)
-    assert "does not exist" in await refusal(tmp_path, input_jsonl_fpath="rows.jsonl")
-    error = await refusal(tmp_path, evaluation={"input_jsonl_fpath": "test.jsonl"})
-    assert "evaluation.input_jsonl_fpath=test.jsonl" in error
-    assert "other_agent" in await refusal(tmp_path, agent_name="other_agent")
+    for keys, expected in (
+        ({"weights": {"method": "nccl"}}, "needs GPUs"),
+        ({"input_jsonl_fpath": None}, "no data given"),
+        ({"input_jsonl_fpath": "rows.jsonl"}, "does not exist"),
+        ({"evaluation": {"input_jsonl_fpath": "test.jsonl"}}, "evaluation.input_jsonl_fpath=test.jsonl"),
+        ({"agent_name": "other_agent"}, "other_agent"),
+    ):
+        assert expected in await refusal(tmp_path, **keys)
 
 
 async def test_a_disk_that_is_too_small_is_noticed(tmp_path: Path) -> None:
@@ -128,16 +126,10 @@ def test_every_documented_line_passes_a_dry_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / "sokoban_policy").mkdir(parents=True)
-    for name, environment in (
-        ("gsm8k_train", "gsm8k"),
-        ("gsm8k_test", "gsm8k"),
-        ("sokoban_policy/train", "grl_sokoban"),
-        ("sokoban_policy/test", "grl_sokoban"),
-    ):
-        shutil.copy(
-            INSTALLED / "resources_servers" / environment / "data" / "example.jsonl",
-            tmp_path / "results" / f"{name}.jsonl",
-        )
+    for name in ("gsm8k_train", "gsm8k_test", "sokoban_policy/train", "sokoban_policy/test"):
+        environment = "grl_sokoban" if "/" in name else "gsm8k"
+        rows = INSTALLED / "resources_servers" / environment / "data" / "example.jsonl"
+        shutil.copy(rows, tmp_path / "results" / f"{name}.jsonl")
     # Stands in for the models that the configs name, one of which is on the hub.
     model_folder(tmp_path / "model")
     given = [word for word in words if word != "--dry-run"]

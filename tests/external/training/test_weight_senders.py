@@ -17,12 +17,8 @@ from tests.external.training.tiny_policy import make_model
 
 
 class Group:
-    """A process group that records what is sent."""
-
     def __init__(self, info: Any) -> None:
-        self.info = info
-        self.sent: list[tuple[str, torch.Tensor]] = []
-        self.destroyed = False
+        self.info, self.sent, self.destroyed = info, list[tuple[str, torch.Tensor]](), False
 
     def destroy(self) -> None:
         self.destroyed = True

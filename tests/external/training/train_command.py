@@ -8,10 +8,8 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import orjson
 
 from rollyard.records.script import own_command
 from rollyard.records.types import Json
@@ -111,8 +109,6 @@ def training_s() -> float:
 
 
 class TrainProcess:
-    """A running `ng_train`."""
-
     def __init__(self, process: subprocess.Popen[bytes], folder: Path, log: Path, mark: str) -> None:
         self.process = process
         self.output = folder / "out"
@@ -142,7 +138,6 @@ class TrainProcess:
         return [pid for pid in found if word in _named(pid)]
 
     def steps(self) -> dict[int, Json]:
-        """Metrics of each update."""
         path = self.output / "metrics.jsonl"
         rows = read_rows(path) if path.exists() else []
         return {row["step"]: row for row in rows if "train/reward" in row}
@@ -156,8 +151,7 @@ class TrainProcess:
     def left(self) -> list[int]:
         return self.pids("")
 
-    def _eventually(self, description: str, condition: object) -> None:
-        assert callable(condition)
+    def _eventually(self, description: str, condition: Callable[[], bool]) -> None:
         eventually(description, lambda: condition() or self.process.poll() is not None, training_s())
         assert self.process.poll() is None, self.printed
 
@@ -171,14 +165,14 @@ def _named(pid: int) -> str:
 
 
 @contextlib.contextmanager
-def ng_train(*arguments: str, folder: Path, env: Mapping[str, str] | None = None) -> Iterator[TrainProcess]:
+def ng_train(*arguments: str, folder: Path) -> Iterator[TrainProcess]:
     """`ng_train KEYS arguments` in a folder; ended with everything that it has started."""
     mark, log = secrets.token_hex(8), folder / f"ng_train-{secrets.token_hex(4)}.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
             own_command("ng_train", *KEYS, *arguments),
             cwd=folder,
-            env={**command_environ(env), MARK: mark, "OMP_NUM_THREADS": "1"},
+            env={**command_environ(), MARK: mark, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
@@ -202,8 +196,3 @@ def vowels(row: Json) -> float:
     texts = [part["text"] for item in row["response"]["output"] for part in item.get("content") or () if "text" in part]
     letters = [letter for letter in "".join(texts).lower() if letter.isalpha()]
     return sum(letter in "aeiou" for letter in letters) / len(letters) if letters else 0.0
-
-
-def read_record(folder: Path) -> Json:
-    found: Json = orjson.loads((folder / "out" / "run.json").read_bytes())
-    return found

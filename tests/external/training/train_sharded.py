@@ -1,9 +1,9 @@
-"""Trains a random policy, all weights or adapters, for two updates and saves it in FOLDER/MODE:
+"""Trains a random policy and saves it in FOLDER/KIND, to test that several processes compute what one computes:
 
-    python -m tests.external.training.train_sharded FOLDER MICRO_TOKEN_BUDGET (all|adapters)...
+    python -m tests.external.training.train_sharded FOLDER KIND...
 
-Run by accelerate, to test that sharded weights change as whole ones do. accelerate sets up FSDP only on accelerators,
-so that this program does it on CPUs.
+Run by torchrun for the kinds that are algorithms, and for `all` weights and `adapters` by accelerate with FSDP.
+accelerate sets up FSDP only on accelerators, so that this program does it on CPUs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from accelerate.utils import DistributedType
 from rollyard.training.train_config import LoraSettings
 from rollyard.training.trl.policy_trainer import lora_config
 from rollyard.training.trl.rollout_trainer import RolloutTrainer
-from rollyard.training.trl.save_policy import save_policy
+from rollyard.training.trl.save_policy import AdapterMode, gather_policy
 from tests.external.training.tiny_policy import make_model
 from tests.external.training.training_runs import make_update, trained
+
+BUDGETS = {"gspo": 110, "dapo": 110, "grpo": 4096, "all": 110, "adapters": 110}
+"""Kind -> micro_token_budget."""
+SHARDED = ("all", "adapters")
 
 
 def allow_fsdp_on_cpus() -> None:
@@ -37,44 +41,48 @@ def allow_fsdp_on_cpus() -> None:
     AcceleratorState.__init__ = with_fsdp
 
 
-def train(folder: Path, mode: str, micro_token_budget: int) -> RolloutTrainer:
+def train(folder: Path, kind: str, micro_token_budget: int) -> RolloutTrainer:
     """Train by plain gradient descent. Save the policy in `policy`, and adapters in `adapters`."""
     model = make_model()
     options: dict[str, Any] | None = None
-    if mode != "all":
+    if kind == "adapters":
         torch.manual_seed(1)
         options = {"peft_config": lora_config(LoraSettings(rank=4))}
-    updates = [make_update(model, count=3, seed=seed) for seed in (0, 1)]
     trainer = trained(
         model,
-        updates,
+        [make_update(model, count=3, seed=seed) for seed in ((0, 1) if kind in SHARDED else (0,))],
         folder,
         options,
-        loss={"algorithm": "dapo"},
+        loss={"algorithm": "dapo" if kind in SHARDED else kind},
         micro_token_budget=micro_token_budget,
         optimizer={"learning_rate": 1.0, "weight_decay": 0.0},
         optim="sgd",
     )
-    save_policy(trainer, folder / "policy")
-    if mode == "adapters":
-        save_policy(trainer, folder / "adapters", lora="adapter")
+    save(trainer, folder / "policy", "merge")
+    if kind == "adapters":
+        save(trainer, folder / "adapters", "adapter")
     return trainer
 
 
+def save(trainer: RolloutTrainer, folder: Path, lora: AdapterMode) -> None:
+    write = gather_policy(trainer, lora=lora)
+    if write is not None:
+        write(folder)
+    trainer.accelerator.wait_for_everyone()
+
+
 def main() -> None:
+    torch.set_num_threads(1)
     allow_fsdp_on_cpus()
-    for mode in sys.argv[3:]:
-        _train_sharded(Path(sys.argv[1]) / mode, mode, int(sys.argv[2]))
+    for kind in sys.argv[2:]:
+        folder = Path(sys.argv[1]) / kind
+        folder.mkdir(exist_ok=True)
+        trainer = train(folder, kind, BUDGETS[kind])
+        sharded = sum(isinstance(value, torch.distributed.tensor.DTensor) for value in trainer.model.parameters())
+        if trainer.accelerator.is_main_process:
+            figures = {**trainer.update_metrics, "sharded": sharded, "processes": trainer.accelerator.num_processes}
+            (folder / "figures.json").write_text(json.dumps(figures))
     torch.distributed.destroy_process_group()
-
-
-def _train_sharded(folder: Path, mode: str, budget: int) -> None:
-    folder.mkdir(exist_ok=True)
-    trainer = train(folder, mode, budget)
-    sharded = sum(isinstance(value, torch.distributed.tensor.DTensor) for value in trainer.model.parameters())
-    if trainer.accelerator.is_main_process:
-        figures = {**trainer.update_metrics, "sharded": sharded, "processes": trainer.accelerator.num_processes}
-        (folder / "figures.json").write_text(json.dumps(figures))
 
 
 if __name__ == "__main__":

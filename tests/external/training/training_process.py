@@ -26,7 +26,7 @@ from rollyard.training import checkpoints
 from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
 from rollyard.training.run_folder import TrainingFolder
 from rollyard.training.step_runner import StackParts
-from rollyard.training.train import is_main_process, run_other_process, run_training
+from rollyard.training.train import is_main_process, run_training, train
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.trl.policy_trainer import TrlPolicyTrainer
 from tests.external.training.sampled_stack import Reached, SampledStack
@@ -66,7 +66,6 @@ def finished(process: BaseProcess) -> int | None:
 
 
 def curve(folder: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics of each step, without durations."""
     found: dict[int, dict[str, float]] = {}
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         entry = json.loads(line)
@@ -114,8 +113,6 @@ def _signal_at(at: tuple[str, int] | None, number: signal.Signals, name: str, st
 
 
 class _Watched(TrlPolicyTrainer):
-    """Tells when it is about to change something."""
-
     def __init__(self, config: TrainConfig, folder: Path, hooks: TrainerHooks, reached: Reached) -> None:
         super().__init__(config, folder, hooks)
         self._reached = reached
@@ -149,16 +146,13 @@ def main() -> None:
     """Train in one of several processes, one run after another: `torchrun -m ... JSON`, a list of settings."""
     torch.set_num_threads(1)
     for given in json.loads(sys.argv[1]):
-        _train_shared(TrainConfig(**given["settings"]), partial(_signal_at, tuple(given["at"]), signal.SIGKILL))
+        config = TrainConfig(**given["settings"])
+        if is_main_process(os.environ):
+            reached = partial(_signal_at, tuple(given["at"]), signal.SIGKILL)
+            exit_status("ng_train", partial(_work, config, reached, 0), debug=True)
+        else:
+            train(config, None, partial(TrlPolicyTrainer, config, config.output_dir / "trl"), print_line=print)
     torch.distributed.destroy_process_group()
-
-
-def _train_shared(config: TrainConfig, reached: Reached) -> None:
-    if is_main_process(os.environ):
-        exit_status("ng_train", partial(_work, config, reached, 0), debug=True)
-    else:
-        folder = config.output_dir / "trl"
-        run_other_process(config, lambda hooks: TrlPolicyTrainer(config, folder, hooks), print_line=print)
 
 
 if __name__ == "__main__":

@@ -18,16 +18,6 @@ from tests.external.training.tiny_policy import make_groups, make_tokenizer
 LONG = 1024
 
 
-class Recorded:
-    """An UpdateSource of given updates."""
-
-    def __init__(self, *updates: Update) -> None:
-        self.updates = updates
-
-    def next_update(self, step: int) -> Update | None:
-        return self.updates[step - 1] if step <= len(self.updates) else None
-
-
 def trained(
     model: Any, updates: Sequence[Update], folder: Path, options: dict[str, Any] | None = None, **settings: Any
 ) -> RolloutTrainer:
@@ -57,7 +47,7 @@ def trained(
         model=model,
         args=args,
         processing_class=make_tokenizer(),
-        source=Recorded(*updates),
+        next_update=lambda step: updates[step - 1] if step <= len(updates) else None,
         micro_token_budget=budget,
         max_importance_weight=config.loss.max_importance_weight,
         iterations=config.optimizer.num_iterations,

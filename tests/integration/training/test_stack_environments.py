@@ -52,62 +52,53 @@ def board(answer: str) -> str:
     return str(json.loads(answer)["observation"])
 
 
-def test_a_solved_room_has_the_reward_of_the_environment(environments: StackEnvironments) -> None:
-    environment: Any = environments.factory()
-    environment.reset(prompt=[], row=json.dumps(example()))
+def opened(environments: StackEnvironments, **changes: Any) -> Any:
+    environment = environments.factory()
+    environment.reset(prompt=[], row=json.dumps({**example(), **changes}))
+    return environment
+
+
+def test_a_solved_room_has_the_reward_of_the_environment_and_no_other_episode(environments: StackEnvironments) -> None:
+    environment, other = opened(environments), opened(environments)
     moves = plan(board(environment.step(actions=[])))
     assert moves and json.loads(environment.step(actions=list(moves)))["done"]
-    solved = reward(environments, environment)
-    assert solved is not None and solved > 10
+    solved, not_played = reward(environments, environment), reward(environments, other)
+    assert solved is not None and not_played is not None and solved > 10 > not_played
 
 
 def test_the_next_reset_starts_a_new_episode(environments: StackEnvironments) -> None:
-    environment: Any = environments.factory()
-    environment.reset(row=example())
+    environment = opened(environments)
     first = board(environment.step(actions=[]))
     environment.step(actions=["Up", "Left"])
-    environment.reset(row=json.dumps(example()))
+    environment.reset(row=example())
     assert board(environment.step(actions=[])) == first
 
 
-def test_episodes_of_two_environments_are_separate(environments: StackEnvironments) -> None:
-    one, other = environments.factory(), environments.factory()
-    one.reset(row=example()), other.reset(row=example())
-    moves = plan(board(one.step(actions=[])))  # type: ignore[attr-defined]
-    one.step(actions=list(moves or ()))  # type: ignore[attr-defined]
-    won, not_played = reward(environments, one), reward(environments, other)
-    assert won is not None and not_played is not None and won > not_played
-
-
 def test_what_the_model_got_wrong_is_a_message_and_the_episode_continues(environments: StackEnvironments) -> None:
-    environment: Any = environments.factory()
-    environment.reset(row=example())
+    environment = opened(environments)
     assert "Sideways" in environment.step(actions=["Sideways"])
     assert "actions" in environment.step(actions=7)
     assert board(environment.step(actions=[]))
 
 
-def test_a_dataset_without_rows_is_refused(environments: StackEnvironments) -> None:
+def test_a_dataset_without_rows_and_a_server_that_the_stack_lacks_are_refused(
+    environments: StackEnvironments, stack: tuple[StackSession, Any]
+) -> None:
     with pytest.raises(OperatorError, match="no column `row`"):
         environments.factory().reset(prompt="Solve it.")
-
-
-def test_a_server_that_the_stack_lacks_is_named(stack: tuple[StackSession, Any]) -> None:
     with pytest.raises(RunError, match="no server 'sokoban'"):
         StackEnvironments(stack[0], "sokoban")
 
 
 def test_a_bad_task_has_no_reward(environments: StackEnvironments) -> None:
-    environment: Any = environments.factory()
-    environment.reset(row={**example(), "dim_room": [1, 1]})
+    environment = opened(environments, dim_room=[1, 1])
     assert environment.step(actions=[]) == FAILED
     assert reward(environments, environment) is None
 
 
 def test_an_environment_whose_server_is_gone_has_no_reward(stack: tuple[StackSession, Any]) -> None:
     environments = StackEnvironments(stack[0], SERVER, timeout_s=2.0)
-    environment: Any = environments.factory()
-    environment.reset(row=example())
+    environment = opened(environments)
     environment.step(actions=["Up"])
     stack[1]()
     assert environment.step(actions=["Up"]) == FAILED

@@ -66,13 +66,10 @@ async def test_a_changed_history_is_several_rows_of_one_trajectory_if_skyrl_trai
     assert [id_.repetition_id for id_ in output["trajectory_ids"]] == [0, 0, 1]
 
 
-@pytest.mark.parametrize(("rule", "mask"), [("mask", [0]), ("last", [1])])
-async def test_otherwise_a_changed_history_is_one_row(rule: str, mask: list[int]) -> None:
-    output = await generated("changed", several_sequences=rule)
-    assert output["response_ids"] == [[6]] and output["loss_masks"] == [mask] and output["rewards"] == [0.75]
-
-
-async def test_a_changed_history_can_be_refused() -> None:
+async def test_otherwise_a_changed_history_is_one_row_or_refused() -> None:
+    for rule, mask in (("mask", [0]), ("last", [1])):
+        output = await generated("changed", several_sequences=rule)
+        assert output["response_ids"] == [[6]] and output["loss_masks"] == [mask] and output["rewards"] == [0.75]
     with pytest.raises(RunError, match="2 sequences"):
         await generated("changed", several_sequences="refuse")
 

@@ -12,4 +12,4 @@ from tests.unit.training.scripted_training import SHARED
 @pytest_asyncio.fixture(scope="session", autouse=True)
 async def shared_stack() -> AsyncIterator[None]:
     yield
-    await SHARED.stop()
+    await SHARED.aclose()

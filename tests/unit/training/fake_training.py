@@ -15,7 +15,7 @@ from rollyard.training.groups import EndingRules, GroupMember, Treatment, groups
 from rollyard.training.policy_trainer import PolicyTrainer, Save, TrainerHooks
 from rollyard.training.run_folder import TrainingFolder
 from rollyard.training.step_runner import StackParts
-from rollyard.training.train import TrainingEnd, run_training
+from rollyard.training.train import MakeTrainer, TrainingEnd, run_training
 from rollyard.training.train_config import TrainConfig
 from rollyard.training.training_sequence import SequenceRules
 from rollyard.training.transfer_publisher import TransferMethod, WeightSender
@@ -76,6 +76,7 @@ class FakeStack:
         self.on: dict[str, Callable[[], Any]] = {}
         self.starts_at: list[Mapping[str, int]] = []
         self.is_closed = False
+        self.repaired: Callable[[], PublishedWeights | None] = lambda: None
         self.warnings: tuple[str, ...] = ()
         """What the model server says about every version."""
         self._batches = batches
@@ -97,10 +98,10 @@ class FakeStack:
     async def publish(self, version: str, save: Save) -> PublishedWeights:
         await self._called(f"publish {version}")
         self._version = version
-        return PublishedWeights(version, Path(), 0.0, self.warnings)
+        return PublishedWeights(version, 0.0, self.warnings)
 
     async def repair(self) -> PublishedWeights | None:
-        return None
+        return self.repaired()
 
     async def _evaluate(self, step: int) -> Mapping[str, float]:
         await self._called(f"evaluate {step}")
@@ -127,20 +128,13 @@ def fake_config(root: Path, **settings: Any) -> TrainConfig:
 
 
 def run_once(config: TrainConfig, stack: FakeStack, lines: list[str] | None = None) -> TrainingEnd:
-    """Train with the fakes, in this thread."""
     lines = [] if lines is None else lines
     with (
         TrainingFolder.opened(config, command=[], project=config.output_dir, print_line=lines.append) as folder,
         start_blocking_portal() as portal,
     ):
-        return run_training(
-            folder,
-            portal,
-            stack.parts,
-            lambda hooks: CountingTrainer(hooks, config.max_steps),
-            {},
-            print_line=lines.append,
-        )
+        make: MakeTrainer = lambda hooks: CountingTrainer(hooks, config.max_steps)  # noqa: E731
+        return run_training(folder, portal, stack.parts, make, {}, print_line=lines.append)
 
 
 def json_lines(path: Path) -> list[Json]:
@@ -152,10 +146,5 @@ def _members(version: str) -> list[GroupMember]:
         rollout = row(turn([1, 2], [3 + repeat], policy_version=version), reward=reward, _ng_rollout_index=repeat)
         return member_of_row(rollout, task, SequenceRules(), EndingRules())
 
-    return [
-        member("a", 0, 0.0),
-        member("a", 1, 1.0),
-        member_of_failure("a", 2, "session_lost", Treatment.LEFT_OUT),
-        member("b", 0, 1.0),
-        member("b", 1, 1.0),
-    ]
+    failed = member_of_failure("a", 2, "session_lost", Treatment.LEFT_OUT)
+    return [member("a", 0, 0.0), member("a", 1, 1.0), failed, member("b", 0, 1.0), member("b", 1, 1.0)]

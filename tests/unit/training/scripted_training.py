@@ -58,7 +58,6 @@ _QUESTION = re.compile(r"question (\d+)")
 
 
 def alternating(question: int, count: int) -> str:
-    """Answers 0 and 1 in turn."""
     return str(count % 2)
 
 
@@ -130,13 +129,10 @@ class Training:
     def paths(self) -> TrainingPaths:
         return TrainingPaths(self.folder / "out")
 
-    def source(self, position: Mapping[str, int] | None = None, seeded: bool = False, **more: Any) -> StackBatchSource:
-        """A source that starts at `position`; `more` are settings."""
+    def source(self, position: Mapping[str, int] | None = None, **more: Any) -> StackBatchSource:
         config = TrainConfig(model="m", output_dir=self.paths.root, **{**self.settings, **more})
         tasks = TaskFile(self.data, agent=config.agent_name, limit=config.limit)
-        return StackBatchSource(
-            self.stack, tasks, config, self.paths, position or {}, seeded=seeded, print_line=self.lines.append
-        )
+        return StackBatchSource(self.stack, tasks, config, self.paths, position or {}, print_line=self.lines.append)
 
     async def step(self, source: StackBatchSource, step: int) -> Batch | None:
         """The batch of a step, played by weights after step - 1 updates."""
@@ -144,7 +140,6 @@ class Training:
         return await source.next_batch(step)
 
     async def steps(self, source: StackBatchSource, count: int, first: int = 1) -> list[Batch]:
-        """The batches of consecutive steps."""
         batches = [await self.step(source, step) for step in range(first, first + count)]
         return [batch for batch in batches if batch is not None]
 
@@ -211,21 +206,16 @@ async def serving(
             yield stack, slot
 
 
-class SharedStack:
+class SharedStack(contextlib.AsyncExitStack):
     """The stack of all tests that need no other: it is started for the first one, and stopped by conftest.py."""
 
-    def __init__(self) -> None:
-        self._open = contextlib.AsyncExitStack()
-        self._serving: tuple[Stack, PolicySlot] | None = None
+    _serving: tuple[Stack, PolicySlot] | None = None
 
     async def started(self) -> tuple[Stack, PolicySlot]:
         if self._serving is None:
-            folder = self._open.enter_context(tempfile.TemporaryDirectory())
-            self._serving = await self._open.enter_async_context(serving(Path(folder)))
+            folder = self.enter_context(tempfile.TemporaryDirectory())
+            self._serving = await self.enter_async_context(serving(Path(folder)))
         return self._serving
-
-    async def stop(self) -> None:
-        await self._open.aclose()
 
 
 SHARED = SharedStack()
@@ -252,11 +242,8 @@ async def training(
         chosen = {"agent_name": "solver", "groups_per_step": 2, "group_size": 2, "shuffle": False, **settings}
         data = write_questions(folder / "questions.jsonl", range(questions))
         try:
-            yield Training(_training_stack(stack), slot.policy, folder, data, chosen)
+            clients = StackClients(stack.client, stack.registry_client())
+            connected = TrainingStack(clients, "http://unused", None, frozenset({"policy_model"}))
+            yield Training(connected, slot.policy, folder, data, chosen)
         finally:
             slot.policy.ended.set()
-
-
-def _training_stack(stack: Stack) -> TrainingStack:
-    clients = StackClients(stack.client, stack.registry_client())
-    return TrainingStack(clients, "http://unused", None, frozenset({"policy_model"}))

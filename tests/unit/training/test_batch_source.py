@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import orjson
@@ -25,7 +24,6 @@ from tests.unit.training.test_resume import interrupt
 
 
 def questions(run: Training, step: int) -> list[int]:
-    """The questions of a step, in the order of its tasks."""
     return [row["number"] for row in sorted(run.rows(step), key=lambda row: row["_ng_task_index"])][::2]
 
 
@@ -56,38 +54,6 @@ async def test_a_task_that_occurs_twice_in_a_step_has_two_groups(tmp_path: Path)
     assert [len(group.members) for group in batch.groups] == [2, 2]
 
 
-async def test_training_goes_on_from_the_position_of_a_batch(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        [batch] = await run.played()
-        await run.steps(resumed := run.source(batch.position), 1, first=2)
-        await resumed.close()
-        assert questions(run, 2) == [2, 3]
-
-
-async def test_seeds_of_a_group_follow_each_other_and_are_the_same_in_every_run(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-
-        async def seeds() -> list[int]:
-            run.policy.requests.clear()
-            await run.played(seeded=True)
-            sent = [body["sampling_params"] for path, body in run.policy.requests if path.endswith("/generate")]
-            return sorted(params["seed"] for params in sent if "seed" in params)
-
-        first = await seeds()
-        run.paths.rollouts(1).parent.rename(tmp_path / "first")
-        assert await seeds() == first
-    assert len(set(first)) == 4
-    assert sum(after - before == 1 for before, after in pairwise(first)) == 2
-
-
-async def test_steps_must_be_consecutive(tmp_path: Path) -> None:
-    async with training(tmp_path, max_staleness=2) as run:
-        await run.step(source := run.source(), 1)
-        with pytest.raises(ValueError, match=r"step 3 .*step 1"):
-            await source.next_batch(3)
-        await source.close()
-
-
 def first_answers(text: str, question: int = 0, times: int = 1) -> ScriptedPolicy:
     """A policy that answers a question with `text` the first `times` times."""
     return ScriptedPolicy(lambda found, count: text if found == question and count < times else str(count % 2))
@@ -101,15 +67,6 @@ async def test_a_rollout_that_failed_for_good_does_not_count_in_its_group(tmp_pa
     assert (failed.treatment, failed.ending) == (Treatment.LEFT_OUT, "upstream_error")
     assert sorted(batch.groups[0].advantages) == pytest.approx([-0.70700, 0.0, 0.70700], abs=1e-4)
     assert batch.failures == {"upstream_error": 1}
-
-
-@pytest.mark.parametrize("text", ["500", "crash"])
-async def test_a_failure_of_a_server_is_retried(tmp_path: Path, text: str) -> None:
-    async with training(tmp_path, first_answers(text)) as run:
-        [batch] = await run.played()
-        assert [row["terminal"] for row in run.failures(1)] == [False]
-    assert all(member.sequences for group in batch.groups for member in group.members)
-    assert not batch.failures
 
 
 async def test_a_timeout_of_the_policy_pays_zero_and_is_not_retried(tmp_path: Path) -> None:
@@ -166,14 +123,14 @@ async def test_a_bad_task_is_not_played_again(tmp_path: Path) -> None:
     assert batch.failures == {"bad_task": 2}
 
 
-async def test_the_next_steps_are_played_while_the_trainer_updates(tmp_path: Path) -> None:
-    async with training(tmp_path, max_staleness=1) as run:
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_as_many_steps_as_set_are_played_while_the_trainer_updates(tmp_path: Path, ahead: int) -> None:
+    async with training(tmp_path, max_staleness=ahead) as run:
         await run.step(source := run.source(), 1)
-        await until(lambda: run.paths.rollouts(2).exists() and len(run.rows(2)) == 4)
-        assert not run.paths.rollouts(3).exists()
-        run.policy.updates = 1
-        batch = await source.next_batch(2)
-        await until(run.paths.rollouts(3).exists)
+        await until(lambda: all(run.paths.rollouts(1 + step).exists() for step in range(ahead + 1)))
+        assert not run.paths.rollouts(2 + ahead).exists()
+        batch = await run.step(source, 2)
+        await until(run.paths.rollouts(2 + ahead).exists)
         await source.close()
     assert batch is not None and not any(group.skipped for group in batch.groups)
 
@@ -183,13 +140,6 @@ async def test_nothing_is_played_after_the_last_step(tmp_path: Path) -> None:
         batches = await run.played(3)
         assert not run.paths.rollouts(3).exists()
     assert [batch.step for batch in batches] == [1, 2]
-
-
-async def test_in_turn_nothing_is_played_while_the_trainer_updates(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        await run.step(source := run.source(), 1)
-        await source.close()
-        assert run.policy.asked.keys() == {0, 1}
 
 
 async def test_rollouts_of_old_weights_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -209,20 +159,16 @@ async def test_rollouts_of_old_weights_are_left_out_and_counted(tmp_path: Path) 
     assert sorted(batch.groups[0].advantages) == pytest.approx([-0.70700, 0.0, 0.70700], abs=1e-4)
 
 
-async def test_a_step_of_old_weights_alone_stops_the_run_and_is_played_again(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        run.policy.updates = 1
-        with pytest.raises(RunError, match=r"^step 3: .*\b0 updates"):
-            await (source := run.source()).next_batch(3)
-        assert await run.step(source, 3) is not None
-        await source.close()
-
-
-async def test_a_rollout_of_unknown_weights_stops_the_run(tmp_path: Path) -> None:
+async def test_a_step_of_old_or_unknown_weights_stops_the_run_and_is_played_again(tmp_path: Path) -> None:
     async with training(tmp_path) as run:
         run.policy.updates = None
         with pytest.raises(RunError, match="version '0'"):
-            await run.source().next_batch(1)
+            await run.source().next_batch(3)
+        run.policy.updates = 1
+        with pytest.raises(RunError, match=r"^step 3: .*\b0 updates"):
+            await (source := run.source(seed=1)).next_batch(3)
+        assert await run.step(source, 3) is not None
+        await source.close()
 
 
 async def test_an_incomplete_step_of_earlier_weights_is_played_from_the_start(tmp_path: Path) -> None:
@@ -252,17 +198,13 @@ async def test_a_group_without_variance_is_replaced(tmp_path: Path) -> None:
     assert batch.position["index"] == 4
 
 
-async def test_the_number_of_additional_tasks_is_limited(tmp_path: Path) -> None:
-    async with training(tmp_path, easy(*range(20)), questions=20, resample=True) as run:
+@pytest.mark.parametrize(("questions", "groups"), [(20, 2 * (1 + MAX_EXTRA)), (3, 3)])
+async def test_the_number_of_additional_tasks_is_limited_and_the_data_may_end(
+    tmp_path: Path, questions: int, groups: int
+) -> None:
+    async with training(tmp_path, easy(*range(20)), questions=questions, resample=True, max_steps=0) as run:
         [batch] = await run.played()
-    assert len(batch.groups) == 2 * (1 + MAX_EXTRA)
-
-
-async def test_the_data_may_end_before_all_groups_are_replaced(tmp_path: Path) -> None:
-    async with training(tmp_path, easy(0, 1, 2), questions=3, resample=True, max_steps=0) as run:
-        [batch] = await run.steps(source := run.source(), 1)
-        assert await run.step(source, 2) is None
-    assert len(batch.groups) == 3
+    assert len(batch.groups) == groups
 
 
 async def test_a_run_that_stops_while_it_resamples_goes_on_with_the_same_tasks(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from rollyard.training.checkpoints import MANIFEST, Checkpoints, TrainingCheckpo
 
 
 class Run:
-    def __init__(self, root: Path, keep: int = 2) -> None:
+    def __init__(self, root: Path) -> None:
         self.lines: list[str] = []
         self.root = root / "checkpoints"
-        self.checkpoints = Checkpoints(self.root, keep=keep, print_line=self.lines.append)
+        self.checkpoints = Checkpoints(self.root, keep=2, print_line=self.lines.append)
 
     def save(self, step: int) -> TrainingCheckpoint:
         folder = self.checkpoints.begin(step)
@@ -29,19 +29,13 @@ class Run:
         return sorted(path.name for path in self.root.iterdir())
 
 
-def test_the_newest_checkpoint_has_step_version_and_position(tmp_path: Path) -> None:
+def test_the_newest_stay_on_disk_with_step_version_and_position_and_latest_json_names_the_last(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    saved = [run.save(step) for step in (9, 10)]
-    assert run.checkpoints.newest() == saved[1]
-    assert (saved[1].step, saved[1].version, saved[1].position) == (10, "v10", {"epoch": 0, "index": 10})
-
-
-def test_only_the_newest_stay_on_disk_and_latest_json_names_the_last(tmp_path: Path) -> None:
-    run = Run(tmp_path, keep=2)
-    for step in (1, 2, 3):
-        run.save(step)
-    assert run.names == ["latest.json", "step_000002", "step_000003"]
-    assert orjson.loads((run.root / "latest.json").read_bytes()) == {"last_checkpoint": "step_000003", "step": 3}
+    saved = [run.save(step) for step in (8, 9, 10)]
+    assert run.checkpoints.newest() == saved[2]
+    assert (saved[2].step, saved[2].version, saved[2].position) == (10, "v10", {"epoch": 0, "index": 10})
+    assert run.names == ["latest.json", "step_000009", "step_000010"]
+    assert orjson.loads((run.root / "latest.json").read_bytes()) == {"last_checkpoint": "step_000010", "step": 10}
 
 
 def test_one_that_is_being_written_is_neither_used_nor_kept(tmp_path: Path) -> None:
@@ -50,14 +44,9 @@ def test_one_that_is_being_written_is_neither_used_nor_kept(tmp_path: Path) -> N
     (run.checkpoints.begin(2) / "optimizer.pt").write_bytes(b"half")
     newest = Run(tmp_path).checkpoints.newest()
     assert newest is not None and newest.step == 1
+    assert not list(run.checkpoints.begin(2).iterdir()), "writing starts with an empty folder"
     run.save(3)
     assert run.names == ["latest.json", "step_000001", "step_000003"]
-
-
-def test_writing_again_after_a_crash_starts_with_an_empty_folder(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    (run.checkpoints.begin(1) / "stale.bin").write_bytes(b"from the killed process")
-    assert not list(run.checkpoints.begin(1).iterdir())
 
 
 DAMAGES = {

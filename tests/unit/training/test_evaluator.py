@@ -10,58 +10,54 @@ import pytest
 
 from rollyard.records.errors import RunError
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.training.train import Evaluator, evaluation_metrics
+from rollyard.training.train import evaluate, evaluation_metrics
 from rollyard.training.train_config import TrainConfig
 from tests.unit.training.recorded_turns import row, turn
 from tests.unit.training.scripted_training import ScriptedPolicy, Training, training
 
 
-def evaluator(run: Training, **settings: Any) -> Evaluator:
+async def evaluated(run: Training, step: int, **settings: Any) -> dict[str, float]:
     config = TrainConfig(model="m", output_dir=run.paths.root, agent_name="solver", evaluation=settings)
-    tasks = TaskFile(run.data, agent="solver", limit=None)
-    return Evaluator(run.stack.clients, tasks, config, run.paths, print_line=run.lines.append)
+    tasks = TaskFile(run.data, agent="solver", limit=config.evaluation.limit)
+    return await evaluate(
+        step, stack=run.stack.clients, tasks=tasks, config=config, paths=run.paths, print_line=run.lines.append
+    )
 
 
 def by_question(answer: Callable[[int], str]) -> ScriptedPolicy:
     return ScriptedPolicy(lambda question, count: answer(question))
 
 
-async def test_every_row_is_played_as_often_as_set(tmp_path: Path) -> None:
+async def test_every_row_is_played_as_often_as_set_and_after_an_interruption_only_what_is_missing(
+    tmp_path: Path,
+) -> None:
     async with training(tmp_path, by_question(lambda question: str(question % 2)), questions=4) as run:
-        found = await evaluator(run, num_repeats=2).evaluate(3)
-        assert (found["reward"], found["failed_rollouts"]) == (0.5, 0)
+        found = await evaluated(run, 3, num_repeats=2)
         assert run.policy.asked == {0: 2, 1: 2, 2: 2, 3: 2}
-        assert run.paths.evaluation(3).name == "step_000003.jsonl" and run.paths.evaluation(3).exists()
-
-
-async def test_an_evaluation_that_was_interrupted_plays_only_what_is_missing(tmp_path: Path) -> None:
-    async with training(tmp_path, by_question(lambda question: "1"), questions=4) as run:
-        await evaluator(run).evaluate(3)
         output = run.paths.evaluation(3)
+        assert output.name == "step_000003.jsonl"
         output.write_bytes(b"".join(output.read_bytes().splitlines(keepends=True)[:2]))
-        found = await evaluator(run).evaluate(3)
-        assert found["reward"] == 1.0 and sum(run.policy.asked.values()) == 6
+        assert await evaluated(run, 3, num_repeats=2) == found and run.policy.asked.total() == 14
+    assert (found["reward"], found["failed_rollouts"]) == (0.5, 0)
 
 
 async def test_rollouts_of_other_sampling_parameters_are_not_mixed(tmp_path: Path) -> None:
     async with training(tmp_path, by_question(lambda question: "1"), questions=4) as run:
-        await evaluator(run).evaluate(3)
-        await evaluator(run, responses_create_params={"temperature": 0.5}).evaluate(3)
-        assert sum(run.policy.asked.values()) == 8
-        assert any("step_000003.jsonl" in line for line in run.lines)
+        await evaluated(run, 3)
+        await evaluated(run, 3, responses_create_params={"temperature": 0.5})
+        assert run.policy.asked.total() == 8 and any("step_000003.jsonl" in line for line in run.lines)
 
 
-async def test_a_failed_rollout_is_counted_and_has_no_reward(tmp_path: Path) -> None:
+async def test_a_failed_rollout_is_counted_without_a_reward_and_an_evaluation_of_failures_is_an_error(
+    tmp_path: Path,
+) -> None:
     policy = by_question(lambda question: "crash" if question == 0 else "1")
-    async with training(tmp_path, policy, questions=4) as run:
-        found = await evaluator(run).evaluate(0)
-    assert (found["reward"], found["failed_rollouts"]) == (1.0, 1)
-
-
-async def test_an_evaluation_in_which_everything_fails_is_an_error(tmp_path: Path) -> None:
-    async with training(tmp_path, by_question(lambda question: "crash"), questions=30) as run:
-        with pytest.raises(RunError, match="evaluation after 0 updates"):
-            await evaluator(run).evaluate(0)
+    async with training(tmp_path, policy, questions=30) as run:
+        found = await evaluated(run, 0, limit=4)
+        assert (found["reward"], found["failed_rollouts"]) == (1.0, 1)
+        policy.answer = lambda question, count: "crash"
+        with pytest.raises(RunError, match="evaluation after 1 updates"):
+            await evaluated(run, 1)
 
 
 def test_the_metrics_are_shares_and_means_of_the_measured_rollouts() -> None:

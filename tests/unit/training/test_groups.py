@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rollyard.records.errors import FailureKind
-from rollyard.records.types import FinishReason, Json
+from rollyard.records.types import Json
 from rollyard.training.groups import EndingRules, GroupMember, Treatment, groups_of, member_of_failure, member_of_row
 from rollyard.training.training_sequence import SequenceError, SequenceRules
 from tests.unit.training.recorded_turns import row, turn
@@ -37,12 +37,9 @@ def test_an_advantage_is_the_difference_to_the_mean_over_the_samples_standard_de
     assert advantages(played(0.0), played(1.0), played(2.0)) == pytest.approx([-1 / deviation, 0.0, 1 / deviation])
 
 
-def test_a_failed_rollout_changes_neither_mean_nor_deviation() -> None:
+def test_a_failed_rollout_changes_neither_mean_nor_deviation_but_a_timeout_of_the_policy_counts_as_0() -> None:
     without = advantages(played(0.0), played(1.0))
     assert advantages(played(0.0), failed(Treatment.LEFT_OUT), played(1.0)) == (without[0], 0.0, without[1])
-
-
-def test_a_timeout_of_the_policy_counts_as_reward_0() -> None:
     assert advantages(played(1.0), played(1.0), failed(Treatment.ZERO))[0] > 0
 
 
@@ -87,61 +84,37 @@ def member(**fields: Any) -> GroupMember:
 
 
 @pytest.mark.parametrize("reward", [None, float("nan"), float("inf"), "1", True])
-def test_a_reward_that_is_not_a_finite_number_is_an_error(reward: Any) -> None:
+def test_a_reward_that_is_not_a_finite_number_is_an_error_unless_the_rollout_is_left_out(reward: Any) -> None:
     with pytest.raises(SequenceError, match=r"reward .*finite"):
         member(reward=reward)
-
-
-def test_a_rollout_that_is_left_out_needs_no_reward() -> None:
-    assert not member(reward=None, mask_sample=True).counts
+    assert not member(reward=reward, mask_sample=True).counts
 
 
 @pytest.mark.parametrize("components", [{"format": "0.1", "correct": 1.0, "other": None}, [1.0], 3])
 def test_parts_of_a_reward_that_are_not_numbers_are_absent(components: Any) -> None:
-    assert member(reward_components=components).components in ({"correct": 1.0}, {})
-
-
-def test_a_success_that_is_not_true_or_false_is_unknown() -> None:
-    assert member(success="yes").success is None
-
-
-RULES = EndingRules()
+    assert member(reward_components=components, success="yes").components in ({"correct": 1.0}, {})
 
 
 @pytest.mark.parametrize(
-    ("reason", "treatment"),
+    ("reason", "name", "treatment"),
     [
-        (FinishReason.DONE, Treatment.PLAYED),
-        (FinishReason.ANSWERED, Treatment.PLAYED),
-        (FinishReason.TRUNCATED, Treatment.PLAYED),
-        (FinishReason.MAX_STEPS, Treatment.PLAYED),
-        (FinishReason.UNREADABLE_CALL, Treatment.PLAYED),
-        (FinishReason.LENGTH, Treatment.MASKED),
-        (FinishReason.CONTEXT_OVERFLOW, Treatment.MASKED),
-        (FinishReason.CONTENT_FILTER, Treatment.MASKED),
-        (None, Treatment.PLAYED),
-        ("an_agents_own_reason", Treatment.PLAYED),
+        ("length", "length", Treatment.PLAYED),
+        ("gave_up", "gave_up", Treatment.LEFT_OUT),
+        ("an_agents_own_reason", "an_agents_own_reason", Treatment.PLAYED),
+        (None, "unknown", Treatment.MASKED),
+        ("content_filter", "content_filter", Treatment.MASKED),
     ],
 )
-def test_the_defaults(reason: str | None, treatment: Treatment) -> None:
-    assert RULES.of_row({"finish_reason": reason})[1] is treatment
-
-
-def test_a_setting_replaces_a_default() -> None:
-    rules = EndingRules(finish_reasons={"length": Treatment.PLAYED, "gave_up": Treatment.LEFT_OUT})
-    assert rules.of_row({"finish_reason": "length"}) == ("length", Treatment.PLAYED)
-    assert rules.of_row({"finish_reason": "gave_up"}) == ("gave_up", Treatment.LEFT_OUT)
-
-
-def test_rows_that_nemo_gym_masks_are_left_out() -> None:
-    assert RULES.of_row({"finish_reason": "done", "mask_sample": True})[1] is Treatment.LEFT_OUT
+def test_settings_replace_the_defaults_of_the_page(reason: str | None, name: str, treatment: Treatment) -> None:
+    given = {"length": Treatment.PLAYED, "gave_up": Treatment.LEFT_OUT, "unknown": Treatment.MASKED}
+    assert EndingRules(finish_reasons=given).of_row({"finish_reason": reason}) == (name, treatment)
 
 
 @pytest.mark.parametrize("kind", FailureKind)
 def test_failures_are_left_out_unless_the_policy_was_too_slow(kind: FailureKind) -> None:
     expected = Treatment.ZERO if kind is FailureKind.TIMEOUT else Treatment.LEFT_OUT
-    assert RULES.of_failure(kind, "policy_model", ["policy_model"]) is expected
-    assert RULES.of_failure(kind, "sokoban", ["policy_model"]) is Treatment.LEFT_OUT
+    assert EndingRules().of_failure(kind, "policy_model", ["policy_model"]) is expected
+    assert EndingRules().of_failure(kind, "sokoban", ["policy_model"]) is Treatment.LEFT_OUT
 
 
 @pytest.mark.parametrize(

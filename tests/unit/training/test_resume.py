@@ -23,16 +23,15 @@ from tests.unit.training.scripted_training import (
 )
 
 
-def interrupt(run: Training, step: int, played: int = 0, **more: Any) -> None:
+def interrupt(run: Training, step: int, played: int = 0) -> None:
     """Restore the record of a step that a killed run leaves."""
     files = StepFiles(run.paths.rollouts(step))
     record = files.record()
     assert record is not None
-    files.write(record.model_copy(update={"played": played, "complete": False, **more}))
+    files.write(record.model_copy(update={"played": played, "complete": False}))
 
 
 def renamed(run: Training) -> set[str]:
-    """The outputs that were set aside."""
     return {path.name.split(".")[0] for path in run.paths.rollouts(1).parent.glob("step_??????.jsonl.*")}
 
 
@@ -46,19 +45,6 @@ async def test_a_complete_step_is_not_played_again(tmp_path: Path) -> None:
     assert [batch.groups for batch in after] == [batch.groups for batch in before]
     assert [batch.position for batch in after] == [batch.position for batch in before]
     assert run.policy.asked == asked
-
-
-async def test_after_a_torn_line_only_its_rollout_is_played_again(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        await run.played()
-        interrupt(run, 1)
-        output = run.paths.rollouts(1)
-        output.write_bytes(output.read_bytes()[:-20])
-        [batch] = await run.played()
-        assert keys_of(run.rows(1)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert run.policy.asked.total() == 5
-    assert sum(len(group.members) for group in batch.groups) == 4
-    assert any("incomplete" in line for line in run.lines)
 
 
 async def test_a_run_that_stops_within_a_step_goes_on_with_the_missing_rollouts(tmp_path: Path) -> None:
@@ -87,24 +73,15 @@ async def test_a_timeout_of_the_policy_stays_one_in_a_resumed_run(tmp_path: Path
     assert policy.asked[0] == 2
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"responses_create_params": {"temperature": 0.9}}, {"seed": 1}, {"optimizer": {"learning_rate": 1}}],
-)
-async def test_rollouts_of_other_settings_are_set_aside(tmp_path: Path, changed: dict[str, Any]) -> None:
+async def test_rollouts_of_other_settings_are_set_aside_and_the_difference_is_named(tmp_path: Path) -> None:
     async with training(tmp_path) as run:
         await run.played(2)
+        changed: dict[str, Any] = {"seed": 1, "optimizer": {"learning_rate": 1}}
         await run.played(**changed)
         assert renamed(run) == {"step_000001", "step_000002"}
-    assert run.policy.asked.total() == 12
-
-
-async def test_what_differs_from_a_file_that_is_not_used_is_named(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        await run.played()
-        await run.played(seed=1, resample=True)
-        await run.played(seed=1, resample=True, responses_create_params={"temperature": 0.5})
-    assert "step_000001.jsonl" in run.lines[0] and "(resample, seed)" in run.lines[0]
+        await run.played(**changed, responses_create_params={"temperature": 0.5})
+    assert run.policy.asked.total() == 16
+    assert "step_000001.jsonl" in run.lines[0] and "(optimizer, seed)" in run.lines[0]
     assert re.search(r"responses_create_params\.temperature: 1\.0 .*, 0\.5 ", run.lines[-1])
     assert "overwrite" not in run.lines[-1]
 
@@ -137,20 +114,17 @@ async def test_a_step_that_is_played_again_invalidates_later_steps_and_evaluatio
     assert run.policy.asked.total() == 16
 
 
-async def test_a_changed_dataset_stops_the_run(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        await run.steps(source := run.source(), 1)
-        write_questions(run.data, [0, 1, 7, 8, 9, 10])
-        with pytest.raises(RunError, match=r"questions\.jsonl: line 3 changed"):
-            await run.step(source, 2)
-
-
-async def test_a_file_that_another_program_changes_stops_the_run(tmp_path: Path) -> None:
+async def test_a_dataset_or_a_file_that_another_program_changes_stops_the_run(tmp_path: Path) -> None:
     def spoil(question: int, count: int) -> str:
-        with run.paths.rollouts(1).open("ab") as file:
+        with run.paths.rollouts(2).open("ab") as file:
             file.write(b"{}\n")
         return "1"
 
-    async with training(tmp_path, ScriptedPolicy(spoil)) as run:
-        with pytest.raises(RunError, match=r"step_000001\.jsonl .*\d+ bytes"):
-            await run.step(run.source(), 1)
+    async with training(tmp_path) as run:
+        await run.steps(source := run.source(), 1)
+        run.policy.answer = spoil
+        with pytest.raises(RunError, match=r"step_000002\.jsonl .*\d+ bytes"):
+            await run.step(source, 2)
+        write_questions(run.data, [0, 1, 7, 8, 9, 10])
+        with pytest.raises(RunError, match=r"questions\.jsonl: line 3 changed"):
+            await run.step(source, 2)

@@ -27,19 +27,14 @@ def echo(_: Any, name: str, arguments: Json) -> str:
     return f"{name} {arguments}"
 
 
-def test_a_call_passes_the_name_and_the_arguments() -> None:
-    assert tool_method(STEP, echo)(None, actions=["Up"]) == "step {'actions': ['Up']}"
-
-
-def test_the_signature_has_the_types_of_the_schema_and_only_required_arguments_lack_a_default() -> None:
-    parameters = inspect.signature(tool_method(STEP, echo)).parameters
+def test_a_method_has_the_signature_of_the_schema_and_a_docstring_with_one_line_per_argument() -> None:
+    method = tool_method(STEP, echo)
+    assert method(None, actions=["Up"]) == "step {'actions': ['Up']}"
+    parameters = inspect.signature(method).parameters
     assert list(parameters) == ["self", "actions", "fast"]
     assert parameters["actions"].annotation == list[str] and parameters["actions"].default is inspect.Parameter.empty
     assert parameters["fast"].annotation is bool and parameters["fast"].default is None
-
-
-def test_the_docstring_has_one_line_per_argument() -> None:
-    lines = str(tool_method(STEP, echo).__doc__).splitlines()
+    lines = str(method.__doc__).splitlines()
     assert lines[0] == "Move. The board follows."
     assert lines[2:5] == ["Args:", "    actions: actions", "    fast: fast"]
 

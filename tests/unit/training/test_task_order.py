@@ -20,26 +20,18 @@ def rows_of(draws: list[Draw]) -> list[int]:
     return [draw.row for draw in draws]
 
 
-def test_each_epoch_has_every_row_once_in_an_order_of_its_own() -> None:
+def test_each_epoch_has_every_row_once_in_an_order_that_depends_on_seed_and_epoch_alone() -> None:
     drawn, _ = order(50).take(START, 100)
     first, second = rows_of(drawn[:50]), rows_of(drawn[50:])
-    assert sorted(first) == sorted(second) == list(range(50))
-    assert first != second
+    assert sorted(first) == sorted(second) == list(range(50)) and first != second
+    assert order(50).take(START, 100)[0] == drawn
+    assert rows_of(order(50, seed=8).take(START, 50)[0]) != first
 
 
-def test_the_order_depends_on_the_seed_alone() -> None:
-    assert order(50).take(START, 50) == order(50).take(START, 50)
-    assert order(50).take(START, 50)[0] != order(50, seed=8).take(START, 50)[0]
-
-
-def test_without_shuffle_rows_come_in_the_order_of_the_file() -> None:
-    assert rows_of(order(3, shuffle=False).take(START, 6)[0]) == [0, 1, 2, 0, 1, 2]
-
-
-def test_the_order_ends_after_the_last_epoch() -> None:
-    drawn, position = order(3, epochs=1).take(START, 4)
-    assert len(drawn) == 3
-    assert order(3, epochs=1).take(position, 4) == ([], position)
+def test_without_shuffle_rows_come_in_the_order_of_the_file_until_the_last_epoch_ends() -> None:
+    drawn, position = order(3, shuffle=False).take(START, 7)
+    assert rows_of(drawn) == [0, 1, 2, 0, 1, 2]
+    assert order(3, shuffle=False).take(position, 4) == ([], position)
 
 
 def test_taking_rows_one_by_one_gives_the_same_as_taking_them_together() -> None:

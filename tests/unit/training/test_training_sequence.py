@@ -13,7 +13,6 @@ from rollyard.training.training_sequence import (
     SequenceError,
     SequenceRules,
     TrainingSequence,
-    rollout_sample_fields,
     training_sequences,
     training_traces,
     trl_rollouts,
@@ -25,14 +24,16 @@ REFUSE, MASK, REWEIGHT = (SequenceRules(constrained_turns=rule) for rule in ("re
 
 
 def test_turns_that_continue_each_other_are_one_sequence_with_a_loss_on_generated_tokens() -> None:
-    [found] = training_sequences(row(turn([1, 2], [3, 4]), turn([1, 2, 3, 4, 5, 6], [7])), REFUSE)
+    spans = [{"version": "v1", "start": 0, "end": 1}, {"version": "v2", "start": 1, "end": 2}]
+    turns = turn([1, 2], [3, 4], weight_versions=spans), turn([1, 2, 3, 4, 5, 6], [7])
+    [found] = training_sequences(row(*turns), REFUSE)
     assert found == TrainingSequence(
         prompt_ids=[1, 2],
         completion_ids=[3, 4, 5, 6, 7],
         loss_mask=[1, 1, 0, 0, 1],
         log_probs=[-0.3, -0.4, 0.0, 0.0, -0.7],
         reweighted=[0, 0, 0, 0, 0],
-        versions=["v1", "v1", None, None, "v1"],
+        versions=["v1", "v2", None, None, "v1"],
         temperature=1.0,
     )
     assert (found.length, found.loss_tokens) == (7, 3)
@@ -46,17 +47,11 @@ def test_a_prompt_that_does_not_continue_the_last_turn_starts_a_sequence(prompt:
     assert (first.completion_ids, second.prompt_ids, second.completion_ids) == ([3, 4], prompt, [7])
 
 
-def test_another_temperature_starts_a_sequence() -> None:
-    found = training_sequences(row(turn([1], [2]), turn([1, 2], [3], temperature=0.5)), REFUSE)
-    assert [(each.prompt_ids, each.completion_ids, each.temperature) for each in found] == [
-        ([1], [2], 1.0),
-        ([1, 2], [3], 0.5),
-    ]
-
-
-def test_raw_log_probs_are_compared_at_temperature_1() -> None:
-    [found] = training_sequences(row(turn([1], [2], temperature=0.5, logprobs_mode="raw_logprobs")), REFUSE)
-    assert found.temperature == 1.0
+@pytest.mark.parametrize(("mode", "temperature"), [("processed_logprobs", 0.5), ("raw_logprobs", 1.0)])
+def test_another_temperature_starts_a_sequence_unless_log_probs_are_raw(mode: str, temperature: float) -> None:
+    turns = turn([1], [2]), turn([1, 2], [3], temperature=0.5, logprobs_mode=mode)
+    found = training_sequences(row(*turns), REFUSE)
+    assert found[-1].temperature == temperature and len(found) == (2 if temperature == 0.5 else 1)
 
 
 CONSTRAINED: tuple[dict[str, Any], ...] = (
@@ -68,31 +63,23 @@ CONSTRAINED: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("sampling", CONSTRAINED, ids=str)
-def test_a_constrained_turn_is_refused_with_its_number_and_what_to_do(sampling: dict[str, Any]) -> None:
-    with pytest.raises(SequenceError, match=r"turn 2 of 2 .*\. .*\bmask\b.*\breweight\b"):
-        training_sequences(row(turn([1], [2]), turn([1, 2], [3], **sampling)), REFUSE)
-
-
-@pytest.mark.parametrize("sampling", CONSTRAINED, ids=str)
-def test_masked_constrained_turns_stay_as_context(sampling: dict[str, Any]) -> None:
+def test_a_constrained_turn_is_refused_by_number_or_masked_and_kept_as_context(sampling: dict[str, Any]) -> None:
     turns = turn([1], [2]), turn([1, 2], [3], **sampling), turn([1, 2, 3, 4], [5])
+    with pytest.raises(SequenceError, match=r"turn 2 of 3 .*\bmask\b.*\breweight\b"):
+        training_sequences(row(*turns), REFUSE)
     [found] = training_sequences(row(*turns), MASK)
     assert (found.completion_ids, found.loss_mask) == ([2, 3, 4, 5], [1, 0, 0, 1])
 
 
 def test_constrained_turns_are_reweighted_where_the_sampled_distribution_is_recorded() -> None:
-    turns = turn([1], [2], constrained=["strict_tools"]), turn([1, 2], [3]), turn([1, 2, 3], [4], temperature=0.0)
+    strict: Json = {"constrained": ["strict_tools"]}
+    turns = turn([1], [2], **strict), turn([1, 2], [3]), turn([1, 2, 3], [4], temperature=0.0)
     [found] = training_sequences(row(*turns), REWEIGHT)
     assert (found.loss_mask, found.reweighted) == ([1, 1, 0], [1, 0, 0])
-
-
-@pytest.mark.parametrize(("temperature", "is_usable"), [(1.0, True), (0.7, False)])
-def test_raw_log_probs_under_a_grammar_are_those_of_sampling_only_at_temperature_1(
-    temperature: float, is_usable: bool
-) -> None:
-    sampling = {"constrained": ["strict_tools"], "logprobs_mode": "raw_logprobs", "temperature": temperature}
-    [found] = training_sequences(row(turn([1], [2], **sampling)), REWEIGHT)
-    assert found.loss_mask == [int(is_usable)]
+    # Raw log-probabilities under a grammar are those of sampling only at temperature 1.
+    for temperature, is_usable in ((1.0, 1), (0.7, 0)):
+        raw = turn([1], [2], **strict, logprobs_mode="raw_logprobs", temperature=temperature)
+        assert training_sequences(row(raw), REWEIGHT)[0].loss_mask == [is_usable]
 
 
 def test_tokens_of_other_stacks_need_an_assumed_temperature() -> None:
@@ -102,12 +89,6 @@ def test_tokens_of_other_stacks_need_an_assumed_temperature() -> None:
         training_sequences(row(foreign), REFUSE)
     [found] = training_sequences(row(foreign), SequenceRules(assumed_temperature=0.7))
     assert (found.loss_mask, found.versions, found.temperature) == ([1], [None], 0.7)
-
-
-def test_the_engines_version_of_each_token_is_kept() -> None:
-    spans = [{"version": "v1", "start": 0, "end": 2}, {"version": "v2", "start": 2, "end": 3}]
-    [found] = training_sequences(row(turn([1], [2, 3, 4], weight_versions=spans)), REFUSE)
-    assert found.versions == ["v1", "v1", "v2"]
 
 
 BROKEN: dict[str, Json] = {
@@ -166,22 +147,13 @@ def test_every_generated_token_is_in_exactly_one_sequence(turns: list[tuple[list
 SEQUENCES = training_sequences(row(turn([1, 2], [3]), turn([1, 2, 3, 4], [5]), turn([8], [9])), SequenceRules())
 
 
-def test_trls_columns_have_an_entry_per_sequence() -> None:
+def test_trls_columns_and_openenvs_traces_have_an_entry_per_sequence() -> None:
     assert trl_rollouts(SEQUENCES) == {
         "prompt_ids": [[1, 2], [8]],
         "completion_ids": [[3, 4, 5], [9]],
         "logprobs": [[-0.3, 0.0, -0.5], [-0.9]],
         "env_mask": [[1, 0, 1], [1]],
     }
-
-
-def test_the_program_of_the_page_prints_the_sequences_of_a_row(capsys: pytest.CaptureFixture[str]) -> None:
-    [program] = [text for text in programs(page("tokens.md")) if "training_sequences" in text]
-    exec(program, {"row": row(turn([1, 2], [3]), turn([1, 2, 3, 4], [5]))})
-    assert capsys.readouterr().out == "2 3 2 1.0\n"
-
-
-def test_training_traces_have_the_fields_of_openenv() -> None:
     assert training_traces(SEQUENCES)[0] == {
         "node_id": "0",
         "prompt_token_ids": [1, 2],
@@ -191,9 +163,7 @@ def test_training_traces_have_the_fields_of_openenv() -> None:
     }
 
 
-def test_the_lists_of_a_rollout_sample_cover_prompt_and_completion() -> None:
-    sample = rollout_sample_fields(SEQUENCES[0], 0.5, version=3, group=7, metrics={"reward": 1.0})
-    assert sample["input_ids"] == [1, 2, 3, 4, 5]
-    assert sample["completion_mask"] == [0, 0, 1, 0, 1]
-    assert sample["old_log_probs"] == [0.0, 0.0, -0.3, 0.0, -0.5]
-    assert (sample["advantage"], sample["model_version"], sample["group_id"]) == (0.5, 3, 7)
+def test_the_program_of_the_page_prints_the_sequences_of_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    [program] = [text for text in programs(page("tokens.md")) if "training_sequences" in text]
+    exec(program, {"row": row(turn([1, 2], [3]), turn([1, 2, 3, 4], [5]))})
+    assert capsys.readouterr().out == "2 3 2 1.0\n"

@@ -44,39 +44,31 @@ def steps(engine: TransferEngine) -> list[str]:
 async def test_an_update_pauses_connects_sends_resets_the_cache_and_resumes() -> None:
     engine = TransferEngine(FakeGroup())
     async with publishing(engine) as (publisher, sender, policy):
-        published = await publisher.publish("step_000001")
-        assert (published.version, published.folder) == ("step_000001", None)
+        await publisher.publish("step_000001")
         assert steps(engine) == ["/pause", "/init_weight_transfer_engine", *UPDATE]
         assert sender.calls == ["close", "init_info", "open", "update_info", "send"]
         assert (await policy.version(), engine.label) == ("step_000001", "step_000001")
         assert await policy.call_model() == (200, SENT)
 
 
-async def test_the_engines_are_told_names_shapes_and_types_in_the_order_of_the_transfer() -> None:
-    engine = TransferEngine(FakeGroup())
-    async with publishing(engine) as (publisher, sender, _):
-        await publisher.publish("step_000001")
-        (info,) = engine.infos
-        assert list(zip(info["names"], info["shapes"], strict=True)) == sender.weights == engine.group.stream
-        assert info["dtype_names"] == ["float32", "float32"]
-
-
-async def test_later_updates_use_the_same_connection() -> None:
+async def test_later_updates_use_the_same_connection_and_announce_the_weights_in_the_order_of_the_transfer() -> None:
     engine = TransferEngine(FakeGroup())
     async with publishing(engine) as (publisher, sender, _):
         for step in range(1, 4):
             await publisher.publish(f"step_{step:06d}")
         assert (sender.calls.count("open"), sender.calls.count("send")) == (1, 3)
+        info = engine.infos[-1]
+        announced = list(zip(info["names"], info["shapes"], strict=True))
+        assert announced == sender.weights == engine.group.stream
+        assert info["dtype_names"] == ["float32", "float32"]
 
 
 async def test_the_workers_of_several_engines_get_different_ranks() -> None:
-    group = FakeGroup()
-    engines = [TransferEngine(group, workers=workers) for workers in (2, 4, 1)]
+    engines = [TransferEngine(group := FakeGroup(), workers=2), *(TransferEngine(group, workers=n) for n in (4, 1))]
     async with publishing(*engines) as (publisher, sender, _):
         await publisher.publish("step_000001")
-        assert (sorted(group.joined), sender.workers) == ([1, 3, 7], 7)
+        assert (sorted(group.joined), sender.workers, group.received) == ([1, 3, 7], 7, 3)
         assert [engine.label for engine in engines] == ["step_000001"] * 3
-        assert group.received == 3
 
 
 @pytest.mark.parametrize("stage", ["init_info", "open", "update_info", "send"])
@@ -106,14 +98,6 @@ async def test_after_a_transfer_that_never_succeeds_no_engine_with_incomplete_we
             while (answer := await policy.call_model())[0] == 503:
                 await asyncio.sleep(0.02)
         assert answer == (200, STARTED)
-
-
-async def test_a_broadcast_that_hangs_ends_at_the_time_limit() -> None:
-    engine = TransferEngine(FakeGroup())
-    async with publishing(engine, timeout_s=1.0) as (publisher, sender, _):
-        sender.hangs_at = "update_info"
-        with pytest.raises(RunError, match="transfer"):
-            await publisher.publish("step_000001")
 
 
 async def test_a_refusal_ends_the_training_before_the_weights_change() -> None:
@@ -151,11 +135,15 @@ async def test_weights_that_have_arrived_are_not_sent_again(path: str) -> None:
         assert await policy.call_model() == (200, SENT)
 
 
-async def test_a_prefix_cache_that_is_not_reset_stops_the_training() -> None:
+@pytest.mark.parametrize("problem", ["transfer", "prefix cache"])
+async def test_a_transfer_that_does_not_end_stops_the_training_at_the_time_limit(problem: str) -> None:
     engine = TransferEngine(FakeGroup())
-    async with publishing(engine, timeout_s=1.0) as (publisher, _, _):
-        engine.answers["/reset_prefix_cache"] = (200, b'{"success": false}')
-        with pytest.raises(RunError, match="prefix cache"):
+    async with publishing(engine, timeout_s=1.0) as (publisher, sender, _):
+        if problem == "prefix cache":
+            engine.answers["/reset_prefix_cache"] = (200, b'{"success": false}')
+        else:
+            sender.hangs_at = "update_info"
+        with pytest.raises(RunError, match=problem):
             await publisher.publish("step_000001")
 
 

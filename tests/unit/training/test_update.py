@@ -51,9 +51,6 @@ def test_every_sequence_is_in_one_micro_batch_within_the_budget(lengths: list[in
 
 def test_sequences_of_similar_length_share_a_micro_batch() -> None:
     assert micro_batches([10, 2, 9, 2, 2], 20) == [[0, 2], [1, 3, 4]]
-
-
-def test_a_sequence_above_the_budget_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"\b11 tokens.*\b10 tokens"):
         micro_batches([3, 11], 10)
 
@@ -76,16 +73,12 @@ def pair_at(update: Update, sequence: int, position: int, difference: float) -> 
     return TokenPair(sequence, position, engine, engine + difference, 0.5, False)
 
 
-def test_only_tokens_with_a_loss_are_chosen_each_at_most_once() -> None:
+def test_only_tokens_with_a_loss_are_chosen_each_at_most_once_and_the_same_in_every_process() -> None:
     _, update, _ = pair_batch()
-    chosen = chosen_tokens(update, 100)
-    assert chosen == {0: [0, 1, 4, 5, 6], 1: [0, 1, 4, 5, 6]}
+    assert chosen_tokens(update, 100) == {0: [0, 1, 4, 5, 6], 1: [0, 1, 4, 5, 6]}
     some = chosen_tokens(update, 4)
     assert sum(len(set(positions)) for positions in some.values()) == 4
-
-
-def test_every_process_chooses_the_same_tokens() -> None:
-    assert chosen_tokens(pair_batch()[1], 5) == chosen_tokens(pair_batch()[1], 5)
+    assert chosen_tokens(pair_batch()[1], 4) == some
 
 
 def test_the_largest_differences_come_first_whatever_their_sign() -> None:
@@ -94,15 +87,17 @@ def test_the_largest_differences_come_first_whatever_their_sign() -> None:
     assert [pair.position for pair in largest_of(pairs, 2)] == [1, 4]
 
 
-def test_the_file_names_the_rollout_and_the_place_of_each_token(tmp_path: Path) -> None:
+def test_the_file_names_the_rollout_and_the_place_of_each_token_and_its_counts_fit_its_bins(tmp_path: Path) -> None:
     compared, update, rows = pair_batch()
-    pair = pair_at(update, 1, 5, 0.25)
-    counts = (0,) * (len(LOG_RATIO_EDGES) + 1)
-    write_pairs(tmp_path / "pairs" / "step.json", TokenPairs(10, 1, counts, (pair,), (pair,)), compared, update)
-    [found] = read_pairs(tmp_path / "pairs" / "step.json").largest
-    assert (found.task, found.repeat, found.id) == (8, 1, 6)
+    pair, counts = pair_at(update, 1, 5, 0.25), tuple(range(len(LOG_RATIO_EDGES) + 1))
+    write_pairs(file := tmp_path / "pairs" / "step.json", TokenPairs(10, 1, counts, (pair,), (pair,)), compared, update)
+    read = read_pairs(file)
+    [found] = read.largest
+    assert (found.task, found.repeat, found.id, read.counts) == (8, 1, 6, counts)
     place = token_place(rows[1], found.index, found.id, found.engine)
     assert place is not None and (place.call, place.position) == (1, 1)
+    record = orjson.loads(file.read_bytes())
+    assert (record["step"], record["tokens"], record["clipped"]) == (1, 10, 1)
 
 
 def test_a_token_of_another_sequence_at_the_same_index_is_not_taken_for_it() -> None:
@@ -111,12 +106,3 @@ def test_a_token_of_another_sequence_at_the_same_index_is_not_taken_for_it() -> 
     place = token_place(row(one, other), 2, 3, -2.0)
     assert place is not None and place.call == 1
     assert token_place(row(one, other), 2, 3, -5.0) is None
-
-
-def test_counts_and_bins_of_the_file_fit_together(tmp_path: Path) -> None:
-    compared, update, _ = pair_batch()
-    counts = tuple(range(len(LOG_RATIO_EDGES) + 1))
-    write_pairs(tmp_path / "step.json", TokenPairs(10, 1, counts, (), ()), compared, update)
-    assert read_pairs(tmp_path / "step.json").counts == counts
-    record = orjson.loads((tmp_path / "step.json").read_bytes())
-    assert (record["step"], record["tokens"], record["clipped"]) == (1, 10, 1)

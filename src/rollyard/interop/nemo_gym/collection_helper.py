@@ -55,9 +55,9 @@ class RolloutCollectionHelper:
             if not isinstance(agent, Mapping) or not isinstance(agent.get("name"), str):
                 detail = f"row {number} has agent_ref {agent!r:.100}; expected the agent that runs it, as {{name: ...}}"
                 raise ValueError(detail)
-        address = head_server_config if head_server_config is None else BaseServerConfig.model_validate(
-            head_server_config, from_attributes=True
-        )  # fmt: skip
+        address = None
+        if head_server_config is not None:
+            address = BaseServerConfig.model_validate(head_server_config, from_attributes=True)
         session = _Session(_head_of(address), len(rows), semaphore or contextlib.nullcontext())
         return iter(asyncio.as_completed([session.run(row) for row in rows]))
 
@@ -94,14 +94,13 @@ class _Session:
             tree = await NemoGymHead(self._transport, head.url, head.token).config()
         except Failure as failure:
             raise RunError(f"the head at {self._head.url} cannot be used: {failure.problem.detail}") from None
-        families: dict[str, list[str]] = {}
-        for name, family in directory.families.items():
-            families.setdefault(family, []).append(name)
+        by_family = {
+            family: [name for name, found in directory.families.items() if found == family]
+            for family in ("agents", "responses_api_models")
+        }
+        settings = CollectionSettings.of_config(tree)
         return Attempts(
-            clients.client,
-            CollectionSettings.of_config(tree),
-            agents=families.get("agents", ()),
-            model_servers=families.get("responses_api_models", ()),
+            clients.client, settings, agents=by_family["agents"], model_servers=by_family["responses_api_models"]
         )
 
 
@@ -122,11 +121,9 @@ def _head_of(address: BaseServerConfig | None) -> HeadFile:
 log = logging.getLogger("rollyard")
 
 PAUSES = Backoff(first_pause_s=0.5, longest_pause_s=15.0, jitter=0.5)
-_CONFIGURATION = frozenset(
-    {
-        *(FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER, FailureKind.WRONG_RUN),
-        *(FailureKind.UPSTREAM_REFUSED, FailureKind.BAD_REQUEST),
-    }
+_CONFIGURATION = (
+    *(FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER, FailureKind.WRONG_RUN),
+    *(FailureKind.UPSTREAM_REFUSED, FailureKind.BAD_REQUEST),
 )
 """Failures that every rollout would have until someone corrects the run. They are raised, whatever the settings."""
 
@@ -170,36 +167,26 @@ class Attempts:
                 answer: Json = dict(parse_row(HttpResponse(response.status, {}, response.body), agent))
                 return to_result(row, answer, self._settings.endings, agent)
             except Failure as failure:
-                self._log(failure, attempt)
-                if self._is_final(failure) or attempt + 1 == self._settings.max_attempts:
+                kind, server, endings = failure.kind, failure.problem.server, self._settings.endings
+                # The first failure of each kind; later ones only in detail.
+                level = logging.DEBUG if kind in self._logged else logging.WARNING
+                self._logged.add(kind)
+                log.log(level, "attempt %d of a rollout failed at %s: %s", attempt + 1, server or "?", failure)
+                is_final = failure.terminal or endings.is_final(kind, server, self._agents, self._model_servers)
+                if is_final or attempt + 1 == self._settings.max_attempts:
                     return self._failed(row, failure)
             await asyncio.sleep(PAUSES.pause_s(attempt + 1))
         raise AssertionError("the last attempt returns or raises")
 
-    def _is_final(self, failure: Failure) -> bool:
-        server = failure.problem.server
-        return failure.terminal or self._settings.endings.is_final(
-            failure.kind, server, self._agents, self._model_servers
-        )
-
     def _failed(self, row: Json, failure: Failure) -> Json:
-        if failure.kind not in _CONFIGURATION and self._masks():
+        choice, problem = self._settings.failed_rollouts, failure.problem
+        masks = choice == "mask" or (choice == "auto" and "nemo_rl" in sys.modules)
+        if masks and failure.kind not in _CONFIGURATION:
             return failed_result(row, failure)
-        problem = failure.problem
         message = (
             f"a rollout of {row['agent_ref']['name']} failed: {failure} (at {problem.server or 'an unknown server'})"
         )
         raise RolloutFailed(message, problem.status) from None  # the cause may not be picklable
-
-    def _masks(self) -> bool:
-        choice = self._settings.failed_rollouts
-        return choice == "mask" or (choice == "auto" and "nemo_rl" in sys.modules)
-
-    def _log(self, failure: Failure, attempt: int) -> None:
-        """Log the first failure of each kind; later ones only in detail."""
-        level = logging.DEBUG if failure.kind in self._logged else logging.WARNING
-        self._logged.add(failure.kind)
-        log.log(level, "attempt %d of a rollout failed at %s: %s", attempt + 1, failure.problem.server or "?", failure)
 
 
 KEY = "rollout_collection"

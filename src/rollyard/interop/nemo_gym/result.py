@@ -1,6 +1,5 @@
-"""Turns a rollout into a result that the post-processing of NeMo RL and of verl's recipe accepts.
-
-Trainers assert rules for the recorded tokens, and a result that breaks one would end the training step:
+"""Turns a rollout into a result that the post-processing of NeMo RL and of verl's recipe accepts. A result that breaks
+one of their rules for the recorded tokens would end the training step:
 
 1. The prompt of each trainable item begins with the token ids of all earlier trainable items.
 2. Every generated token has a finite log-probability.
@@ -57,27 +56,23 @@ def failed_result(row: Json, failure: Failure) -> Json:
 
 
 def _masked(result: Json, reason: str) -> Json:
-    shown = {"mask_reason": reason} if reason else {}
-    config = {**_instance_config(result), "mask_sample": bool(reason), **shown}
+    given = result.get("instance_config")
+    config = {**(given if isinstance(given, dict) else {}), "mask_sample": bool(reason)}
+    if reason:
+        config["mask_reason"] = reason
     return {**result, "instance_config": config, "mask_sample": bool(reason)}
 
 
-def _instance_config(answer: Json) -> Json:
-    given = answer.get("instance_config")
-    return given if isinstance(given, dict) else {}
-
-
 def _with_summed_components(answer: Json) -> Json:
-    components: Any = answer.get("reward_components")
-    if components is None or _is_sum(components, answer["reward"]):
+    parts: Any = answer.get("reward_components")
+    is_sum = (
+        isinstance(parts, dict)
+        and all(isinstance(one, int | float) for one in parts.values())
+        and math.isclose(sum(parts.values()), answer["reward"], rel_tol=1e-5, abs_tol=1e-6)
+    )
+    if parts is None or is_sum:
         return answer
-    return {**{name: value for name, value in answer.items() if name != "reward_components"}, UNSUMMED: components}
-
-
-def _is_sum(components: Any, reward: float) -> bool:
-    if not isinstance(components, dict) or not all(isinstance(one, int | float) for one in components.values()):
-        return False
-    return math.isclose(sum(components.values()), reward, rel_tol=1e-5, abs_tol=1e-6)
+    return {**{name: value for name, value in answer.items() if name != "reward_components"}, UNSUMMED: parts}
 
 
 PLACEHOLDER_TOKEN = 0

@@ -78,9 +78,10 @@ class RunHelper:
             raise
 
     def poll(self) -> None:
-        """Raise RuntimeError if a server is not running, or has been restarted since the last call. Rollyard restarts a
-        server that exits, and repeats the rollouts that it interrupted. The first call after such a death raises, later
-        ones do so only while the server is not ready.
+        """Raise RuntimeError if a server is not running, or has been restarted since the last call.
+
+        Rollyard restarts a server that exits, and repeats the rollouts that it interrupted: only the first call after
+        such a death raises, and later ones while the server is not ready.
         """
         if self._loop is None or self._stack is None:
             raise RuntimeError("the servers are not running: call start first")
@@ -153,10 +154,10 @@ class TrainerConfig:
 def trainer_config(
     given: GlobalConfigDictParserConfig, roots: Sequence[Path], environ: Mapping[str, str]
 ) -> TrainerConfig:
-    """Merge and check the config. Raises OperatorError if it is invalid, or needs what Rollyard does not have. Settings
-    of how NeMo Gym places and connects its servers have no effect: `default_host`, `port_range_low`, `port_range_high`,
-    `ray_head_node_address`, `uv_venv_dir`, `global_aiohttp_connector_limit` and the like. The servers listen on free
-    ports of 127.0.0.1, and no limit on connections is needed.
+    """Merge and check the config. Raises OperatorError if it is invalid, or needs what Rollyard does not have.
+
+    Settings of how NeMo Gym places and connects its servers, such as `default_host` and `uv_venv_dir`, have no effect:
+    the servers listen on free ports of 127.0.0.1.
     """
     if not given.skip_load_from_cli:
         raise OperatorError(
@@ -181,12 +182,8 @@ def trainer_config(
 
 
 def _initial(given: Any) -> Json:
-    if given is None:
-        return {}
-    if isinstance(given, DictConfig):
-        return _plain(given)
-    if isinstance(given, Mapping):
-        return _plain(OmegaConf.create(dict(given)))
+    if given is None or isinstance(given, DictConfig | Mapping):
+        return _plain(given if isinstance(given, DictConfig) else OmegaConf.create(dict(given or {})))
     kind = type(given).__name__
     raise OperatorError(f"initial_global_config_dict is a {kind}; expected a mapping or an OmegaConf DictConfig")
 
@@ -199,18 +196,17 @@ def _plain(config: DictConfig) -> Json:
 
 
 def _config_paths(given: Any) -> list[str]:
-    if given is None:
-        return []
-    if not isinstance(given, list) or not all(isinstance(path, str) for path in given):
+    paths = [] if given is None else given
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         raise OperatorError(f"{PATHS_KEY} is {given!r}; expected a list of file names")
-    return given
+    return paths
 
 
 def _head_port(given: Any) -> int:
-    if given is None:
-        return DEFAULT_HEAD_PORT
     try:
-        return BaseServerConfig.model_validate({"host": "127.0.0.1", "port": DEFAULT_HEAD_PORT, **given}).port
+        return BaseServerConfig.model_validate(
+            {"host": "127.0.0.1", "port": DEFAULT_HEAD_PORT, **({} if given is None else given)}
+        ).port
     except (ValidationError, TypeError) as error:
         raise OperatorError(f"{HEAD_SERVER_KEY_NAME} is {given!r}; expected {{host: ..., port: ...}}") from error
 

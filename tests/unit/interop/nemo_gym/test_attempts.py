@@ -26,7 +26,6 @@ Answer = Callable[[int], Json | Failure]
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts follow each other at once."""
     monkeypatch.setattr("rollyard.interop.nemo_gym.collection_helper.PAUSES", Backoff(first_pause_s=0.001))
 
 
@@ -71,8 +70,7 @@ async def test_failed_rollouts_are_masked_by_default_only_under_nemo_rl(monkeypa
     with pytest.raises(RolloutFailed):
         await run(lost, settings)
     monkeypatch.setitem(sys.modules, "nemo_rl", ModuleType("nemo_rl"))
-    found, _ = await run(lost, settings)
-    assert loss_multiplier(found) == 0.0
+    assert loss_multiplier((await run(lost, settings))[0]) == 0.0
 
 
 @pytest.mark.parametrize("kind", [FailureKind.UNAUTHORIZED, FailureKind.UPSTREAM_REFUSED, FailureKind.BAD_REQUEST])

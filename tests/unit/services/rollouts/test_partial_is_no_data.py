@@ -69,7 +69,8 @@ def attempts_of_findings(path: Path) -> Any:
 
 
 def failures_of_training(path: Path) -> Any:
-    return StepFiles(path).failures()
+    files = StepFiles(path)
+    return files.rows(files.paths.failures)
 
 
 @pytest.mark.parametrize("read", [rollouts, attempts_of_the_report, attempts_of_findings, failures_of_training])
