@@ -14,14 +14,6 @@ from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.grl_sokoban.analyze_rewards import main
 from tests.support.rollout_files import random_rows, write, write_manifest
 
-SOKOBAN = INSTALLED / "resources_servers/grl_sokoban"
-
-
-def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run step 4 of the evaluation in its folder."""
-    line = [sys.executable, "analyze_rewards.py", *arguments]
-    return subprocess.run(line, cwd=SOKOBAN, capture_output=True, text=True, check=False)
-
 
 def test_the_documented_analysis_command_of_the_grl_sokoban_evaluation_works(tmp_path: Path) -> None:
     rows = random_rows(20, 8)
@@ -29,7 +21,8 @@ def test_the_documented_analysis_command_of_the_grl_sokoban_evaluation_works(tmp
     write_manifest(path, 20, 9)
     output = tmp_path / "out" / "reward_analysis.md"
     flags = ["--rollouts-path", str(path), "--model-name", "Qwen3-4B", "--output", str(output)]
-    done = analyze(*flags)
+    command = [sys.executable, "analyze_rewards.py", *flags]
+    done = subprocess.run(command, cwd=INSTALLED / "resources_servers/grl_sokoban", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     report = output.read_text()
     frame = pd.DataFrame(
@@ -53,17 +46,13 @@ def test_the_documented_analysis_command_of_the_grl_sokoban_evaluation_works(tmp
         assert f"| {count} | {group.reward.mean():.4f} | {len(group)} |" in report
 
 
-def test_an_analysis_without_rollouts_has_exit_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "rollouts.jsonl"
-    path.touch()
-    assert main(["--rollouts-path", str(path)]) == 1
-    report = capsys.readouterr()
-    assert str(path) in report.out + report.err
-
-
-def test_without_an_output_the_analysis_goes_to_the_terminal(
+def test_without_an_output_the_analysis_goes_to_the_terminal_and_no_rollouts_have_exit_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "rollouts.jsonl", [{"reward": 1.0, "response": {"output": []}}])
     assert main(["--rollouts-path", str(path)]) == 0
     assert "- **Total Rollouts**: 1 (1 measured)" in capsys.readouterr().out
+    path.write_bytes(b"")
+    assert main(["--rollouts-path", str(path)]) == 1
+    report = capsys.readouterr()
+    assert str(path) in report.out + report.err
