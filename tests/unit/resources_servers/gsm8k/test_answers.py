@@ -16,11 +16,18 @@ REQUESTED = [
     ("lm_eval_cot", "She sells 9 eggs. The answer is %s."),
 ]
 UNREQUESTED = ["#### %s", "The answer is %s.", r"\boxed{%s}", "**Answer:** $%s", "It is %s eggs."]
+FORMS: list[tuple[str, str | None, bool]] = [
+    *((form, wording, True) for form, wording in [*REQUESTED, ("lm_eval", None)]),
+    *(("chat", wording, False) for wording in UNREQUESTED),
+]
 
 
-def golds() -> list[str]:
-    """Every eighth gold answer. tests/external/math reads all."""
-    return [str(gold_number(row["answer"])) for row in rows_of(TEST)[::8]]
+async def right_golds(form: str, wording: str | None, *, strict: bool, step: int) -> int:
+    """Number of right grades of every `step`-th gold answer in this wording; None: of the complete gold solutions."""
+    rows = [(str(gold_number(row["answer"])), row["answer"]) for row in rows_of(TEST)[::step]]
+    pairs = [(gold, wording % gold if wording else solution) for gold, solution in rows]
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS[form], pairs)
+    return sum(grade.lenient and (grade.strict or not strict) for grade in grades)
 
 
 def labelled(step: int) -> list[tuple[str, str, bool]]:
@@ -39,19 +46,9 @@ async def agreements(pairs: list[tuple[str, str, bool]]) -> list[bool]:
     return [grade.lenient == label for grade, (_, _, label) in zip(grades, pairs, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("form", "wording", "strict"),
-    [*((*requested, True) for requested in REQUESTED), *(("chat", wording, False) for wording in UNREQUESTED)],
-)
+@pytest.mark.parametrize(("form", "wording", "strict"), FORMS)
 async def test_gold_answers_are_right_in_any_form(form: str, wording: str, strict: bool) -> None:
-    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS[form], [(gold, wording % gold) for gold in golds()])
-    assert sum(grade.lenient and (grade.strict or not strict) for grade in grades) == 165
-
-
-async def test_complete_gold_solutions_are_right() -> None:
-    pairs = [(str(gold_number(row["answer"])), row["answer"]) for row in rows_of(TEST)[::8]]
-    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["lm_eval"], pairs)
-    assert len(grades) == 165 and all(grade.strict and grade.lenient for grade in grades)
+    assert await right_golds(form, wording, strict=strict, step=8) == 165
 
 
 async def test_the_grades_agree_with_the_authors_labels_of_model_answers() -> None:
@@ -63,7 +60,7 @@ async def test_the_grades_agree_with_the_authors_labels_of_model_answers() -> No
 
 async def test_wrong_numbers_derived_from_gold_answers_are_rejected() -> None:
     grader = AnswerGrader(None)
-    for gold in golds()[::3]:
+    for gold in [str(gold_number(row["answer"])) for row in rows_of(TEST)[::24]]:
         value = int(gold.replace(",", ""))
         wrong = [str(value + 1), str(value - 1), f"{value}.5", f"{value}1", str(10 * value + 1), f"1{abs(value)}"]
         wrong += [str(-value), f"{value * 10}"] if value else []
@@ -126,21 +123,14 @@ async def test_in_a_truncated_text_only_a_complete_answer_counts(text: str, righ
 
 
 async def test_text_after_a_stop_string_does_not_count() -> None:
-    grader = AnswerGrader(None)
-    text = "She has 18.\n#### 18\n\nQuestion: Tom has 5 eggs?\nAnswer: 5\n#### 5"
-    assert (await grader.grade("18", verification_of(text), ANSWER_FORMS["lm_eval"])).lenient
-    assert (
-        await grader.grade(
-            "18", verification_of("The answer is 18.\n\nQ: Tom?\nA: The answer is 5."), ANSWER_FORMS["lm_eval_cot"]
-        )
-    ).strict
+    for form, text in (
+        ("lm_eval", "She has 18.\n#### 18\n\nQuestion: Tom has 5 eggs?\nAnswer: 5\n#### 5"),
+        ("lm_eval_cot", "The answer is 18.\n\nQ: Tom?\nA: The answer is 5."),
+    ):
+        assert (await AnswerGrader(None).grade("18", verification_of(text), ANSWER_FORMS[form])).strict
 
 
 async def test_the_strict_score_of_the_lm_eval_form_equals_that_of_lm_eval() -> None:
-    grader, form = AnswerGrader(None), ANSWER_FORMS["lm_eval"]
-    scores = [
-        await grader.grade("1,018", verification_of(f"#### {text}"), form)
-        for text in ("1018", "1,018", "1018.00", "$1018")
-    ]
-    assert [grade.strict for grade in scores] == [True, True, False, False]
-    assert [grade.lenient for grade in scores] == [True, True, True, True]
+    texts = [f"#### {text}" for text in ("1018", "1,018", "1018.00", "$1018")]
+    scores = await grade_all(AnswerGrader(None), ANSWER_FORMS["lm_eval"], [("1,018", text) for text in texts])
+    assert [(grade.strict, grade.lenient) for grade in scores] == [(True, True)] * 2 + [(False, True)] * 2

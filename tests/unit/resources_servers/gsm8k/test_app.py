@@ -34,39 +34,25 @@ async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason(
     assert right["expected_answer"] == "18"
 
 
-async def test_the_reward_can_be_the_strict_score_with_a_weight_for_the_format() -> None:
-    async with in_process_server(server, score="strict", format_weight=0.1) as environment:
-        texts = (r"\boxed{18}", r"\boxed{17}", "The answer is 18.")
-        assert [(await environment.verdict(ROW, text))["reward"] for text in texts] == [1.0, 0.1, 0.0]
-
-
-async def test_an_original_row_of_the_dataset_works() -> None:
-    async with in_process_server(server) as environment:
-        row = rows_of(DATA / "gsm8k" / "test.jsonl")[0]
-        assert (await environment.verdict(row, r"\boxed{18}"))["reward"] == 1.0
-
-
 @pytest.mark.parametrize("row", [{}, {"expected_answer": "many"}, {"answer": "no end"}, {**ROW, "form": "poem"}])
 async def test_a_row_without_a_number_or_with_an_unknown_form_is_refused(row: Json) -> None:
     async with in_process_server(server) as environment:
         assert (await environment.ask(row, "18")).status == 422
 
 
-async def test_an_answer_that_needs_algebra_is_compared_with_it() -> None:
+async def test_an_answer_that_needs_algebra_is_compared_with_it_unless_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row, text = rows_of(DATA / "gsm8k" / "test.jsonl")[0], r"\boxed{2 \cdot 3^2}"
     async with in_process_server(server) as environment:
-        assert (await environment.verdict(ROW, r"\boxed{2 \cdot 3^2}"))["reward"] == 1.0
-    async with in_process_server(server, equality="numbers") as environment:
-        verdict = await environment.verdict(ROW, r"\boxed{2 \cdot 3^2}")
-        assert verdict["reward"] == 0.0 and "equality: numbers" in verdict["reason"]
-
-
-async def test_it_does_not_start_without_math_verify_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+        assert (await environment.verdict(row, text))["reward"] == 1.0
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(OperatorError, match="pip install"):
         async with in_process_server(server):
             pass
     async with in_process_server(server, equality="numbers") as environment:
-        assert (await environment.verdict(ROW, r"\boxed{18}"))["reward"] == 1.0
+        verdict = await environment.verdict(row, text)
+        assert verdict["reward"] == 0.0 and "equality: numbers" in verdict["reason"]
 
 
 async def test_the_example_rows_are_served() -> None:
@@ -131,6 +117,8 @@ async def test_without_these_settings_the_reward_is_the_answers_alone_and_any_re
     assert [one["reward"] for one in found] == [1.0, 0.0, 0.0, 0.0, 1.0]
     assert [one["parse_error"] for one in found] == [False, False, True, True, False]
     assert not any("reward_components" in one for one in found)
+    weighted = await verdicts(score="strict", format_weight=0.1)
+    assert [weighted[number]["reward"] for number in (0, 1, 4)] == [1.0, 0.1, 0.0]
 
 
 def test_two_ways_to_reward_the_format_are_refused() -> None:

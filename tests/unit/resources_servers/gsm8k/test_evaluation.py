@@ -60,39 +60,37 @@ def test_an_unreadable_answer_has_parse_error_instead_of_correct(tmp_path: Path)
     assert (line["steps"][0]["truncated"], line["steps"][0]["terminated"]) == (True, False)
 
 
-def test_writing_it_again_does_not_repeat_lines(tmp_path: Path) -> None:
+def test_writing_it_again_repeats_no_line_and_the_incomplete_last_line_of_a_collection_is_left_out(
+    tmp_path: Path,
+) -> None:
     file = write(tmp_path / "step_000001.jsonl", rollout(0, 0), rollout(0, 1))
+    file.write_bytes(file.read_bytes() + b'{"_ng_task')
     assert len(log_of(tmp_path, file)) == len(log_of(tmp_path, file)) == 2
 
 
-def test_the_incomplete_last_line_of_a_running_collection_is_left_out(tmp_path: Path) -> None:
-    file = write(tmp_path / "step_000001.jsonl", rollout(0, 0))
-    with file.open("ab") as more:
-        more.write(b'{"_ng_task')
-    assert len(log_of(tmp_path, file)) == 1
-
-
-def measured(answer: str | None, *, success: bool = False, tokens: int | None = 10) -> Json:
-    usage = None if tokens is None else {"output_tokens": tokens}
-    return {"response": {"output": [], "usage": usage}, "extracted_answer": answer, "success": success, "reward": 0.0}
+Measured = tuple[str | None, bool, int | None]
+"""Extracted answer, success, output tokens."""
+ROWS: list[Measured] = [("18", True, 10), ("17", False, 10), (None, False, 10), (None, False, None)]
 
 
 @pytest.mark.parametrize(
     ("rows", "found"),
     [
-        (
-            [measured("18", success=True), measured("17"), measured(None), measured(None, tokens=None)],
-            ("25.00%", "50.00%", "10.0", "30"),
-        ),
-        ([measured("1", tokens=None)], ("0.00%", "0.00%", "unknown", "0")),
+        (ROWS, ("25.00%", "50.00%", "10.0", "30")),
+        ([("1", False, None)], ("0.00%", "0.00%", "unknown", "0")),
         ([], ("0.00%", "0.00%", "unknown", "0")),
     ],
 )
 def test_figures_have_the_names_of_both_scripts_and_lengths_cover_the_rollouts_with_usage(
-    rows: list[Json], found: tuple[str, ...]
+    rows: list[Measured], found: tuple[str, ...]
 ) -> None:
+    measured = [
+        {"response": {"output": [], "usage": tokens and {"output_tokens": tokens}}, "extracted_answer": answer}
+        | {"success": success, "reward": 0.0}
+        for answer, success, tokens in rows
+    ]
     right, unread, length, total = found
-    assert figures(rows) == {
+    assert figures(measured) == {
         **dict.fromkeys(("accuracy", "correct_rate"), right),
         **dict.fromkeys(("parse_err_rate", "parse_error_rate"), unread),
         **dict.fromkeys(("avg_completion_length", "avg_completion_tokens"), length),

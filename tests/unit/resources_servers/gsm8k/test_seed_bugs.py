@@ -13,30 +13,13 @@ from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.evaluate import main as evaluate
 from rollyard.resources_servers.gsm8k.rollout_log import figures
-from rollyard.resources_servers.gsm8k.train import train_settings, training_parser
 from rollyard.services.http.request import HttpResponse
-from rollyard.training.train_config import TrainConfig
 from rollyard.training.weight_publisher import PolicyClient
 from tests.unit.resources_servers.answers.grading import in_process_server
 
 DROP_IN = INSTALLED / "examples" / "drop_in"
 LUDIC = {"score": "strict", "format_reward": 0.1, "format_penalty": 1.0}
 """The settings with the rewards of ludic's training."""
-
-
-def config(*arguments: str) -> TrainConfig:
-    options = training_parser(None).parse_args(arguments)
-    return TrainConfig.model_validate(train_settings(options, Path("/train.jsonl"), Path("/eval.jsonl"), "m"))
-
-
-def test_l2_zero_train_steps_use_every_question_once() -> None:
-    found = config("--train-steps", "0")
-    assert (found.max_steps, found.epochs) == (0, 1)
-
-
-def test_l3_the_evaluation_before_the_start_can_be_turned_off() -> None:
-    assert config().evaluation.before_start
-    assert not config("--no-eval-before-start").evaluation.before_start
 
 
 def test_l4_evaluation_has_the_documented_default_prompt_and_names(capsys: pytest.CaptureFixture[str]) -> None:

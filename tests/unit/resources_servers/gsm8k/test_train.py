@@ -12,11 +12,12 @@ from threading import Thread
 import pytest
 
 from rollyard.records.errors import OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.train import loggers_of, served_model, train_settings, training_parser
 from rollyard.training.train_config import TrainConfig
 from tests.support.sokoban_page import free_port
 
-DEFAULTS = {
+DEFAULTS: Json = {
     "model": "Qwen/Qwen2.5-0.5B-Instruct",
     "host": "127.0.0.1",
     "port": 8000,
@@ -25,19 +26,19 @@ DEFAULTS = {
     "concurrency": 64,
     "rollouts_per_update": 256,
     "train_steps": 20,
+    "group_size": 8,
+    "train_temperature": 1.0,
     "max_seq_len": 1024,
     "micro_token_budget": 16384,
     "max_completion_tokens": 512,
-    "group_size": 8,
+    "logger": "rich",
     "system_prompt": r"First, think step by step. Then put your final answer inside \boxed{...}.",
-    "train_temperature": 1.0,
     "eval_every": 10,
     "eval_before_start": True,
     "eval_limit": 1000,
     "eval_concurrency": 64,
     "eval_temperature": 0.0,
     "rollout_log": Path("gsm8k_train_rollouts.jsonl"),
-    "logger": "rich",
     "final_save": False,
 }
 """Those of ludic's script."""
@@ -55,16 +56,24 @@ def test_the_options_have_the_names_and_defaults_of_the_original_script() -> Non
 
 
 def test_the_defaults_are_the_training_run_of_the_original_script() -> None:
-    found = config()
+    found, loss = config(), config().loss.resolved
     assert (found.groups_per_step, found.group_size, found.max_steps, found.checkpoint_interval) == (32, 8, 20, 25)
-    assert (found.loss.resolved.ratio, found.loss.resolved.epsilon, found.loss.resolved.epsilon_high) == (
-        *("sequence", 3e-4, 4e-4),
-    )
+    assert (loss.ratio, loss.epsilon, loss.epsilon_high) == ("sequence", 3e-4, 4e-4)
     optimizer = found.optimizer
     assert (optimizer.learning_rate, optimizer.weight_decay, optimizer.max_grad_norm) == (1e-5, 0.01, 0.5)
     assert (optimizer.dtype, optimizer.gradient_checkpointing, found.keep_checkpoints) == ("bfloat16", True, 2)
     assert found.responses_create_params == {"temperature": 1.0, "max_output_tokens": 512}
-    assert found.output_dir == Path("checkpoints_gsm8k")
+    assert found.output_dir == Path("checkpoints_gsm8k") and found.evaluation.before_start
+
+
+def test_l2_zero_train_steps_use_every_question_once() -> None:
+    found = config("--train-steps", "0")
+    assert (found.max_steps, found.epochs) == (0, 1)
+
+
+def test_l3_the_evaluation_can_be_turned_off() -> None:
+    assert not config("--no-eval-before-start").evaluation.before_start
+    assert config("--eval-limit", "0").evaluation.input_jsonl_fpath is None
 
 
 def test_the_servers_get_the_vllm_server_and_the_rewards() -> None:
@@ -96,10 +105,6 @@ def test_several_loggers_are_separated_by_comma_or_plus() -> None:
     assert found == [["rich"], ["rich", "wandb"], ["print", "wandb"], []]
 
 
-def test_an_eval_limit_of_zero_means_no_evaluation() -> None:
-    assert config("--eval-limit", "0").evaluation.input_jsonl_fpath is None
-
-
 @contextmanager
 def vllm(paths: dict[str, str]) -> Iterator[str]:
     """A server with these responses; its URL."""
@@ -129,13 +134,12 @@ def models(*entries: dict[str, str]) -> str:
     return json.dumps({"data": entries})
 
 
-def test_the_name_is_that_under_which_the_server_serves_the_model() -> None:
+def test_the_name_is_the_servers_for_the_model_and_a_folder_replaces_the_weights_of_the_only_one(
+    tmp_path: Path,
+) -> None:
     listed = models({"id": "other", "root": "/models/other"}, {"id": "policy", "root": "/models/qwen"})
     with vllm({"/v1/models": listed, "/is_paused": "{}"}) as url:
         assert served_model(url, "/models/qwen") == "policy"
-
-
-def test_a_folder_replaces_the_weights_of_the_only_model(tmp_path: Path) -> None:
     listed = models({"id": "base", "root": "/models/base"}, {"id": "/models/base", "root": "/models/base"})
     with vllm({"/v1/models": listed, "/is_paused": "{}"}) as url:
         assert served_model(url, str(tmp_path)) == "base"
@@ -152,9 +156,6 @@ def test_a_folder_replaces_the_weights_of_the_only_model(tmp_path: Path) -> None
 def test_a_server_that_cannot_be_trained_is_refused_with_what_it_needs(paths: dict[str, str], message: str) -> None:
     with vllm(paths) as url, pytest.raises(OperatorError, match=message):
         served_model(url, "m")
-
-
-def test_a_server_that_does_not_answer_in_time_is_named() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(OperatorError, match=url):
         served_model(url, "m", wait_s=0.0)

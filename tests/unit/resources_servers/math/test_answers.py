@@ -19,41 +19,28 @@ def golds() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("form", "wording"),
+    ("form", "wording", "strict"),
     [
-        ("chat", r"Thus it is \boxed{%s}."),
-        ("lm_eval_hendrycks", "Thus it is $%s$."),
-        ("lm_eval_minerva", "Thus.\nFinal Answer: The final answer is $%s$. I hope it is correct."),
+        ("chat", r"Thus it is \boxed{%s}.", 500),
+        ("lm_eval_hendrycks", "Thus it is $%s$.", 500),
+        ("lm_eval_hendrycks", r"\boxed{%s}", 0),  # as in lm_eval
+        ("lm_eval_minerva", "Thus.\nFinal Answer: The final answer is $%s$. I hope it is correct.", 500),
+        *(("chat", wording, None) for wording in ("%s", "The answer is $%s$.", r"**Answer:** \(%s\)", "It is $%s$.")),
     ],
 )
-async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wording: str) -> None:
-    grades = await grade_all(
-        AnswerGrader(None), ANSWER_FORMS[form], [(gold, wording.replace("%s", gold)) for gold in golds()]
-    )
-    assert (sum(grade.strict for grade in grades), sum(grade.lenient for grade in grades)) == (500, 500)
-
-
-@pytest.mark.parametrize(
-    "wording", ["%s", "The answer is $%s$.", r"**Answer:** \(%s\)", "As you can see, the result is $%s$."]
-)
-async def test_every_gold_answer_is_right_in_any_form_for_the_lenient_score(wording: str) -> None:
-    grades = await grade_all(
-        AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, wording.replace("%s", gold)) for gold in golds()]
-    )
+async def test_every_gold_answer_is_right_in_any_form_and_strictly_only_in_the_requested_one(
+    form: str, wording: str, strict: int | None
+) -> None:
+    pairs = [(gold, wording.replace("%s", gold)) for gold in golds()]
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS[form], pairs)
     assert sum(grade.lenient for grade in grades) == 500
+    assert strict is None or sum(grade.strict for grade in grades) == strict
 
 
 async def test_every_complete_gold_solution_is_right(grader: AnswerGrader) -> None:
     pairs = [(row["answer"], row["solution"]) for row in rows_of(MATH500)]
     grades = await grade_all(grader, ANSWER_FORMS["chat"], pairs)
     assert sum(grade.strict and grade.lenient for grade in grades) == 500
-
-
-async def test_a_boxed_answer_is_wrong_in_the_hendrycks_form_as_in_lm_eval() -> None:
-    grades = await grade_all(
-        AnswerGrader(None), ANSWER_FORMS["lm_eval_hendrycks"], [(gold, rf"\boxed{{{gold}}}") for gold in golds()]
-    )
-    assert (sum(grade.strict for grade in grades), sum(grade.lenient for grade in grades)) == (0, 500)
 
 
 async def test_wrong_answers_derived_from_gold_ones_are_rejected(grader: AnswerGrader) -> None:

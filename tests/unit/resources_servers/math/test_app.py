@@ -36,18 +36,12 @@ async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason(
     assert right["reason"] == "equal" and "number" in lenient["reason"] and "variable x" in wrong["reason"]
 
 
-async def test_a_rounded_answer_is_only_leniently_right(environment: EnvironmentClient) -> None:
-    verdict = await environment.verdict({"expected_answer": r"\frac{1}{3}"}, r"\boxed{0.333333}")
-    assert (verdict["strict_score"], verdict["lenient_score"]) == (0.0, 1.0)
-
-
-async def test_an_answer_that_is_too_expensive_is_wrong_and_not_retried(environment: EnvironmentClient) -> None:
+async def test_an_answer_that_is_too_expensive_is_wrong_and_a_gold_answer_that_is_too_expensive_a_failure(
+    environment: EnvironmentClient,
+) -> None:
     for row, text in ((ROW, r"\boxed{9^{9^{9^9}}}"), ({"expected_answer": "3!"}, r"\boxed{99999999!+y}")):
         assert (await environment.verdict(row, text))["reward"] == 0.0
     assert (await environment.verdict(ROW, r"\boxed{0.5}"))["reward"] == 1.0
-
-
-async def test_a_gold_answer_that_is_too_expensive_is_a_failure(environment: EnvironmentClient) -> None:
     answer = await environment.ask({"expected_answer": "99999999!+y"}, r"\boxed{3!}")
     problem = orjson.loads(answer.body)
     assert (answer.status, problem["type"], "reward" in problem) == (504, "urn:rollyard:timeout", False)
@@ -55,10 +49,8 @@ async def test_a_gold_answer_that_is_too_expensive_is_a_failure(environment: Env
 
 async def test_the_rows_problem_determines_the_requested_quantity(environment: EnvironmentClient) -> None:
     in_problem = {"problem": "Find $x^2$ if $x = 3$.", "expected_answer": "9"}
-    in_prompt = {
-        "expected_answer": "9",
-        "responses_create_params": {"input": [{"role": "user", "content": "Find $x^2$."}]},
-    }
+    prompt = [{"role": "user", "content": "Find $x^2$."}]
+    in_prompt = {"expected_answer": "9", "responses_create_params": {"input": prompt}}
     rewards = [(await environment.verdict(row, r"\boxed{x^2 = 9}"))["reward"] for row in (in_problem, in_prompt, ROW)]
     assert rewards == [1.0, 1.0, 0.0]
 
@@ -77,28 +69,16 @@ def test_a_gold_answer_is_read_from_a_solution_under_any_key() -> None:
     assert gold_answer({"answer": 5}) == "5"
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "equal"),
-    [
-        (r"\dfrac{1}{2}", r"\frac12", True),
-        ("0.5", r"\frac{1}{2}", True),
-        ("1/2", r"\frac{1}{2}", True),
-        ("x = 5", "5", True),
-        (r"\sqrt2", r"\sqrt{2}", True),
-        (r"5\text{ cm}", "5", True),
-        (r"\left(1, 2\right)", "(1,2)", True),
-        (r"90^\circ", "90", True),
-        (".5", "0.5", True),
-        ("2", "3", False),
-        ("x+1", "1+x", False),
-        # If the original raises, it compares the unchanged texts.
-        ("5", r"5\text{ or }6\text{ cm}", False),
-        (r"5\text{ or }6\text{ cm}", r"5\text{ or }6\text{ cm}", True),
-        (r"3\dfrac", r"3\frac", False),
-    ],
-)
-def test_the_datasets_own_equality_compares_notations(one: str, other: str, equal: bool) -> None:
-    assert same_string(one, other) is equal
+EQUAL = [
+    *((r"\dfrac{1}{2}", r"\frac12"), ("0.5", r"\frac{1}{2}"), ("1/2", r"\frac{1}{2}"), ("x = 5", "5"), (".5", "0.5")),
+    *((r"\sqrt2", r"\sqrt{2}"), (r"5\text{ cm}", "5"), (r"\left(1, 2\right)", "(1,2)"), (r"90^\circ", "90")),
+    (r"5\text{ or }6\text{ cm}", r"5\text{ or }6\text{ cm}"),  # if the original raises, it compares the unchanged texts
+]
+UNEQUAL = [("2", "3"), ("x+1", "1+x"), ("5", r"5\text{ or }6\text{ cm}"), (r"3\dfrac", r"3\frac")]
+
+
+def test_the_datasets_own_equality_compares_notations() -> None:
+    assert [pair for pair in EQUAL if not same_string(*pair)] == [pair for pair in UNEQUAL if same_string(*pair)] == []
 
 
 async def test_the_example_rows_are_served(environment: EnvironmentClient) -> None:
@@ -132,22 +112,6 @@ def test_the_lm_eval_forms_have_its_prompts_shots_and_stop_strings(tmp_path: Pat
         assert orjson.loads(row["responses_create_params"]["metadata"]["extra_body"]) == {"stop": ["Problem:"]}
 
 
-def test_the_hendrycks_forms_examples_are_drawn_for_each_row_from_its_subject(tmp_path: Path) -> None:
-    all_rows = rows_of(DATA / "math" / "math500.jsonl")
-    answers = {f"Problem: {row['problem']}\nAnswer: {row['answer']}": row["subject"] for row in all_rows}
-    drawn = ("--form", "lm_eval_hendrycks", "--shots", "2", "--shots-from", str(DATA / "math" / "math500.jsonl"))
-    drawn_shots = set[tuple[str, ...]]()
-    for row in prepare_rows(tmp_path, *drawn, "--levels", "1"):
-        prompt = row["responses_create_params"]["input"][0]["content"].removesuffix(
-            f"Problem: {row['problem']}\nAnswer:"
-        )
-        shots = tuple(shot for shot in answers if shot + "\n\n" in prompt)
-        assert len(prompt) == sum(len(shot) + 2 for shot in shots) and len(shots) == 2
-        assert {answers[shot] for shot in shots} == {row["subject"]}
-        drawn_shots.add(shots)
-    assert len(drawn_shots) > 30
-
-
 def test_missing_examples_are_reported_with_their_subject(tmp_path: Path) -> None:
     pool = tmp_path / "pool.jsonl"
     drawn = ("--form", "lm_eval_hendrycks", "--shots", "1", "--shots-from", str(pool))
@@ -160,3 +124,17 @@ def test_missing_examples_are_reported_with_their_subject(tmp_path: Path) -> Non
         with pytest.raises(OperatorError) as stopped:
             prepare_rows(tmp_path, *drawn)
         assert named in str(stopped.value)
+
+
+def test_the_hendrycks_forms_examples_are_drawn_for_each_row_from_its_subject(tmp_path: Path) -> None:
+    source = DATA / "math" / "math500.jsonl"
+    answers = {f"Problem: {row['problem']}\nAnswer: {row['answer']}\n\n": row["subject"] for row in rows_of(source)}
+    drawn = ("--form", "lm_eval_hendrycks", "--shots", "2", "--shots-from", str(source))
+    drawn_shots = set[tuple[str, ...]]()
+    for row in prepare_rows(tmp_path, *drawn, "--levels", "1"):
+        prompt = row["responses_create_params"]["input"][0]["content"]
+        shots = tuple(shot for shot in answers if shot in prompt)
+        assert len(prompt) == sum(map(len, [*shots, f"Problem: {row['problem']}\nAnswer:"])) and len(shots) == 2
+        assert {answers[shot] for shot in shots} == {row["subject"]}
+        drawn_shots.add(shots)
+    assert len(drawn_shots) > 30
