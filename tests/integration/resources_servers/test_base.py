@@ -77,6 +77,16 @@ async def test_an_invalid_tool_call_returns_a_message_for_the_model() -> None:
     assert orjson.loads(answer.body) == {"error": "an empty note says nothing: give it a text"}
 
 
+async def test_metrics_are_statistics_of_a_list_of_responses() -> None:
+    async with in_process_servers({"environment": environment(Notes)}) as stack:
+        for body in ({"verify_responses": [1]}, {"verify_responses": {}}, {}):
+            assert (await stack.post("environment", "/aggregate_metrics", body)).status == 400
+        rows = [{"reward": 1.0, "success": True, "_x": 3}, {"reward": 0.0, "success": False}]
+        answer = await stack.post("environment", "/aggregate_metrics", {"verify_responses": rows})
+    metrics = orjson.loads(answer.body)["agent_metrics"]
+    assert (metrics["mean/reward"], metrics["max/success"], "mean/_x" in metrics) == (0.5, 1.0, False)
+
+
 @pytest.mark.parametrize("name", ["close", "verify", "reset", "seed_session", "Close"])
 def test_a_tool_may_not_use_a_reserved_name(name: str) -> None:
     async def method(self: Any) -> str:
@@ -87,47 +97,23 @@ def test_a_tool_may_not_use_a_reserved_name(name: str) -> None:
         tools_of(type("World", (), {name: tool(method)}))
 
 
-@pytest.mark.parametrize("body", [{"verify_responses": [1]}, {"verify_responses": {}}, {}])
-async def test_a_request_for_metrics_without_a_list_of_responses_is_rejected(body: Json) -> None:
-    async with in_process_servers({"environment": environment(Notes)}) as stack:
-        answer = await stack.post("environment", "/aggregate_metrics", body)
-    assert answer.status == 400
-
-
-async def test_metrics_are_statistics_of_the_responses() -> None:
-    async with in_process_servers({"environment": environment(Notes)}) as stack:
-        rows = [{"reward": 1.0, "success": True, "_x": 3}, {"reward": 0.0, "success": False}]
-        answer = await stack.post("environment", "/aggregate_metrics", {"verify_responses": rows})
-    metrics = orjson.loads(answer.body)["agent_metrics"]
-    assert (metrics["mean/reward"], metrics["max/success"], "mean/_x" in metrics) == (0.5, 1.0, False)
-
-
-class Rounds(Notes):
-    """Turn-based as well."""
-
-    system_prompt = "Be brief."
-
-    async def reset(self) -> tuple[str, Json]:
+async def test_a_turn_based_session_gets_the_system_prompt_and_no_tools() -> None:
+    async def reset(self: Any) -> tuple[str, Json]:
         return "Your turn.", {}
 
-
-async def test_a_turn_based_session_gets_the_system_prompt_and_no_tools() -> None:
-    async with in_process_servers({"environment": environment(Rounds)}) as stack:
+    rounds = type("Rounds", (Notes,), {"system_prompt": "Be brief.", "reset": reset})
+    async with in_process_servers({"environment": environment(rounds)}) as stack:
         answer = await stack.post("environment", "/reset", {"responses_create_params": {"input": []}})
     assert orjson.loads(answer.body)["additions"] == {"input": [{"role": "system", "content": "Be brief."}]}
 
 
-async def test_an_environment_without_example_rows_reports_the_expected_path() -> None:
-    async with in_process_servers({"environment": environment(Notes)}) as stack:
-        answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
-    assert answer.status == 404
-    assert str(Path(__file__).parent / "data" / "example.jsonl") in orjson.loads(answer.body)["detail"]
-
-
 async def test_example_rows_are_those_of_the_folder_that_defines_the_environment() -> None:
-    async with in_process_servers({"environment": environment(GrlSokoban)}) as stack:
+    async with in_process_servers({"environment": environment(GrlSokoban), "none": environment(Notes)}) as stack:
         answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
+        missing = await stack.transport.send("GET", "http://none:1/examples", b"", {}, 5.0)
     assert len(orjson.loads(answer.body)) == len(EXAMPLES.read_bytes().splitlines())
+    assert missing.status == 404
+    assert str(Path(__file__).parent / "data" / "example.jsonl") in orjson.loads(missing.body)["detail"]
 
 
 class Unprintable(Exception):

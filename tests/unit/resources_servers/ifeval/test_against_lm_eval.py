@@ -24,8 +24,8 @@ LmEvalVerdict = Callable[[str, Kwargs, str], tuple[bool, bool]]
 CAPITALS = "NASA U.S. HI-FI 3D R&D A,B A/B X_Y CANNOT DON'T it's CEO's (OK) “EH” A: B; C! D?E…F—G--H *I* <J> É"
 TEMPLATES = [
     "{}", "{} extra", "{0}\n\n{0}", "**{}**", ' "{}"\n', "“{}”", "pre{}post", "{}.", "\n\n  {}  \n",
-    "Sure, here it is:\n\n{}", "{}\nI hope this helps!", "Sure:\n{}\nBye.", "```json\n{}\n```", "```python\n{}\n```", "```{}", "{}\n```",
-    "***\n{0}\n***\n{0}\n***", "{}\n******\nother", "{}\n***********\nother", "{}\nP.S. more, p. p. s. and P.P.S",
+    "Sure, here it is:\n\n{}", "{}\nI hope this helps!", "Sure:\n{}\nBye.", "```json\n{}\n```", "```python\n{}\n```", "```{}",
+    "{}\n```", "***\n{0}\n***\n{0}\n***", "{}\n******\nother", "{}\n***********\nother", "{}\nP.S. more, p. p. s. and P.P.S",
     "{} [a] [] [x\ny] *a* **b** * c * <<>> <<a\nb>> <<<c>>> ****", " \n", '{{"a": 1}}\n{{"b": 2}}',
     "{} Section 1 SECTION2 Section  3 Day 1 Sections 5 Section\n6 of six", f"{{}} {CAPITALS}", f"{ENGLISH}. {{}}",
 ]  # fmt: skip

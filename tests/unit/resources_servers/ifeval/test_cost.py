@@ -18,7 +18,8 @@ HARD = {
     "labels": ("", "1.", " x"), "stars": ("", "*", "x"), "brackets": ("", "[", "]"), "titles": (">>", "<<x", ""),
     "blanks": ("x", " ", "x"), "lines": ("x", "\n", "x"), "quotes": ("A's" * 2_000, "'", ""), "emoji": ("", "😀", ""),
     "accents": ("e", "\u0301", ""), "fences": ("", "```json", ""), "objects": ("", '{"a":', ""),
-    "one word": ("", "x", ""), "addresses": ("", "a@b", ""), "dividers": ("", "a\n***\n", ""), "sections": ("", "SECTION 1", ""),
+    "one word": ("", "x", ""), "addresses": ("", "a@b", ""),
+    "dividers": ("", "a\n***\n", ""), "sections": ("", "SECTION 1", ""),
 }  # fmt: skip
 
 
