@@ -20,42 +20,34 @@ class Both(Environment[EnvironmentSettings]):
 
     @tool
     async def step(self, response: Json | None = None, amount: int = 0) -> Json:
-        """Looks like a turn-based step."""
         return {"stepped": amount, "response": response}
 
     @tool
     async def refuse(self, how: str) -> str:
-        """Fails in every possible way."""
         if how == "bad_task":
             raise BadTask("there is no such level")
         if how in list(FailureKind):
             raise Failure(FailureKind(how), "a tool's own call failed")
-        raise {"recursion": RecursionError, "memory": MemoryError, "overflow": OverflowError}.get(how, RuntimeError)(
-            how
-        )
+        errors = {"recursion": RecursionError, "memory": MemoryError, "overflow": OverflowError}
+        raise errors.get(how, RuntimeError)(how)
 
     @tool
     async def twice(self, numbers: list[int]) -> list[Any]:
-        """Results that orjson cannot serialize."""
         return [number * 2**40 for number in numbers]
 
     @tool
     async def power(self, exponent: int) -> int:
-        """More digits than Python converts."""
         return int(10**exponent)
 
     async def reset(self) -> tuple[str, Json]:
-        """First observation."""
         return "begin", {}
 
     async def turn(self, text: str) -> Turn:
-        """The message is the action."""
         if text == "odd":
             raise BadTask("this text is odd")
         return Turn(f"you wrote {text}", 1.0, text == "end", False, {})
 
     async def verify(self, response: Verification) -> Verdict:
-        """Always succeeds."""
         return Verdict(reward=1.0, text=response.text)
 
 
@@ -82,11 +74,15 @@ async def test_a_session_opened_by_seed_session_takes_every_step_for_the_tool(bo
 
 
 @pytest.mark.parametrize("path", ["/power", "/fly", "/step"])
-async def test_a_session_opened_by_reset_has_no_tools(path: str) -> None:
+async def test_a_session_opened_by_reset_has_no_tools_and_a_message_that_is_rejected_is_an_observation(
+    path: str,
+) -> None:
     async with in_process_servers({"environment": environment(Both)}) as stack:
         cookie = await open_session(stack, "/reset")
         status, answer = await post(stack, cookie, path, {"exponent": 1, "amount": 1})
         assert (status, answer["type"]) == (400, "urn:rollyard:bad_request")
+        odd = (await post(stack, cookie, "/step", {"response": {"output": [{"type": "message", "content": "odd"}]}}))[1]
+        assert (odd["observation"], odd["terminated"]) == ("this text is odd", False)
         assert (await post(stack, cookie, "/step", REPLY))[1]["observation"] == "you wrote go on"
         assert (await post(stack, cookie, "/verify", {"response": {"output": []}}))[0] == 200
         assert (await post(stack, cookie, "/close", {}))[1] == {"closed": True}
@@ -103,35 +99,30 @@ async def test_an_unknown_tool_returns_a_message_and_leaves_the_session_open(nam
         assert stack.servers["environment"].sessions == 1
 
 
-@pytest.mark.parametrize("how", ["bad_task", "bad_request", "recursion", "memory", "overflow"])
-async def test_arguments_that_a_tool_rejects_return_a_message_for_the_model(how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "is_failure"),
+    [
+        *((how, False) for how in ("bad_task", "bad_request", "recursion", "memory", "overflow")),
+        *((how, True) for how in ("upstream_error", "timeout", "bug")),
+    ],
+)
+async def test_arguments_that_a_tool_rejects_are_words_and_any_other_error_is_a_failure(
+    how: str, is_failure: bool
+) -> None:
     async with in_process_servers({"environment": environment(Both)}) as stack:
         status, answer = await post(stack, await open_session(stack, "/seed_session"), "/refuse", {"how": how})
-    assert (status, list(answer)) == (200, ["error"])
-
-
-@pytest.mark.parametrize("how", ["upstream_error", "timeout", "bug"])
-async def test_an_environment_or_infrastructure_error_in_a_tool_is_a_failure(how: str) -> None:
-    async with in_process_servers({"environment": environment(Both)}) as stack:
-        status, answer = await post(stack, await open_session(stack, "/seed_session"), "/refuse", {"how": how})
-    assert (status >= 500, answer["server"]) == (True, "environment")
-
-
-async def test_a_message_that_the_environment_rejects_is_an_observation_and_the_episode_continues() -> None:
-    async with in_process_servers({"environment": environment(Both)}) as stack:
-        cookie = await open_session(stack, "/reset")
-        body = {"response": {"output": [{"type": "message", "content": "odd"}]}}
-        _, turn = await post(stack, cookie, "/step", body)
-        assert (turn["observation"], turn["terminated"]) == ("this text is odd", False)
-        assert (await post(stack, cookie, "/step", REPLY))[0] == 200
+    assert (
+        (status >= 500, answer["server"]) == (True, "environment")
+        if is_failure
+        else (status, [*answer]) == (200, ["error"])
+    )
 
 
 async def test_a_result_beyond_64_bits_is_sent_and_one_with_too_many_digits_returns_a_message() -> None:
     async with in_process_servers({"environment": environment(Both)}) as stack:
         cookie = await open_session(stack, "/seed_session")
-        answer = await stack.client.send(
-            "http://environment:1", "/twice", b'{"numbers": [4611686018427387904]}', 30.0, cookie
-        )
+        numbers = b'{"numbers": [4611686018427387904]}'
+        answer = await stack.client.send("http://environment:1", "/twice", numbers, 30.0, cookie)
         error = await post(stack, cookie, "/power", {"exponent": 5000})
     assert answer.body == b"[%d]" % 2**102
     assert error[0] == 200 and "too large" in error[1]["error"]

@@ -23,11 +23,12 @@ Kwargs = dict[str, Any]
 LmEvalVerdict = Callable[[str, Kwargs, str], tuple[bool, bool]]
 CAPITALS = "NASA U.S. HI-FI 3D R&D A,B A/B X_Y CANNOT DON'T it's CEO's (OK) “EH” A: B; C! D?E…F—G--H *I* <J> É"
 TEMPLATES = [
-    "{}", "{} extra", "{0}\n\n{0}", "**{}**", ' "{}"\n', "“{}”", "pre{}post", "{}.", "\n\n  {}  \n",
-    "Sure, here it is:\n\n{}", "{}\nI hope this helps!", "Sure:\n{}\nBye.", "```json\n{}\n```", "```python\n{}\n```", "```{}",
-    "{}\n```", "***\n{0}\n***\n{0}\n***", "{}\n******\nother", "{}\n***********\nother", "{}\nP.S. more, p. p. s. and P.P.S",
-    "{} [a] [] [x\ny] *a* **b** * c * <<>> <<a\nb>> <<<c>>> ****", " \n", '{{"a": 1}}\n{{"b": 2}}',
+    "{}", "{} extra", "{0}\n\n{0}", "**{}**", ' "{}"\n', "“{}”", "pre{}post", "{}.", "\n\n  {}  \n", " \n", "```{}",
+    "Sure, here it is:\n\n{}", "{}\nI hope this helps!", "Sure:\n{}\nBye.", "```json\n{}\n```", "```python\n{}\n```",
+    "{}\n```", "***\n{0}\n***\n{0}\n***", "{}\n******\nother", "{}\n***********\nother",
+    "{}\nP.S. more, p. p. s. and P.P.S", "{} [a] [] [x\ny] *a* **b** * c * <<>> <<a\nb>> <<<c>>> ****",
     "{} Section 1 SECTION2 Section  3 Day 1 Sections 5 Section\n6 of six", f"{{}} {CAPITALS}", f"{ENGLISH}. {{}}",
+    '{{"a": 1}}\n{{"b": 2}}',
 ]  # fmt: skip
 CHANGES: list[Callable[[str], str]] = [
     *(template.format for template in TEMPLATES),
