@@ -43,7 +43,7 @@ from rollyard.resources_servers.environment import (
     bind,
     is_stateless,
 )
-from rollyard.resources_servers.served_dataset import ServedDataset, configured_dataset, missing_dataset
+from rollyard.resources_servers.evaluator_wire import ServedDataset, configured_dataset, missing_dataset
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import (
     EpisodeTools,

@@ -24,8 +24,8 @@ from rollyard.records.rollout_file import check_output
 from rollyard.records.script import ScriptParser, not_negative, own_command, positive, run_foreground, run_script
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import SYSTEM
+from rollyard.resources_servers.gsm8k.evaluate import write_rollout_log
 from rollyard.resources_servers.gsm8k.prepare import prepare_rows
-from rollyard.resources_servers.gsm8k.rollout_log import write_rollout_log
 from rollyard.services.config.overrides import format_value
 from rollyard.services.config.settings_file import dump_settings
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import math
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, ClassVar
+import re
+import warnings
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
-from rollyard.records.errors import Failure, FailureKind
+import orjson
+from pydantic import Field
+
+from rollyard.records.errors import Failure, FailureKind, OperatorError
+from rollyard.records.optional import load
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import (
     BadTask,
     Environment,
+    EnvironmentSettings,
     InvalidToolCall,
     ToolResult,
     Turn,
@@ -22,8 +32,238 @@ from rollyard.resources_servers.base import (
     serve,
     tool,
 )
-from rollyard.resources_servers.gymnasium_text.actions import Actions, InvalidAction, action_in, names_of
-from rollyard.resources_servers.gymnasium_text.game import Gym, GymnasiumSettings, observation_text, open_gym
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Gym:
+    gymnasium: Any
+    threads: ThreadPoolExecutor
+    settings: GymnasiumSettings
+
+    def make(self, env_id: str, kwargs: Mapping[str, Any]) -> Any:
+        """Create an environment that draws itself as text, if it can. Raises Gymnasium's errors."""
+        modes = self._render_modes(env_id)
+        options = {"render_mode": "ansi"} if "ansi" in modes and "render_mode" not in kwargs else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about versions and about seldom used features
+            return self.gymnasium.make(env_id, **options, **kwargs)
+
+    def _render_modes(self, env_id: str) -> list[str]:
+        spec = self.gymnasium.spec(env_id)
+        entry = spec.entry_point
+        if isinstance(entry, str):
+            module, _, name = entry.partition(":")
+            entry = getattr(importlib.import_module(module), name)
+        return list(getattr(entry, "metadata", {}).get("render_modes", []))
+
+    async def run(self, what: str, work: Callable[[], T]) -> T:
+        """Run `work` on a thread. Raises Failure timeout if it takes too long; the thread is then abandoned."""
+        future = asyncio.get_running_loop().run_in_executor(self.threads, work)
+        try:
+            async with asyncio.timeout(self.settings.step_timeout_s):
+                return await future
+        except TimeoutError as error:
+            if not future.cancelled():
+                raise
+            detail = f"{what} took longer than {self.settings.step_timeout_s:g} s (step_timeout_s)"
+            raise Failure(FailureKind.TIMEOUT, detail) from error
+
+
+def open_gym(settings: GymnasiumSettings) -> Gym:
+    """Import Gymnasium and check the environment of the settings. Raises OperatorError if it cannot be created."""
+    gymnasium = load("gymnasium", "gymnasium", "the environment gymnasium_text")
+    for module in settings.modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise OperatorError(f"modules contains {module!r}, which cannot be imported: {error}") from error
+    gym = Gym(gymnasium, ThreadPoolExecutor(settings.threads, thread_name_prefix="gymnasium"), settings)
+    if settings.env_id is None:
+        return gym
+    try:
+        env = gym.make(settings.env_id, settings.kwargs)
+    except Exception as error:
+        raise OperatorError(f"env_id {settings.env_id!r} cannot be created: {type(error).__name__}: {error}") from error
+    try:
+        actions = Actions(env.action_space, names_of(settings.env_id, settings.action_names))
+        if not actions.expected:
+            raise OperatorError(f"{settings.env_id} has the action space {env.action_space}, which has no text form")
+    finally:
+        env.close()
+    return gym
+
+
+# Shows an observation as text: the text itself, the environment's own drawing, a sentence, or JSON.
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_HIGHLIGHTED = re.compile(r"\x1b\[4[0-9]m(.)\x1b\[0m")
+_CARDS = {1: "ace"}
+_STANDS = "RGYB"
+
+
+def observation_text(env: Any, observation: Any) -> str:
+    """Return what the model reads. Environments with the render mode `ansi` are drawn.
+
+    A drawing shows the position by a colour, which text does not have: it becomes brackets, as in `[S]FFF`.
+    """
+    if isinstance(observation, str):
+        return observation
+    name = env.spec.id if env.spec is not None else ""
+    if name.startswith("Blackjack"):
+        return _blackjack(observation)
+    drawn = env.render() if env.render_mode == "ansi" else None
+    if not isinstance(drawn, str):
+        return as_json(observation)
+    if name.startswith("Taxi"):
+        return f"{_COLOURS.sub('', drawn).strip()}\n{_taxi(env.unwrapped, observation)}"
+    return _COLOURS.sub("", _HIGHLIGHTED.sub(r"[\1]", drawn)).strip("\n")
+
+
+def as_json(value: Any) -> str:
+    """Return an observation as JSON, with arrays as lists."""
+    return orjson.dumps(_plain(value), option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _taxi(env: Any, observation: Any) -> str:
+    """Say what Taxi's drawing shows only by colours."""
+    row, column, passenger, destination = (int(part) for part in env.decode(int(observation)))
+    waiting = f"waits at {_STANDS[passenger]}" if passenger < len(_STANDS) else "is in the taxi"
+    where = f"The taxi is in row {row}, column {column}, counted from 0 at the top left"
+    return f"{where}. The passenger {waiting}. The destination is {_STANDS[destination]}."
+
+
+def _blackjack(observation: Any) -> str:
+    hand, card, ace = (int(part) for part in observation)
+    return f"Your hand is worth {hand}{' with a usable ace' if ace else ''}. The dealer shows {_CARDS.get(card, card)}."
+
+
+class GymnasiumSettings(EnvironmentSettings):
+    env_id: str | None = None
+    """Gymnasium's id of the environment, such as FrozenLake-v1; a row's `env_id` takes precedence."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of gymnasium.make, such as {is_slippery: false}; those of a row's `kwargs` take precedence."""
+    modules: list[str] = Field(default_factory=list)
+    """Modules that register further environments when they are imported."""
+    action_names: list[str] = Field(default_factory=list)
+    """Names of the discrete actions, in the order of their numbers; default: those of Gymnasium's own environments."""
+    success_return: float | None = None
+    """An episode with at least this return is a success; default: success is not defined."""
+    step_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a reset or step may take. Must be below the agent's `tool_timeout_s`."""
+    threads: int = Field(default=16, ge=1)
+    """Number of threads that run the environments' methods."""
+
+
+NAMES: Mapping[str, Sequence[str]] = {
+    "FrozenLake": ("left", "down", "right", "up"),
+    "CliffWalking": ("up", "right", "down", "left"),
+    "Taxi": ("south", "north", "east", "west", "pickup", "dropoff"),
+    "Blackjack": ("stick", "hit"),
+    "CartPole": ("left", "right"),
+    "MountainCar": ("left", "nothing", "right"),
+    "Acrobot": ("negative", "nothing", "positive"),
+}
+"""Names of the discrete actions of Gymnasium's own environments, in the order of their numbers."""
+_TAG = re.compile(r"<action>((?:(?!</?action>).)*)</action>", re.IGNORECASE | re.DOTALL)
+
+
+class InvalidAction(ValueError):
+    """The text is not an action. The message tells the model what is expected."""
+
+
+class Actions:
+    def __init__(self, space: Any, names: Sequence[str]) -> None:
+        self._space = space
+        is_discrete = type(space).__name__ == "Discrete"  # MultiDiscrete has a `start` as well, which is an array
+        self._start = int(space.start) if is_discrete else 0
+        self._count = int(space.n) if is_discrete else None
+        self._is_text = type(space).__name__ == "Text"
+        self._names = {name.lower(): self._start + number for number, name in enumerate(names)}
+
+    @property
+    def expected(self) -> str:
+        if self._count is not None:
+            last = self._start + self._count - 1
+            numbers = f"a number from {self._start} to {last}"
+            return f"one of {', '.join(self._names)}, or {numbers}" if self._names else numbers
+        return "a text" if self._is_text else f"JSON in the action space {self._space}"
+
+    def parse(self, text: str) -> Any:
+        """Return the action. Raises InvalidAction, with a message for the model."""
+        if self._is_text:
+            if not self._space.contains(text):
+                raise InvalidAction(f"{_shown(text)} is not in the action space {self._space}.")
+            return text
+        stripped = text.strip()
+        if self._count is not None:
+            number = self._names.get(stripped.lower())
+            if number is None and re.fullmatch(r"-?\d{1,9}", stripped):
+                number = int(stripped)
+            if number is None or not self._space.contains(number):
+                raise InvalidAction(f"{_shown(text)} is not an action. Expected {self.expected}.")
+            return number
+        try:
+            action = from_json(self._space, orjson.loads(stripped))
+            valid = self._space.contains(action)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise InvalidAction(f"{_shown(text)} is not an action. Expected {self.expected}.") from error
+        if not valid:
+            raise InvalidAction(f"{_shown(text)} is outside the action space {self._space}.")
+        return action
+
+
+def from_json(space: Any, value: Any) -> Any:
+    """Return a JSON value as an element of the space, which the caller must check with `contains`.
+
+    `from_jsonable` of Dict and Tuple takes the values of each part together, and the spaces of whole numbers cut off
+    decimals. Raises ValueError, TypeError, KeyError, IndexError or AttributeError if the value has another form.
+    """
+    kind = type(space).__name__
+    if kind == "Dict":
+        if value.keys() != space.spaces.keys():
+            raise ValueError(f"expected the keys {', '.join(map(str, space.spaces))}")
+        return {key: from_json(part, value[key]) for key, part in space.spaces.items()}
+    if kind == "Tuple":
+        return tuple(from_json(part, one) for part, one in zip(space.spaces, value, strict=True))
+    if kind in ("Discrete", "MultiDiscrete", "MultiBinary"):
+        _check_whole(value)
+    return space.from_jsonable([value])[0]
+
+
+def _check_whole(value: Any) -> None:
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, list):
+            _check_whole(each)
+        elif not isinstance(each, int) or isinstance(each, bool):
+            raise ValueError(f"{each!r} is not a whole number")
+
+
+def names_of(env_id: str, given: Sequence[str]) -> Sequence[str]:
+    """Return the names of the actions: those of the settings, else those of Gymnasium's own environments."""
+    name = env_id.rpartition(":")[2].rpartition("/")[2]
+    return given or next((names for known, names in NAMES.items() if name.startswith(known)), ())
+
+
+def action_in(message: str) -> str:
+    """Return the last `<action>...</action>` of a message, or the complete message if it has none."""
+    found: list[str] = _TAG.findall(message)
+    return found[-1] if found else message
+
+
+def _shown(text: str) -> str:
+    return f"{text[:100]!r}..." if len(text) > 100 else repr(text)
 
 
 class GymnasiumText(Environment[GymnasiumSettings]):

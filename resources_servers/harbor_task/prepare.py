@@ -12,8 +12,8 @@ from rollyard.records.rollout_file import check_output
 from rollyard.records.script import ScriptParser, positive, run_script
 from rollyard.records.terminal import plain
 from rollyard.resources_servers.dataset_sources import write_rows
+from rollyard.resources_servers.harbor_task.app import TaskBox
 from rollyard.resources_servers.harbor_task.dockerfile import UnsupportedTask
-from rollyard.resources_servers.harbor_task.task_box import TaskBox
 from rollyard.resources_servers.harbor_task.task_folder import HarborSettings, TaskFolder, load_tasks
 
 

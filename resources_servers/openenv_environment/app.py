@@ -2,26 +2,288 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
 
-from rollyard.records.errors import Failure, FailureKind
+import aiohttp
+from pydantic import Field, model_validator
+
+from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.json_values import is_number
-from rollyard.records.types import MAX_REWARD, Json
+from rollyard.records.types import MAX_REWARD, RESERVED_PATHS, Json
 from rollyard.records.verdict_fields import VerdictField
-from rollyard.resources_servers.base import BadTask, InvalidToolCall, ToolResult, Turn, Verdict, Verification, serve
-from rollyard.resources_servers.openenv_environment.connection import (
-    OpenEnvConnection,
-    OpenEnvServer,
-    OpenEnvSettings,
-    RejectedMessage,
-    StepTimeout,
-    mcp_tools,
-    openenv_server,
+from rollyard.resources_servers.base import (
+    BadTask,
+    EnvironmentSettings,
+    InvalidToolCall,
+    ToolResult,
+    Turn,
+    Verdict,
+    Verification,
+    serve,
 )
 from rollyard.resources_servers.tools import EpisodeTools
-from rollyard.services.responses.response_validity import as_text
+from rollyard.services.responses.response_validity import as_text, loads
+
+
+class OpenEnvSettings(EnvironmentSettings):
+    url: str | None = Field(default=None, pattern=r"^(http|https|ws|wss)://")
+    """Address of a running OpenEnv server, such as http://127.0.0.1:8000. Set this or `image`."""
+    image: str | None = None
+    """Docker image of an OpenEnv server, which is started with this server and stopped with it."""
+    docker: str = "docker"
+    """Command that runs `image`: docker, or a program with the same options, such as podman."""
+    image_port: int = Field(default=8000, ge=1, le=65535)
+    """Port on which the server in the image listens."""
+    token: str | None = None
+    """Token that the server requires, sent as Authorization: Bearer."""
+    start_wait_s: float = Field(default=10.0, gt=0)
+    """How long to wait for the server while this one starts. An image that starts slowly needs more."""
+    step_timeout_s: float = Field(default=45.0, gt=0)
+    """How long a reset or step may take. Must be below the agent's `tool_timeout_s`."""
+    timeout: Literal["end", "failure"] = "end"
+    """What a step that exceeds its time means. `end`: the episode is over, with the rewards so far, because the model's
+    action may be the cause. `failure`: the rollout failed and is tried again."""
+    reward: Literal["sum", "last"] = "sum"
+    """How the steps' rewards become the episode's: their sum, or the last one that is a number."""
+    tool_name: str = Field(default="act", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")
+    """Name of the tool that takes an action. Environments with MCP tools offer those instead."""
+    text_field: str | None = None
+    """Field of the action that holds the model's message, in turn-based mode; default: its only required string."""
+    observation_field: str | None = None
+    """Field of the observation that the model reads; default: the whole observation as JSON."""
+    max_message_mb: int = Field(default=16, ge=1)
+    """Maximum size of a message of the server."""
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Self:
+        if (self.url is None) == (self.image is None):
+            found = "both url and image are set" if self.url else "neither url nor image is set"
+            raise ValueError(f"{found}; set exactly one of them")
+        return self
+
+
+WORDS = frozenset({"VALIDATION_ERROR", "EXECUTION_ERROR", "INVALID_JSON"})
+"""Errors that an action can cause. Their message is for the model; a failure would buy the action a second try."""
+
+
+class RejectedMessage(Exception):
+    """The server answered a message with an error that the message may have caused."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class StepTimeout(Exception):
+    """The server did not answer in time. The connection is closed: a late answer would be taken for the next one."""
+
+
+class OpenEnvConnection:
+    """Sends messages and reads their answers, one at a time."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, settings: OpenEnvSettings) -> None:
+        self._http = http
+        self._url = url
+        self._settings = settings
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+
+    async def open(self) -> None:
+        """Connect. Raises Failure unreachable or timeout."""
+        try:
+            async with asyncio.timeout(self._settings.step_timeout_s):
+                size = self._settings.max_message_mb * 1024 * 1024
+                self._socket = await self._http.ws_connect(self._url + "/ws", max_msg_size=size)
+        except TimeoutError as error:
+            raise self._failure(FailureKind.TIMEOUT, "did not accept a connection in time") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._failure(FailureKind.UNREACHABLE, f"cannot be reached: {error}") from error
+
+    async def ask(self, kind: str, data: Json | None = None) -> Json:
+        """Return the `data` of the answer. Raises RejectedMessage, StepTimeout, or Failure if the server fails."""
+        if self._socket is None or self._socket.closed:
+            raise self._failure(FailureKind.CONNECTION_LOST, "has closed the connection")
+        try:
+            async with asyncio.timeout(self._settings.step_timeout_s):
+                await self._socket.send_json({"type": kind} if data is None else {"type": kind, "data": data})
+                message = await self._socket.receive()
+        except TimeoutError as error:
+            await self.close()
+            raise StepTimeout(f"no answer within {self._settings.step_timeout_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._failure(FailureKind.CONNECTION_LOST, f"lost the connection: {error}") from error
+        if message.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+            raise self._failure(FailureKind.CONNECTION_LOST, f"closed the connection ({message.type.name})")
+        return self._data(message.data)
+
+    async def close(self) -> None:
+        """Close the connection, which ends the episode there."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            await socket.close()
+
+    def _data(self, text: str | bytes) -> Json:
+        try:
+            answer = loads(text.encode("utf-8", "replace") if isinstance(text, str) else text)
+        except ValueError as error:
+            detail = f"sent a message that is not JSON: {str(text)[:100]!r}"
+            raise self._failure(FailureKind.MALFORMED_ANSWER, detail) from error
+        data = answer.get("data") if isinstance(answer, dict) else None
+        if not isinstance(data, dict):
+            raise self._failure(FailureKind.MALFORMED_ANSWER, f"sent {answer!r:.100}; expected an object with data")
+        if answer.get("type") != "error":
+            return data
+        code, words = str(data.get("code")), str(data.get("message"))
+        if code in WORDS:
+            more = f" {data['errors']}" if data.get("errors") else ""
+            raise RejectedMessage(code, f"{words}{more}"[:2000])
+        kind = FailureKind.OVERLOADED if code == "CAPACITY_REACHED" else FailureKind.SERVER_ERROR
+        raise self._failure(kind, f"reported {code}: {words}")
+
+    def _failure(self, kind: FailureKind, what: str) -> Failure:
+        return Failure(kind, f"the OpenEnv server at {self._url} {what}")
+
+
+ASK_S = 10.0
+_SCHEMES = {"ws://": "http://", "wss://": "https://"}
+
+
+@dataclass(frozen=True)
+class OpenEnvServer:
+    """A reachable server and what it said about its actions."""
+
+    url: str
+    http: aiohttp.ClientSession
+    actions: ActionSchema
+
+
+@contextlib.asynccontextmanager
+async def openenv_server(settings: OpenEnvSettings) -> AsyncIterator[OpenEnvServer]:
+    """Yield the server. Raises OperatorError for a server of another kind, Failure if it does not respond."""
+    headers = {"authorization": f"Bearer {settings.token}"} if settings.token else {}
+    connector = aiohttp.TCPConnector(limit=0)  # one connection per episode; `max_sessions` limits them
+    async with contextlib.AsyncExitStack() as stack:
+        http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector, headers=headers))
+        url = await stack.enter_async_context(_container(settings)) if settings.url is None else settings.url
+        for scheme, plain in _SCHEMES.items():
+            url = plain + url.removeprefix(scheme) if url.startswith(scheme) else url
+        url = url.rstrip("/").removesuffix("/ws")
+        yield OpenEnvServer(url, http, ActionSchema(await _action_schema(http, url, settings)))
+
+
+async def _action_schema(http: aiohttp.ClientSession, url: str, settings: OpenEnvSettings) -> Any:
+    """Return the schema of actions; waits for a server that is starting."""
+    problem = "no answer"
+    try:
+        async with asyncio.timeout(settings.start_wait_s):
+            while True:
+                try:
+                    timeout = aiohttp.ClientTimeout(total=ASK_S)
+                    async with http.get(f"{url}/schema", timeout=timeout) as response:
+                        if response.status == 200:
+                            answer = await response.json(content_type=None)
+                            break
+                        problem = f"status {response.status}"
+                        if response.status < 500:
+                            raise _no_server(url, f"GET /schema has {problem}")
+                except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                    problem = str(error) or type(error).__name__
+                await asyncio.sleep(0.2)
+    except TimeoutError as error:
+        # Not an OperatorError: the check of a config accepts a server that is not up yet.
+        detail = f"there is no OpenEnv server at {url}: {problem}, for {settings.start_wait_s:g} s (start_wait_s)"
+        raise Failure(FailureKind.UNREACHABLE, detail) from error
+    action = answer.get("action") if isinstance(answer, dict) else None
+    if not isinstance(action, dict):
+        raise _no_server(url, f"GET /schema answered {answer!r:.100}, without the schema of an action")
+    return action
+
+
+def _no_server(url: str, found: str) -> OperatorError:
+    return OperatorError(f"there is no OpenEnv server at {url}: {found}. Start it first, or correct `url`")
+
+
+@contextlib.asynccontextmanager
+async def _container(settings: OpenEnvSettings) -> AsyncIterator[str]:
+    """Start the image and yield the address of its server; stop it at the end."""
+    if shutil.which(settings.docker) is None:
+        raise OperatorError(
+            f"image {settings.image} needs the command {settings.docker!r}, which is not installed. Install Docker, or "
+            "start the environment's server elsewhere and set `url`"
+        )
+    published = f"127.0.0.1:0:{settings.image_port}"
+    container = await _docker(settings, "run", "--detach", "--rm", "--publish", published, str(settings.image))
+    try:
+        addresses = (await _docker(settings, "port", container, str(settings.image_port))).splitlines()
+        yield f"http://{addresses[0].strip()}"
+    finally:
+        await _docker(settings, "stop", "--time", "5", container)
+
+
+async def _docker(settings: OpenEnvSettings, *arguments: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        settings.docker, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    output, errors = await process.communicate()
+    if process.returncode != 0:
+        said = errors.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+        raise OperatorError(f"{settings.docker} {arguments[0]} failed for image {settings.image}: {said[-1]}")
+    return output.decode().strip()
+
+
+@dataclass(frozen=True)
+class ActionSchema:
+    """The JSON schema of the actions that a server accepts."""
+
+    schema: Json
+
+    @property
+    def is_mcp(self) -> bool:
+        """Whether the actions are calls of MCP tools, which the server lists on request."""
+        fields = self.schema.get("properties")
+        return isinstance(fields, dict) and "tool_name" in fields
+
+    def tool(self, name: str) -> Json:
+        """Return the tool whose arguments are an action. Metadata is not for the model."""
+        fields = {key: value for key, value in self._fields.items() if key != "metadata"}
+        required = [key for key in self.schema.get("required", []) if key != "metadata"]
+        parameters = {**self.schema, "type": "object", "properties": fields, "required": required}
+        about = str(self.schema.get("description") or "Take one action in the environment.")
+        return {"type": "function", "name": name, "description": about, "parameters": parameters, "strict": False}
+
+    @property
+    def text_field(self) -> str | None:
+        """The only required string field, which can hold a message; None if there is not exactly one."""
+        required = [key for key in self.schema.get("required", []) if key in self._fields]
+        texts = [key for key in required if self._fields[key].get("type") == "string"]
+        return texts[0] if len(required) == len(texts) == 1 else None
+
+    @property
+    def _fields(self) -> dict[str, Any]:
+        fields = self.schema.get("properties")
+        return fields if isinstance(fields, dict) else {}
+
+
+def mcp_tools(listed: object) -> dict[str, Json]:
+    """Return the tools of a `list_tools` observation by the names under which the model calls them.
+
+    Each has the additional key `original`. A name that is part of Rollyard's wire format gets the prefix `env_`.
+    """
+    tools: dict[str, Json] = {}
+    for found in listed if isinstance(listed, list) else ():
+        if not isinstance(found, dict) or not isinstance(original := found.get("name"), str):
+            continue
+        name = f"env_{original}" if original.lower() in RESERVED_PATHS else original
+        parameters = found.get("input_schema") or found.get("inputSchema") or {"type": "object", "properties": {}}
+        about = str(found.get("description") or original)
+        tool: Json = {"type": "function", "name": name, "description": about, "parameters": parameters}
+        tools[name] = {**tool, "strict": False, "original": original}
+    return tools
+
 
 _OVER = "The episode is over."
 

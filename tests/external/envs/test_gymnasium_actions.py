@@ -9,8 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rollyard.agents.game_agent.app import GameAgent
-from rollyard.resources_servers.gymnasium_text.actions import Actions, InvalidAction
-from rollyard.resources_servers.gymnasium_text.app import GymnasiumText
+from rollyard.resources_servers.gymnasium_text.app import Actions, GymnasiumText, InvalidAction
 from tests.support.in_process import Script, agent, calls, environment, in_process_servers, says
 
 PARTS = spaces.Dict({"move": spaces.Discrete(3), "say": spaces.Text(5)})

@@ -14,18 +14,21 @@ from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
 from rollyard.resources_servers.grl_sokoban import generate_test_examples
 from rollyard.resources_servers.grl_sokoban.game import Room, canonical_board
-from rollyard.resources_servers.grl_sokoban.generate_test_examples import compat, labelled, seeded_rooms, tuples
-from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, generate
-from rollyard.resources_servers.grl_sokoban.task import SokobanSettings, distinct, puzzle_of, read_task
-from rollyard.resources_servers.grl_sokoban.task_rows import (
+from rollyard.resources_servers.grl_sokoban.generate_test_examples import (
     PromptBuilder,
     RowSelection,
     Split,
+    compat,
+    labelled,
     puzzle_of_board,
     puzzles_of,
+    seeded_rooms,
     split_of,
+    tuples,
     write,
 )
+from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, generate
+from rollyard.resources_servers.grl_sokoban.task import SokobanSettings, distinct, puzzle_of, read_task
 from rollyard.services.server.settings import parse_settings
 from tests.support.stacks import read_rows
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from rollyard.records.types import Json
-from rollyard.resources_servers.gsm8k.rollout_log import figures, write_rollout_log
+from rollyard.resources_servers.gsm8k.evaluate import figures, write_rollout_log
 
 
 def rollout(task: int, repeat: int, **fields: object) -> Json:

@@ -11,8 +11,8 @@ import pytest
 from rollyard.records.errors import Failure, OperatorError
 from rollyard.records.search_path import INSTALLED
 from rollyard.resources_servers.gsm8k.app import server
+from rollyard.resources_servers.gsm8k.evaluate import figures
 from rollyard.resources_servers.gsm8k.evaluate import main as evaluate
-from rollyard.resources_servers.gsm8k.rollout_log import figures
 from rollyard.services.http.request import HttpResponse
 from rollyard.training.weight_publisher import PolicyClient
 from tests.unit.resources_servers.answers.grading import in_process_server
