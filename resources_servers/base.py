@@ -57,9 +57,8 @@ __all__ = [
 
 
 def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:
-    """Return the server class for an Environment. Call it in the last line of the environment's `app.py`.
-
-    Raises OperatorError if `environment` is not a subclass of Environment or has a prompt that is not a string.
+    """Return the server class for an Environment. Call it in the last line of the environment's `app.py`. Raises
+    OperatorError if `environment` is not a subclass of Environment or has a prompt that is not a string.
     """
     check_environment(environment)
     members = {
@@ -72,7 +71,6 @@ def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:
 
 
 def _folder_of(environment: type) -> Path | None:
-    """Return the folder of the module that defines the environment; None if the module has no file."""
     try:
         return Path(inspect.getfile(environment)).parent
     except (TypeError, OSError):

@@ -166,7 +166,6 @@ _TRUTH = "True or False"
 
 
 def seed_items(found: Any) -> list[Json]:
-    """Return the items that `seed` returned. Raises TypeError unless they are a list of items or None."""
     if found and not (isinstance(found, list) and all(isinstance(item, dict) for item in found)):
         expected = 'a list of items, such as [{"role": "user", "content": "..."}]'
         raise TypeError(f"seed returned {found!r:.100}; expected {expected}")
@@ -174,7 +173,6 @@ def seed_items(found: Any) -> list[Json]:
 
 
 def reset_result(found: Any) -> tuple[str, Json]:
-    """Return the result of `reset`. Raises TypeError unless it consists of an observation and a dictionary."""
     if not (isinstance(found, tuple) and len(found) == 2 and _is_observation(found[0]) and isinstance(found[1], dict)):
         expected = "(observation, info), such as ('an observation', {})"
         raise TypeError(f"reset returned {found!r:.100}; expected {expected}")
@@ -182,10 +180,8 @@ def reset_result(found: Any) -> tuple[str, Json]:
 
 
 def turn_result(found: Any) -> Turn:
-    """Return the result of `turn`.
-
-    Raises TypeError if it is not a Turn or an attribute has the wrong type. As for a Verdict, raises Failure
-    malformed_answer if the reward is not a number.
+    """Return the result of `turn`. Raises TypeError if it is not a Turn or an attribute has the wrong type. As for a
+    Verdict, raises Failure malformed_answer if the reward is not a number.
     """
     if not isinstance(found, Turn):
         raise TypeError(f"turn returned {found!r:.100}; expected a Turn, such as Turn('an observation', reward=0.5)")
@@ -205,7 +201,6 @@ def turn_result(found: Any) -> Turn:
 
 
 def tool_result(found: Any) -> Any:
-    """Return a tool's result, converted if it is a ToolResult. Raises TypeError if its `done` is not a boolean."""
     if not isinstance(found, ToolResult):
         return found
     if not isinstance(found.done, bool):
@@ -214,11 +209,9 @@ def tool_result(found: Any) -> Any:
 
 
 def verdict_json(found: Any, declared: Json | None = None, *, turn_based: bool = False) -> Json:
-    """Return the verdict as JSON, without the standard fields that the environment did not set.
-
-    `declared`: the `declaration` of the environment's verdict fields, which the row then contains.
-
-    Raises TypeError if it is not a Verdict or contains a field that the rollout already has.
+    """Return the verdict as JSON, without the standard fields that the environment did not set. `declared`: the
+    `declaration` of the environment's verdict fields, which the row then contains. Raises TypeError if it is not a
+    Verdict or contains a field that the rollout already has.
     """
     if not isinstance(found, Verdict):
         raise TypeError(f"verify returned {found!r:.100}; expected a Verdict, such as Verdict(reward=1.0)")
@@ -238,7 +231,6 @@ def verdict_json(found: Any, declared: Json | None = None, *, turn_based: bool =
 
 
 def _tidied(verdict: Json) -> Json:
-    """Write sums of decimal fractions as such, so that equal rewards are equal numbers."""
     verdict["reward"] = tidy(verdict["reward"])
     if components := verdict.get("reward_components"):
         verdict["reward_components"] = {name: tidy(value) for name, value in components.items()}
@@ -257,9 +249,8 @@ def _shown(name: str, value: Any) -> str:
 
 
 def encoded(fields: Mapping[str, Any], source: str) -> bytes:
-    """Return the fields as JSON. Raises TypeError with the name of a field that cannot be encoded.
-
-    `source` is the start of the error message, such as `verify returned a Verdict`.
+    """Return the fields as JSON. Raises TypeError with the name of a field that cannot be encoded. `source` is the
+    start of the error message, such as `verify returned a Verdict`.
     """
     try:
         return orjson.dumps(fields)
@@ -307,9 +298,8 @@ async def bad_task_as_failure(work: Awaitable[T]) -> T:
 
 
 async def checked_verdict(work: Awaitable[Verdict]) -> Verdict:
-    """Await the verdict.
-
-    Raises Failure like `bad_task_as_failure`, and Failure malformed_answer if the verdict's reward is invalid.
+    """Await the verdict. Raises Failure like `bad_task_as_failure`, and Failure malformed_answer if the verdict's
+    reward is invalid.
     """
     try:
         return await bad_task_as_failure(work)

@@ -78,18 +78,16 @@ def _print_line(line: str) -> None:
 def rows_from(
     locations: DataLocations, selection: SplitSelection = ANY, report: Callable[[str], None] = _print_line
 ) -> Iterator[RawRows]:
-    """Read the rows from the first usable location.
-
-    If there is none, raises OperatorError or RunError with a reason for each location.
+    """Read the rows from the first usable location. If there is none, raises OperatorError or RunError with a reason
+    for each location.
     """
     with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
         yield RawRows(_fetched(locations, selection, Path(folder), report))
 
 
 def read_rows(path: Path, selection: SplitSelection = ANY) -> Iterator[Json]:
-    """Read the rows from a file, or those of one split and subset from a folder.
-
-    Raises OperatorError if no rows can be read or if several files match equally well.
+    """Read the rows from a file, or those of one split and subset from a folder. Raises OperatorError if no rows can be
+    read or if several files match equally well.
     """
     try:
         files = _from_local(path, selection)
@@ -100,7 +98,6 @@ def read_rows(path: Path, selection: SplitSelection = ANY) -> Iterator[Json]:
 
 def write_rows(path: Path, rows: Iterable[Json]) -> int:
     """Write the rows as JSON Lines and return their number. If the iterator raises an error, an existing file is kept.
-
     Raises OperatorError if there are no rows.
     """
     count = 0
@@ -118,8 +115,6 @@ def write_rows(path: Path, rows: Iterable[Json]) -> int:
 
 
 class PrepareParser(ScriptParser):
-    """The options that the `prepare.py` scripts of datasets have in common."""
-
     def __init__(self, description: str | None, *, forms: Sequence[str], system: str, split: str | None = None) -> None:
         """`forms`: the prompt formats, the default first. `split`: the default split; None if rows select theirs."""
         super().__init__(description=description)
@@ -166,7 +161,6 @@ def prepare(
     subset: str | None = None,
 ) -> None:
     """Write the row that `make` builds from each source row and its number. If `make` returns None, the row is skipped.
-
     `split`, `subset`: those to read if the options name none. Raises OperatorError if a source is missing or has
     unexpected rows, RunError if a download failed.
     """
@@ -190,8 +184,6 @@ def _made(rows: RawRows, make: Callable[[int, Json], Json | None]) -> Iterator[J
 
 
 class RawRows:
-    """The rows of several files, in order."""
-
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
         self.file: Path | None = None
@@ -206,9 +198,8 @@ class RawRows:
 
 
 def _objects(file: Path) -> Iterator[Json]:
-    """Yield the rows of a file.
-
-    As on the Hugging Face hub, a .json file may contain a list of rows, a single row, or JSON Lines.
+    """Yield the rows of a file. As on the Hugging Face hub, a .json file may contain a list of rows, a single row, or
+    JSON Lines.
     """
     if _has_lines(file):
         yield from (line.value for line in exact_objects(file))
@@ -236,7 +227,6 @@ def _has_lines(file: Path) -> bool:
 def _fetched(
     locations: DataLocations, selection: SplitSelection, folder: Path, report: Callable[[str], None]
 ) -> list[Path]:
-    """Return the files that contain the rows, after downloading them to `folder` if necessary."""
     sources: list[tuple[str, Callable[[Path], list[Path]]]] = []
     if locations.local is not None:
         local = locations.local

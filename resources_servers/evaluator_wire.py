@@ -50,7 +50,6 @@ def index_of(body: Json, dataset: str) -> int | None:
 
 
 def row_in(body: Json) -> Json:
-    """Return the row that a text request describes itself: the metadata, and NeMo Gym's `expected_answer`."""
     return {**_metadata(body), "expected_answer": body["expected"]}
 
 
@@ -62,9 +61,8 @@ def as_request(row: Json, text: str) -> Json:
 
 
 def task(index: int, dataset: str, row: Json, added: Json) -> Json:
-    """Return the task in the evaluator's format, and under `additions` in Rollyard's.
-
-    `added`: the input and tools that the environment adds to the row.
+    """Return the task in the evaluator's format, and under `additions` in Rollyard's. `added`: the input and tools that
+    the environment adds to the row.
     """
     params = row.get("responses_create_params") or {}
     items: list[Json] = [*added.get("input", ()), *_items(params.get("input"))]
@@ -135,7 +133,6 @@ class ServedDataset:
         return len(self._rows)
 
     def row_with_prompt(self, params: object) -> Json:
-        """Return the only row with these `responses_create_params`; empty if there is none."""
         index = self._prompts.get(_digest(params)) if params else None
         return {} if index is None else self.row(index)
 
@@ -156,9 +153,8 @@ class ServedDataset:
 
 
 async def configured_dataset(settings: ServerSettings, folder: Path | None) -> ServedDataset | None:
-    """Open the dataset of the setting `served_dataset`; None without it. `folder`: the environment's.
-
-    Raises OperatorError, as `open_dataset` does.
+    """Open the dataset of the setting `served_dataset`; None without it. `folder`: the environment's. Raises
+    OperatorError, as `open_dataset` does.
     """
     assert isinstance(settings, EnvironmentSettings)
     if settings.served_dataset is None:
@@ -168,9 +164,8 @@ async def configured_dataset(settings: ServerSettings, folder: Path | None) -> S
 
 
 def open_dataset(wanted: str, entries: Sequence[Json], roots: Sequence[Path]) -> ServedDataset:
-    """Open the dataset that `wanted` names: an entry of the config's `datasets`, or a file in one of the roots.
-
-    Raises OperatorError if there is none, or if one of its rows is not a task.
+    """Open the dataset that `wanted` names: an entry of the config's `datasets`, or a file in one of the roots. Raises
+    OperatorError if there is none, or if one of its rows is not a task.
     """
     # Imported late: they support every dataset format, and most servers serve no dataset.
     from rollyard.records.data_files import DataFiles, is_plain
@@ -214,7 +209,6 @@ def _digest(params: object) -> bytes:
 
 
 def missing_dataset() -> Failure:
-    """Return the failure of a request for a task by its index if the server serves no dataset."""
     detail = (
         "no dataset is served, so there is no task idx to play: set served_dataset of this server to the name of an "
         "entry of its `datasets` or to the path of a JSON Lines file, or send the row itself"

@@ -358,9 +358,8 @@ def plain(line: str) -> str:
 
 
 def is_quoted(statement: str, response: str) -> bool:
-    """Return whether the response contains the statement. Case, punctuation and spaces are ignored.
-
-    A single word or a number must be a whole line, because every long answer contains a `5` somewhere.
+    """Return whether the response contains the statement. Case, punctuation and spaces are ignored. A single word or a
+    number must be a whole line, because every long answer contains a `5` somewhere.
     """
     if not _letters(statement):
         return statement in response

@@ -68,10 +68,8 @@ LEAVE_S = 10.0
 
 
 class Lifespan:
-    """Runs one lifespan in its own task.
-
-    A server may be started in one task and stopped in another, but task groups, timeouts and anyio's cancel scopes
-    must be exited in the task that entered them.
+    """Runs one lifespan in its own task. A server may be started in one task and stopped in another, but task groups,
+    timeouts and anyio's cancel scopes must be exited in the task that entered them.
     """
 
     def __init__(self, name: str, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
@@ -83,9 +81,8 @@ class Lifespan:
         self._shared: Any = None
 
     async def enter(self) -> Any:
-        """Enter the lifespan and return the value that it yields.
-
-        A RollyardError from the lifespan is raised unchanged, any other exception as RunError.
+        """Enter the lifespan and return the value that it yields. A RollyardError from the lifespan is raised
+        unchanged, any other exception as RunError.
         """
         try:
             return await self._enter()
@@ -112,10 +109,9 @@ class Lifespan:
         raise RunError(f"{self._name}.lifespan failed: {type(error).__name__}: {error}") from error
 
     async def check(self) -> None:
-        """Enter and exit the lifespan. Raises the same errors as `enter`.
-
-        The check also passes if entering takes longer than CHECK_S, because the real start has its own deadline, or if
-        entering fails because the run's other servers are not up yet.
+        """Enter and exit the lifespan. Raises the same errors as `enter`. The check also passes if entering takes
+        longer than CHECK_S, because the real start has its own deadline, or if entering fails because the run's other
+        servers are not up yet.
         """
         try:
             async with asyncio.timeout(CHECK_S):
@@ -230,7 +226,6 @@ class ResourcesServer(Server):
         self._watchers = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
 
     async def stop(self) -> None:
-        """Close all episodes, then exit the lifespan."""
         for task in self._watchers:
             task.cancel()
         await self._sessions.close_all()
@@ -245,10 +240,9 @@ class ResourcesServer(Server):
         return Lifespan(self.environment.__name__, lambda: self._environment.lifespan(self.settings))
 
     async def _seed(self, call: RawRequest) -> RawResponse:
-        """Open a session for a dataset row and return its id in a signed cookie.
-
-        `{"idx": 3}` stands for a row of the served dataset. The response then contains the task, and no session is
-        opened if the environment's verdict needs none.
+        """Open a session for a dataset row and return its id in a signed cookie. `{"idx": 3}` stands for a row of the
+        served dataset. The response then contains the task, and no session is opened if the environment's verdict needs
+        none.
         """
         row, added = self._task(call.json(), with_tools=True)
         if "prompt" in added and self._stateless and SESSION_HEADER.encode() not in call.headers:
@@ -341,9 +335,8 @@ class ResourcesServer(Server):
             return orjson.dumps({"error": storable(str(error))})
 
     async def _verify(self, call: RawRequest) -> bytes | RawResponse:
-        """Return the verdict on the session's episode together with all fields of the row and the request.
-
-        Without a session, the verdict is on the row in the request, if it does not depend on what was played.
+        """Return the verdict on the session's episode together with all fields of the row and the request. Without a
+        session, the verdict is on the row in the request, if it does not depend on what was played.
         """
         verification = Verification(call.body)
         ends = _SESSION_END in call.headers
@@ -379,7 +372,6 @@ class ResourcesServer(Server):
 
     async def _verify_row(self, call: RawRequest, request: Verification, lost: Failure) -> bytes:
         """Return the verdict on the row in the request, with all fields of the request. `lost`: why it has no session.
-
         NeMo Evaluator's native mode leaves out `expected_answer`: fields that the request lacks are those of the row of
         the served dataset with the same prompt. Raises Failure if the row is not enough for a verdict.
         """
@@ -415,9 +407,8 @@ class ResourcesServer(Server):
             await self._sessions.close(session.id)
 
     async def _end_verified(self, session: OpenEpisode, request: Verification) -> None:
-        """End the session of a client that has received a verdict, or shorten its idle limit.
-
-        It ends at once if the request alone would be enough for another verdict, because nothing can be played in it.
+        """End the session of a client that has received a verdict, or shorten its idle limit. It ends at once if the
+        request alone would be enough for another verdict, because nothing can be played in it.
         """
         if self._stateless and session.row.keys() <= request.row.keys():
             await self._sessions.close(session.id)
@@ -496,8 +487,6 @@ _SYSTEM = ("system", "developer")
 
 @dataclass(frozen=True)
 class Additions:
-    """The prompts and tools of one server's environment; None or empty if it has none."""
-
     system_prompt: str | None
     user_template: str | None
     tools: Sequence[Json]
@@ -544,7 +533,6 @@ class EpisodeMetrics:
         self._failed_closes = failed_closes
 
     def collect(self) -> Iterable[Metric]:
-        """Return the current metrics. Prometheus also calls this once, outside the event loop, to learn the names."""
         yield CounterMetricFamily(
             FAILED_CLOSES, "Episodes whose close raised, hung or cancelled itself", value=self._failed_closes()
         )

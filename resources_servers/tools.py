@@ -35,12 +35,10 @@ class InvalidToolCall(ValueError):
 
 
 def tool(method: Method) -> Method:
-    """Mark an async method of an Environment as a tool that the model may call.
-
-    Its name, docstring and signature become the tool's name, description and schema. The return value is the tool's
-    output as JSON; a string is shown to the model as plain text. An object with `"done": true`, or a ToolResult, ends
-    the episode. InvalidToolCall becomes an error message for the model; any other exception is a failure of the
-    environment.
+    """Mark an async method of an Environment as a tool that the model may call. Its name, docstring and signature
+    become the tool's name, description and schema. The return value is the tool's output as JSON; a string is shown to
+    the model as plain text. An object with `"done": true`, or a ToolResult, ends the episode. InvalidToolCall becomes
+    an error message for the model; any other exception is a failure of the environment.
     """
     if isinstance(method, staticmethod | classmethod):
         raise TypeError(f"tool {method.__name__} must be a plain method, not a {type(method).__name__}")
@@ -73,7 +71,6 @@ class Tool:
         return {field.alias or name: getattr(parsed, name) for name, field in self.arguments.model_fields.items()}
 
     async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
-        """Call the tool and return its result as JSON. Raises InvalidToolCall with a message for the model."""
         with as_invalid_tool_call(f"the call to {self.name}", sized=bool(arguments)):
             return _as_json(tool_result(await self.method(owner, **arguments)))
 
@@ -102,7 +99,6 @@ class Tool:
 @contextlib.contextmanager
 def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
     """Convert errors that only the model can have caused into InvalidToolCall, because they must not fail the rollout.
-
     These errors are BadTask and the Failure for it, because the row was valid when the session was opened. If the model
     determined the size of the input (`sized`), OverflowError, RecursionError and MemoryError are converted too.
     """
@@ -122,10 +118,9 @@ def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
 
 
 def tools_of(owner: type) -> dict[str, Tool]:
-    """Return the tools of an Environment class by name, including inherited ones.
-
-    Raises TypeError for a synchronous method, a method without `self`, a name that the wire format or Environment uses,
-    and a parameter that a JSON object cannot contain, such as `*args`, or that a JSON schema cannot describe.
+    """Return the tools of an Environment class by name, including inherited ones. Raises TypeError for a synchronous
+    method, a method without `self`, a name that the wire format or Environment uses, and a parameter that a JSON object
+    cannot contain, such as `*args`, or that a JSON schema cannot describe.
     """
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):
@@ -162,7 +157,6 @@ def _as_json(result: Any) -> bytes:
 
 
 def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
-    """Build a pydantic model of the method's parameters, which rejects unknown arguments."""
     hints = get_type_hints(method, include_extras=True)
     fields: dict[str, Any] = {}
     parameters = list(inspect.signature(method).parameters.values())
@@ -197,8 +191,8 @@ class EpisodeTools(Environment[S]):
         raise NotImplementedError(f"{type(self).__name__} must define episode_tools")
 
     async def call_episode_tool(self, name: str, arguments: Json) -> Any:
-        """Call a tool and return its result, like a `@tool` method. `name` and `arguments` are the model's words:
-        raise InvalidToolCall with a message for the model if there is no such tool or the arguments are wrong.
+        """Call a tool and return its result, like a `@tool` method. `name` and `arguments` are the model's words: raise
+        InvalidToolCall with a message for the model if there is no such tool or the arguments are wrong.
         """
         raise NotImplementedError(f"{type(self).__name__} must define call_episode_tool")
 

@@ -16,8 +16,6 @@ from rollyard.resources_servers.base import Environment, EnvironmentSettings, Ve
 
 
 class AnswerSettings(EnvironmentSettings):
-    """Settings of environments with a gold answer."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"verify_workers"}
 
     score: Literal["lenient", "strict"] = "lenient"

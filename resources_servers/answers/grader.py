@@ -41,8 +41,6 @@ CLOSED = frozenset({"boxed", "answer_tag", "final_answer"})
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """Extraction rules for one prompt format."""
-
     stops: tuple[str, ...]
     """Stop strings. The text is cut at the first one, in case the engine ignored them."""
     strict: Finder
@@ -56,8 +54,6 @@ class AnswerForm:
 
 @dataclass(frozen=True)
 class Grade:
-    """The extracted answer and its scores."""
-
     answer: str | None
     method: str
     reason: str
@@ -127,7 +123,6 @@ async def _in_thread_if_long(length: int, function: Callable[P, R], *args: P.arg
 
 
 def read(response: Verification, form: AnswerForm) -> tuple[FoundAnswer | None, FoundAnswer | None]:
-    """Return the answer in the requested format and the answer in any format, in linear time."""
     text = cut(without_reasoning(first_turn(response.text, partial(_is_answered, form))), form.stops)
     kept, truncated = after_last_retraction(text), response.response.get("status") == "incomplete"
     # lm-eval's comparisons do not handle retracted answers.
@@ -142,7 +137,6 @@ def read(response: Verification, form: AnswerForm) -> tuple[FoundAnswer | None, 
 
 
 def _is_answered(form: AnswerForm, text: str) -> bool:
-    """Return whether a method that needs no guess finds an answer in `text`."""
     found = form.strict(text) if form.matches is None else None
     found = found or first_of(form.lenient, without_reasoning(text))
     return found is not None and found.whole and found.method not in OPEN_ENDED
@@ -174,7 +168,6 @@ def _why_nothing(response: Verification, found: FoundAnswer | None) -> str:
 
 
 def narrowed(finder: Finder, narrow: Callable[[str], Sequence[str]]) -> Finder:
-    """Return a finder that replaces each value with the values that `narrow` extracts from it."""
 
     def find(text: str) -> FoundAnswer | None:
         found = finder(text)

@@ -73,7 +73,6 @@ class GameEpisode:
         return step.reward + self._arrived(before)
 
     def undo(self) -> float:
-        """Undo the last move that moved the player and return the reward. Requires `undoable` > 0."""
         before, self._here = self._here, self._before.pop()
         return self.game.back_to(self._here) + self._arrived(before)
 
@@ -115,7 +114,6 @@ class Shaping:
         self.total = 0.0
 
     def potential(self, position: Room) -> float:
-        """Return phi, which is between -bound and 0; it is 0 for a solved position."""
         left = _moves_left(position, self._states)
         most = self._settings.most_moves
         return -(most if left is None else min(left, most)) / self._settings.scale
@@ -130,9 +128,8 @@ class Shaping:
 
 @lru_cache(maxsize=16384)
 def _moves_left(room: Room, most_states: int) -> int | None:
-    """Return the minimum number of moves left; None if the position is unsolvable or the solver gives up.
-
-    Cached because the rollouts of a task reach the same positions.
+    """Return the minimum number of moves left; None if the position is unsolvable or the solver gives up. Cached
+    because the rollouts of a task reach the same positions.
     """
     try:
         return fewest_moves(room, most_states)
@@ -261,7 +258,6 @@ class GrlSokoban(Environment[SokobanSettings]):
 
 def read_move(text: str) -> int | None:
     """Parse the move from a message: the first `<action>` tag or, without a tag, the first bare direction or digit.
-
     Returns None if there is no valid move.
     """
     tag = _ACTION_TAG.search(text)

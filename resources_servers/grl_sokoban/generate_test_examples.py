@@ -76,7 +76,6 @@ class RowSelection:
         return ""
 
     def images(self, room: Room) -> list[SymmetryName]:
-        """Return the names of the room's symmetric variants that become rows."""
         return [name for name, _ in distinct(room)] if self.symmetries else ["same"]
 
 
@@ -118,7 +117,6 @@ def row(
     symmetry: SymmetryName = "same",
     prompts: PromptBuilder | None = None,
 ) -> Row:
-    """Build a task row. `room` contains the fields that determine the room. With a `solution`, the row gets labels."""
     labels = {} if solution is None else {
         "optimal_moves": solution.moves,
         "optimal_pushes": solution.pushes,
@@ -130,7 +128,6 @@ def row(
 
 
 def write(rows: Iterable[Row], output: Path) -> None:
-    """Write the rows as JSON Lines, atomically. Raises RunError if they cannot be written."""
     replace(output, "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in rows).encode())
 
 
@@ -208,8 +205,6 @@ DRAWS_A_ROW = 500
 
 
 class Candidate(NamedTuple):
-    """A room that becomes rows if it is selected."""
-
     keys: Row
     """The fields of the row that determine the room."""
     room: Room

@@ -23,8 +23,6 @@ _CELL = re.compile(r"\((\d{1,2}), (\d{1,2})\)")
 
 
 class View:
-    """Renders boards according to the settings; images are drawn only if requested."""
-
     def __init__(self, kinds: tuple[Observation, ...], tile_px: int) -> None:
         self.kinds = kinds
         self._tile_px = tile_px
@@ -113,7 +111,6 @@ def data_url(board: str, tile_px: int) -> str:
 
 
 def png(board: str, tile_px: int) -> bytes:
-    """Return the image of a board as PNG, with cells of `tile_px` x `tile_px` pixels."""
     lines = board.split("\n")
     size = struct.pack(">IIBBBBB", tile_px * len(lines[0]), tile_px * len(lines), 8, 3, 0, 0, 0)
     rows = b"".join(_rows(line, tile_px) for line in lines)

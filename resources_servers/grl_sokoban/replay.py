@@ -55,8 +55,6 @@ _MAX_SOLVED_SIZE = 144
 
 
 class ReplayTurn(NamedTuple):
-    """The moves in one tool call or message, and the environment's response."""
-
     moves: tuple[int, ...] = ()
     board: str | None = None
     reward: float | None = None
@@ -94,7 +92,6 @@ def replay(row: Json) -> Replay | None:
 
 
 def _environment(row: Json) -> GrlSokoban | None:
-    """Create the environment for the row's puzzle; None if the row does not contain a valid puzzle."""
     if "level" not in row and not ("seed" in row and {"dim_room", "num_boxes"} & row.keys()):
         return None
     try:
@@ -146,9 +143,8 @@ def _text_of(content: Any) -> str:
 
 
 def boards_in(text: str) -> Iterator[str]:
-    """Yield the boards in a text, in the format of `Room.board`, with or without spaces between the symbols.
-
-    If there is none, yield the board that the text describes by coordinates.
+    """Yield the boards in a text, in the format of `Room.board`, with or without spaces between the symbols. If there
+    is none, yield the board that the text describes by coordinates.
     """
     text = text[:_MAX_TEXT_LENGTH]
     blocks: list[list[str]] = [[]]
@@ -228,7 +224,6 @@ def _solution(room: Room) -> Solution | None:
 
 
 def _best(start: Room) -> tuple[tuple[Frame, ...], str]:
-    """Return the frames of an optimal solution, or no frames and the reason."""
     if len(start.state) > _MAX_SOLVED_SIZE:
         return (), "The room is too large to search for an optimal solution."
     try:
@@ -258,7 +253,6 @@ def _rewards(row: Json, frames: Sequence[Frame], turns: Sequence[ReplayTurn]) ->
 
 
 def _as_recorded(turns: Sequence[ReplayTurn], boards: Sequence[str]) -> Replay:
-    """Show only the recorded boards, because the moves cannot be replayed."""
     frames = [
         Frame(
             board=turn.board,

@@ -61,7 +61,6 @@ def settings(environ: Mapping[str, str], output: Path) -> dict[str, Value]:
 
 
 def overrides(found: Mapping[str, Value]) -> list[str]:
-    """Return the settings as arguments of ng_eval, which reads every value exactly as given here."""
     return [f"{key}={format_value(value, bare=False)}" for key, value in found.items()]
 
 

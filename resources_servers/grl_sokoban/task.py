@@ -22,9 +22,8 @@ Limit = Annotated[int, BeforeValidator(no_bool)]
 
 
 class ShapingSettings(BaseModel):
-    """Potential-based reward shaping, which rewards progress but not moving in circles.
-
-    A step from s to s' earns an additional gamma * phi(s') - phi(s), with phi = -(optimal moves left) / scale.
+    """Potential-based reward shaping, which rewards progress but not moving in circles. A step from s to s' earns an
+    additional gamma * phi(s') - phi(s), with phi = -(optimal moves left) / scale.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,10 +54,8 @@ class ShapingSettings(BaseModel):
 
 
 class SokobanSettings(EnvironmentSettings):
-    """Optional features, and limits on the room that a row may request.
-
-    Without limits, one huge room would block all other sessions. With the default settings, the environment behaves
-    like the reference implementation.
+    """Optional features, and limits on the room that a row may request. Without limits, one huge room would block all
+    other sessions. With the default settings, the environment behaves like the reference implementation.
     """
 
     max_rows: Limit = Field(default=10, ge=3)
@@ -117,8 +114,6 @@ _TURNED = {UP: RIGHT, RIGHT: DOWN, DOWN: LEFT, LEFT: UP}
 
 @dataclass(frozen=True, slots=True)
 class Symmetry:
-    """One of the eight symmetries of a square: rotations, with or without a reflection."""
-
     mirrored: bool
     turns: int
     """Number of clockwise quarter turns."""
@@ -134,7 +129,6 @@ class Symmetry:
         return replace(room, rows=rows, cols=cols, fixed=fixed, state=state)
 
     def action(self, action: int) -> int:
-        """Return the corresponding move (1 to 4) in the transformed room."""
         action = _MIRRORED[action] if self.mirrored else action
         for _ in range(self.turns):
             action = _TURNED[action]
@@ -226,9 +220,8 @@ def puzzle_of(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
 
 @lru_cache(maxsize=4096)
 def prepared(spec: RoomSpec, solver_states: int = 50_000) -> Puzzle:
-    """Return the puzzle for a specification. Raises InfeasibleRoom if there is none.
-
-    Cached because all rollouts of a task use the same puzzle.
+    """Return the puzzle for a specification. Raises InfeasibleRoom if there is none. Cached because all rollouts of a
+    task use the same puzzle.
     """
     room = generate(spec)
     return Puzzle(room, solve(room, solver_states))

@@ -48,7 +48,6 @@ class Gsm8kSettings(AnswerSettings):
 
     @property
     def has_format_part(self) -> bool:
-        """True if the reward depends on the format, in addition to the answer."""
         return bool(self.format_reward or self.format_penalty)
 
 

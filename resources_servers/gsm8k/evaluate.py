@@ -33,7 +33,6 @@ from rollyard.resources_servers.gsm8k.prepare import prepare_rows
 
 
 def write_rollout_log(files: list[Path], output: Path) -> int:
-    """Write one line per rollout of `files`, replacing `output`, and return their number."""
     count = 0
 
     def lines() -> Iterator[bytes]:
@@ -55,13 +54,11 @@ def measured_rows(path: Path) -> Iterator[Json]:
 
 
 def response_text(row: Json) -> str:
-    """Return the text that the policy wrote."""
     parts = [part for item in row["response"]["output"] if item.get("type") == "message" for part in item["content"]]
     return "".join(part.get("text", "") for part in parts)
 
 
 def question_text(row: Json) -> str:
-    """Return the last message that the policy read."""
     items = row["responses_create_params"]["input"]
     return str(items if isinstance(items, str) else items[-1]["content"])
 
@@ -99,9 +96,8 @@ def _log_record(step: str, row: Json) -> Json:
 
 
 def figures(rows: Iterable[Json]) -> dict[str, str]:
-    """Return the figures of the rollout rows by name: shares of all rollouts, and lengths in tokens.
-
-    The names are those of this project's and of ludic's scripts.
+    """Return the figures of the rollout rows by name: shares of all rollouts, and lengths in tokens. The names are
+    those of this project's and of ludic's scripts.
     """
     count = correct = unreadable = 0
     lengths: list[int] = []
@@ -190,7 +186,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _eval_config(options: argparse.Namespace, rows: Path, folder: Path) -> Json:
-    """Return the keys of `ng_eval`."""
     config: Json = {
         "model": f"vllm/{options.model}" if options.start_server else options.model,
         "environments": ["gsm8k"],

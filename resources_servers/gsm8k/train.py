@@ -51,7 +51,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace, rows: Path, evaluation_rows: Path | None) -> int:
-    """Write the rows of training and evaluation, and return the exit status."""
     rows.parent.mkdir(parents=True, exist_ok=True)
     prompt, local = options.system_prompt, options.local
     status = prepare_rows(rows, split=options.split, system_prompt=prompt, limit=options.limit, local=local)
@@ -181,7 +180,6 @@ def train_settings(options: argparse.Namespace, rows: Path, evaluation_rows: Pat
 
 
 def _overrides(options: argparse.Namespace, served_name: str) -> list[str]:
-    """Return the settings of the servers: the reward, and the vLLM server as the policy."""
     values = {
         "+policy_base_url": f"http://{options.host}:{options.port}/v1",
         "+policy_model_name": served_name,
@@ -201,11 +199,10 @@ _TIMEOUT_S = 10.0
 
 
 def served_model(url: str, model: str, *, wait_s: float = WAIT_S, sleep: Callable[[float], None] = time.sleep) -> str:
-    """Return the name under which the vLLM server at `url` serves `model`.
-
-    If `model` is a folder, the server's only model may be another one, because training begins with an update of its
-    weights; the model server refuses the weights of another architecture. Raises OperatorError if no server responds
-    within `wait_s` seconds, if it serves other models, or if its weights cannot be updated.
+    """Return the name under which the vLLM server at `url` serves `model`. If `model` is a folder, the server's only
+    model may be another one, because training begins with an update of its weights; the model server refuses the
+    weights of another architecture. Raises OperatorError if no server responds within `wait_s` seconds, if it serves
+    other models, or if its weights cannot be updated.
     """
     listed = _models(url, wait_s, sleep)
     names = [str(entry["id"]) for entry in listed if model in (entry.get("id"), entry.get("root"))]

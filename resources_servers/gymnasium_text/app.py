@@ -104,9 +104,8 @@ _STANDS = "RGYB"
 
 
 def observation_text(env: Any, observation: Any) -> str:
-    """Return what the model reads. Environments with the render mode `ansi` are drawn.
-
-    A drawing shows the position by a colour, which text does not have: it becomes brackets, as in `[S]FFF`.
+    """Return what the model reads. Environments with the render mode `ansi` are drawn. A drawing shows the position by
+    a colour, which text does not have: it becomes brackets, as in `[S]FFF`.
     """
     if isinstance(observation, str):
         return observation
@@ -122,7 +121,6 @@ def observation_text(env: Any, observation: Any) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Return an observation as JSON, with arrays as lists."""
     return orjson.dumps(_plain(value), option=orjson.OPT_NON_STR_KEYS).decode()
 
 
@@ -201,7 +199,6 @@ class Actions:
         return "a text" if self._is_text else f"JSON in the action space {self._space}"
 
     def parse(self, text: str) -> Any:
-        """Return the action. Raises InvalidAction, with a message for the model."""
         if self._is_text:
             if not self._space.contains(text):
                 raise InvalidAction(f"{_shown(text)} is not in the action space {self._space}.")
@@ -225,10 +222,9 @@ class Actions:
 
 
 def from_json(space: Any, value: Any) -> Any:
-    """Return a JSON value as an element of the space, which the caller must check with `contains`.
-
-    `from_jsonable` of Dict and Tuple takes the values of each part together, and the spaces of whole numbers cut off
-    decimals. Raises ValueError, TypeError, KeyError, IndexError or AttributeError if the value has another form.
+    """Return a JSON value as an element of the space, which the caller must check with `contains`. `from_jsonable` of
+    Dict and Tuple takes the values of each part together, and the spaces of whole numbers cut off decimals. Raises
+    ValueError, TypeError, KeyError, IndexError or AttributeError if the value has another form.
     """
     kind = type(space).__name__
     if kind == "Dict":
@@ -301,7 +297,6 @@ class GymnasiumText(Environment[GymnasiumSettings]):
     @classmethod
     @contextlib.asynccontextmanager
     async def lifespan(cls, settings: GymnasiumSettings) -> AsyncIterator[Gym]:
-        """Import Gymnasium and create the environment once, to check the settings."""
         gym = await asyncio.to_thread(open_gym, settings)
         try:
             yield gym
@@ -334,7 +329,6 @@ class GymnasiumText(Environment[GymnasiumSettings]):
         return Turn(observation, reward, self._terminated, self._truncated)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Return the episode's return."""
         fields = {"gym_steps": self._steps, "gym_terminated": self._terminated, "gym_truncated": self._truncated}
         if (least := self.settings.success_return) is not None:
             return Verdict(reward=self._return, success=self._return >= least, **fields)

@@ -37,8 +37,6 @@ _LOGS = ("/logs/agent", VERIFIER_LOGS, "/logs/artifacts")
 
 
 class TaskBox:
-    """A box with the task's files."""
-
     def __init__(self, task: TaskFolder, settings: HarborSettings, box: ShellBox, slots: asyncio.Semaphore) -> None:
         self._task = task
         self._settings = settings
@@ -69,7 +67,6 @@ class TaskBox:
         return box
 
     async def run(self, argv: Sequence[str], timeout_s: float, env: dict[str, str] | None = None) -> CommandResult:
-        """Run a command in the task's working directory. Raises BoxDied."""
         async with self._slots:
             variables = {**self._env, **(env or {})}
             return await self._box.run(argv, cwd=self._task.build.workdir, env=variables, timeout_s=timeout_s)
@@ -82,7 +79,6 @@ class TaskBox:
             return TestReward(0.0, problem=f"the tests cannot run: {error}")
 
     async def solve(self) -> CommandResult:
-        """Run the task's own solution. Raises UnsupportedTask if it has none."""
         if not (self._task.path / SOLUTION / "solve.sh").is_file():
             raise UnsupportedTask("solution/solve.sh is missing")
         await self._box.write(list(tree(self._task.path / SOLUTION, "/solution")))
@@ -152,9 +148,8 @@ def tree(source: Path, target: str, mode: int | None = None) -> Iterator[BoxEntr
 
 
 def copied(step: Copy, context: Path, is_folder: bool) -> list[BoxEntry]:
-    """Return what a COPY instruction creates. `is_folder`: whether its target exists as a folder.
-
-    Raises UnsupportedTask if a source does not exist in the folder environment/, or leads out of it.
+    """Return what a COPY instruction creates. `is_folder`: whether its target exists as a folder. Raises
+    UnsupportedTask if a source does not exist in the folder environment/, or leads out of it.
     """
     entries: list[BoxEntry] = []
     for pattern in step.sources:
@@ -239,8 +234,6 @@ _OUTPUT_KEPT = 10_000
 
 @dataclass(frozen=True)
 class Workshop:
-    """What all episodes share."""
-
     tasks: TaskSet
     slots: asyncio.Semaphore
 
@@ -287,7 +280,6 @@ class HarborTask(Environment[HarborSettings]):
         self._died = ""
 
     async def seed(self) -> list[Json]:
-        """Build the task's box, and return its instruction."""
         try:
             self._box = await TaskBox.build(self._folder, self.settings, self.shared.slots)
         except UnsupportedTask as error:
@@ -319,7 +311,6 @@ class HarborTask(Environment[HarborSettings]):
         return text
 
     async def verify(self, response: Verification) -> Verdict:
-        """Run the task's tests in the box, and return the reward that they wrote."""
         found = await self._open_box.test()
         more: Json = {"rewards": found.rewards} if found.rewards else {}
         return Verdict(
@@ -331,7 +322,6 @@ class HarborTask(Environment[HarborSettings]):
         )
 
     async def close(self) -> None:
-        """End the box."""
         if self._box is not None:
             await self._box.close()
 

@@ -46,7 +46,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 async def _check(tasks: list[TaskFolder], settings: HarborSettings) -> dict[str, str]:
-    """Return why the solutions of some tasks do not get the reward 1."""
     slots = asyncio.Semaphore(len(os.sched_getaffinity(0)))
     problems: dict[str, str] = {}
 

@@ -33,8 +33,6 @@ EXAMPLES = Path(__file__).parent / "examples"
 
 
 class HarborSettings(EnvironmentSettings):
-    """Where the tasks are, and what their boxes may do."""
-
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"slots"}
 
     tasks: Path | None = None
@@ -74,8 +72,6 @@ MAX_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class TaskFolder:
-    """A task that can be played."""
-
     name: str
     path: Path
     instruction: str
@@ -86,7 +82,6 @@ class TaskFolder:
 
 
 def is_task(path: Path) -> bool:
-    """Return whether the folder is meant to be a task."""
     return os.path.lexists(path / CONFIG)
 
 
@@ -146,9 +141,8 @@ def _text(path: Path) -> str:
 
 
 def _check_tree(path: Path) -> str:
-    """Return a hash of the task's files. Raises UnsupportedTask for a link that leads outside its part of the folder.
-
-    A link from environment/ to tests/ would show the tests to the model, so it is refused as well.
+    """Return a hash of the task's files. Raises UnsupportedTask for a link that leads outside its part of the folder. A
+    link from environment/ to tests/ would show the tests to the model, so it is refused as well.
     """
     found, size = hashlib.sha256(), 0
     for part in (CONFIG, INSTRUCTION, ENVIRONMENT, TESTS, SOLUTION):

@@ -34,8 +34,6 @@ from rollyard.services.sandbox.records import Trial
 
 
 class HumanEvalTask(BaseModel):
-    """The task in a row, with HumanEval's own field names."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     prompt: str
@@ -48,7 +46,6 @@ class HumanEvalTask(BaseModel):
 
 class HumanEval(ProgramEnvironment[ProgramSettings]):
     def __init__(self, task: Mapping[str, Any], settings: ProgramSettings) -> None:
-        """Parse the row. Raises BadTask if it is not a HumanEval row."""
         super().__init__(task, settings)
         self.row = parsed_row(HumanEvalTask, task, "a HumanEval")
         name = self.row.entry_point
@@ -59,7 +56,6 @@ class HumanEval(ProgramEnvironment[ProgramSettings]):
         self.tests = Trial(code="", names=(name,), tests=tests, prelude=self.row.prompt)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Give a reward of 1 for a program that passes the check."""
         row, text = self.row, response.text
         found = program(row.prompt, row.entry_point, text)
         return self.verdict(await score(self.shared, self.tests, lm_eval_program(row.prompt, text), found))

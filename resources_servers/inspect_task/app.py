@@ -45,8 +45,6 @@ MAX_CONNECTIONS = 1_000_000
 
 
 class InspectPackage:
-    """inspect_ai, imported."""
-
     def __init__(self) -> None:
         """Import inspect_ai. Raises OperatorError if it is missing or lacks a function."""
         require("inspect_ai", "inspect", "the environment inspect_task")
@@ -87,7 +85,6 @@ class InspectPackage:
         return f"inspect_ai {version('inspect_ai')}"
 
     def policy(self, call: PolicyCall) -> Any:
-        """Return a model whose every call is answered by `call`."""
         config = self.model.GenerateConfig(max_connections=MAX_CONNECTIONS, max_retries=0)
         api = self.new_api("policy")
         api.respond = call
@@ -111,7 +108,6 @@ class InspectPackage:
         self, name: str, sample: Any, state: Any, policy: Any, grader: Any, scorers: list[Any]
     ) -> AbstractAsyncContextManager[Any]:
         """Set the context variables of the current task, so that solvers, tools and scorers find their episode's.
-
         Return the context in which the solver must run.
         """
         self.init_task_context(policy, {"grader": grader} if grader is not None else {})
@@ -182,8 +178,6 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class LoadedTask:
-    """A task and what an episode needs of it."""
-
     name: str
     solver: Any
     """The task's setup and solvers as one Plan."""
@@ -195,13 +189,11 @@ class LoadedTask:
     """The task's cleanup function; None if it has none."""
 
     def rows(self) -> Iterator[Json]:
-        """Yield the dataset rows, one per sample."""
         for sample_id, sample in self.samples.items():
             yield {"task": self.name, "sample": sample_id, "sample_sha256": digest(sample)}
 
 
 def digest(sample: Any) -> str:
-    """Return a hash of what determines a sample, to notice rows that belong to another version of the dataset."""
     content = sample.model_dump(mode="json", include={"input", "choices", "target", "metadata"}, exclude_none=True)
     if isinstance(messages := content.get("input"), list):
         for message in messages:
@@ -298,8 +290,6 @@ class NoGrader(OperatorError):
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A call of the model by the solver, which waits for `answer`."""
-
     messages: list[Any]
     tools: list[Any]
     answer: asyncio.Future[Any]
@@ -331,11 +321,9 @@ class SolverEpisode:
 
     @property
     def finished(self) -> bool:
-        """Whether the solver has ended by itself."""
         return self._solver is not None and self._solver.done() and not self._solver.cancelled()
 
     async def start(self) -> None:
-        """Run the solver until it calls the model. Exceptions of its code are raised unchanged."""
         self._solver = asyncio.create_task(self._solve(), context=self._context)
         await self._advance()
 
@@ -375,7 +363,6 @@ class SolverEpisode:
         return await asyncio.create_task(_awaited(grading), context=self._context)
 
     async def close(self) -> None:
-        """Stop the solver, and run the task's cleanup function."""
         await self._stop()
         if self._task.cleanup is not None:
             await asyncio.create_task(_awaited(self._task.cleanup(self.state)), context=self._context)
@@ -437,9 +424,8 @@ async def _awaited(work: Awaitable[Any]) -> Any:
 
 
 async def rehearse(package: InspectPackage, task: LoadedTask) -> None:
-    """Raise OperatorError if the solver fails or needs several answers, or if a scorer fails or needs a grader.
-
-    Plays a task's first sample with an empty answer before the server starts, to find what cannot work.
+    """Raise OperatorError if the solver fails or needs several answers, or if a scorer fails or needs a grader. Plays a
+    task's first sample with an empty answer before the server starts, to find what cannot work.
     """
     sample_id, sample = next(iter(task.samples.items()))
     episode = SolverEpisode(package, task, sample, sample_id, None)
@@ -513,7 +499,6 @@ def tool_text(message: Any) -> str:
 
 
 def function_tools(tools: Sequence[Any]) -> list[Json]:
-    """Return inspect_ai's ToolInfo objects as Responses function tools."""
     return [
         {
             "type": "function",
@@ -542,8 +527,6 @@ def grader_model(package: InspectPackage, models: Models, server: str, timeout_s
 
 @dataclass(frozen=True)
 class Loaded:
-    """What all episodes share."""
-
     package: InspectPackage
     task: LoadedTask
     grader: Any
@@ -598,7 +581,6 @@ class InspectTask(EpisodeTools[InspectSettings]):
         return result if result.done else str(result.output)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Give the solver the last message, and grade with all scorers of the task."""
         await self._solver.finish(response.text)
         loaded = self.shared
         scores = {name: await self._solver.score(scorer) for name, scorer in loaded.task.scorers.items()}
@@ -606,7 +588,6 @@ class InspectTask(EpisodeTools[InspectSettings]):
         return verdict_of(scores, self.settings, to_float, finished=self._solver.finished)
 
     async def close(self) -> None:
-        """Stop the solver and clean up."""
         await self._solver.close()
 
 

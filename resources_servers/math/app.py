@@ -46,7 +46,6 @@ class Math(AnswerEnvironment[AnswerSettings]):
         self.gold, self.form, self.problem = gold, ANSWER_FORMS[form], problem_text(task)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Give a reward of 1 for an answer that is equivalent to the gold answer."""
         return self.verdict(await self.shared.grade(self.gold, response, self.form, self.problem), self.gold)
 
 
@@ -159,7 +158,6 @@ def concluded(text: str) -> FoundAnswer | None:
 
 
 def _values(text: str) -> list[str]:
-    """Return the formula in each value of a sentence, or the value's text if it contains no formula."""
     return [bare_value(value) for value in values(text)]
 
 
@@ -187,10 +185,8 @@ ANSWER_FORMS = {
 
 def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
     """Convert a solved row to a few-shot example, with only the answer for hendrycks_math and the full solution
-    otherwise.
-
-    Raises ValueError if the row is not a solved problem, or if its solution has no box and hendrycks_math needs the
-    answer.
+    otherwise. Raises ValueError if the row is not a solved problem, or if its solution has no box and hendrycks_math
+    needs the answer.
     """
     if not row.get("problem") or not row.get("solution"):
         raise ValueError(

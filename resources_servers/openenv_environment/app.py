@@ -72,8 +72,6 @@ WORDS = frozenset({"VALIDATION_ERROR", "EXECUTION_ERROR", "INVALID_JSON"})
 
 
 class RejectedMessage(Exception):
-    """The server answered a message with an error that the message may have caused."""
-
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
@@ -84,8 +82,6 @@ class StepTimeout(Exception):
 
 
 class OpenEnvConnection:
-    """Sends messages and reads their answers, one at a time."""
-
     def __init__(self, http: aiohttp.ClientSession, url: str, settings: OpenEnvSettings) -> None:
         self._http = http
         self._url = url
@@ -93,7 +89,6 @@ class OpenEnvConnection:
         self._socket: aiohttp.ClientWebSocketResponse | None = None
 
     async def open(self) -> None:
-        """Connect. Raises Failure unreachable or timeout."""
         try:
             async with asyncio.timeout(self._settings.step_timeout_s):
                 size = self._settings.max_message_mb * 1024 * 1024
@@ -121,7 +116,6 @@ class OpenEnvConnection:
         return self._data(message.data)
 
     async def close(self) -> None:
-        """Close the connection, which ends the episode there."""
         socket, self._socket = self._socket, None
         if socket is not None:
             await socket.close()
@@ -154,8 +148,6 @@ _SCHEMES = {"ws://": "http://", "wss://": "https://"}
 
 @dataclass(frozen=True)
 class OpenEnvServer:
-    """A reachable server and what it said about its actions."""
-
     url: str
     http: aiohttp.ClientSession
     actions: ActionSchema
@@ -209,7 +201,6 @@ def _no_server(url: str, found: str) -> OperatorError:
 
 @contextlib.asynccontextmanager
 async def _container(settings: OpenEnvSettings) -> AsyncIterator[str]:
-    """Start the image and yield the address of its server; stop it at the end."""
     if shutil.which(settings.docker) is None:
         raise OperatorError(
             f"image {settings.image} needs the command {settings.docker!r}, which is not installed. Install Docker, or "
@@ -237,8 +228,6 @@ async def _docker(settings: OpenEnvSettings, *arguments: str) -> str:
 
 @dataclass(frozen=True)
 class ActionSchema:
-    """The JSON schema of the actions that a server accepts."""
-
     schema: Json
 
     @property
@@ -269,9 +258,8 @@ class ActionSchema:
 
 
 def mcp_tools(listed: object) -> dict[str, Json]:
-    """Return the tools of a `list_tools` observation by the names under which the model calls them.
-
-    Each has the additional key `original`. A name that is part of Rollyard's wire format gets the prefix `env_`.
+    """Return the tools of a `list_tools` observation by the names under which the model calls them. Each has the
+    additional key `original`. A name that is part of Rollyard's wire format gets the prefix `env_`.
     """
     tools: dict[str, Json] = {}
     for found in listed if isinstance(listed, list) else ():
@@ -312,7 +300,6 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
     @classmethod
     @contextlib.asynccontextmanager
     async def lifespan(cls, settings: OpenEnvSettings) -> AsyncIterator[OpenEnvServer]:
-        """Find the server and read its action schema."""
         async with openenv_server(settings) as server:
             yield server
 
@@ -334,13 +321,11 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
         return [{"role": "user", "content": self._first}] if self._first else []
 
     def episode_tools(self) -> list[Json]:
-        """Return the server's MCP tools, or one tool whose arguments are an action."""
         if self.shared.actions.is_mcp:
             return [{key: value for key, value in tool.items() if key != "original"} for tool in self._tools.values()]
         return [self.shared.actions.tool(self.settings.tool_name)]
 
     async def call_episode_tool(self, name: str, arguments: Json) -> Any:
-        """Take one step."""
         if self.shared.actions.is_mcp:
             if name not in self._tools:
                 raise InvalidToolCall(f"There is no tool {name[:200]!r}. Tools: {', '.join(self._tools) or 'none'}.")
@@ -356,21 +341,18 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
         return self._first, {}
 
     async def turn(self, text: str) -> Turn:
-        """Take one step whose action is the model's message."""
         before = len(self._rewards)
         result = await self._step({self._message_field(): text})
         output = result.output if isinstance(result.output, str) else as_text(result.output)
         return Turn(output, sum(self._rewards[before:]), terminated=result.done)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Return the steps' rewards as the episode's reward."""
         rewards = self._rewards or [0.0]
         reward = sum(rewards) if self.settings.reward == "sum" else rewards[-1]
         fields = {"openenv_steps": self._steps, "openenv_done": self._done, "openenv_timed_out": self._timed_out}
         return Verdict(reward=reward, **fields)
 
     async def close(self) -> None:
-        """Close the connection, which ends the episode on the server."""
         await self._connection.close()
 
     async def _step(self, action: Json) -> ToolResult:

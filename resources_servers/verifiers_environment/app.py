@@ -39,15 +39,12 @@ FEATURE = "the environment verifiers_environment"
 
 @dataclass(frozen=True)
 class LoadedTaskset:
-    """The tasks by their number, and what their episodes share."""
-
     verifiers: Any
     tasks: Sequence[Any]
     shared_toolsets: Sequence[OpenToolset]
 
 
 async def open_taskset(settings: VerifiersSettings) -> LoadedTaskset:
-    """Load the taskset and open its shared toolsets. Raises OperatorError for what is not supported."""
     verifiers = load("verifiers.v1", "verifiers", FEATURE)
     loaders = load("verifiers.v1.utils.loaders", "verifiers", FEATURE)
     try:
@@ -74,7 +71,6 @@ async def open_taskset(settings: VerifiersSettings) -> LoadedTaskset:
 
 
 def prompt_items(data: Any) -> list[Json]:
-    """Return the prompt of a task as Responses items."""
     items: list[Json] = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
     if isinstance(data.prompt, str):
         return [*items, {"role": "user", "content": data.prompt}]
@@ -146,10 +142,9 @@ _STATE: ContextVar[Any] = ContextVar("verifiers_state")
 
 @dataclass(frozen=True)
 class OpenToolset:
-    """A toolset that is set up, and its tools by the names under which the model calls them.
-
-    verifiers itself starts a process per toolset, and sends it the rollout's state over HTTP. Here, the toolset reads
-    the state of the episode that calls it.
+    """A toolset that is set up, and its tools by the names under which the model calls them. verifiers itself starts a
+    process per toolset, and sends it the rollout's state over HTTP. Here, the toolset reads the state of the episode
+    that calls it.
     """
 
     toolset: Any
@@ -174,7 +169,6 @@ class OpenToolset:
         return text
 
     async def close(self) -> None:
-        """Release what the toolset's setup opened."""
         await self.toolset._exit_stack.aclose()
 
 
@@ -239,7 +233,6 @@ class VerifiersEnvironment(EpisodeTools[VerifiersSettings]):
     @classmethod
     @contextlib.asynccontextmanager
     async def lifespan(cls, settings: VerifiersSettings) -> AsyncIterator[LoadedTaskset]:
-        """Load the taskset."""
         loaded = await open_taskset(settings)
         try:
             yield loaded
@@ -248,7 +241,6 @@ class VerifiersEnvironment(EpisodeTools[VerifiersSettings]):
                 await toolset.close()
 
     async def seed(self) -> list[Json]:
-        """Set up the task and its tools; return its prompt."""
         verifiers, task = self.shared.verifiers, self._task
         runtimes = load("verifiers.v1.runtimes", "verifiers", FEATURE)
         try:
@@ -265,11 +257,9 @@ class VerifiersEnvironment(EpisodeTools[VerifiersSettings]):
         return prompt_items(self._trace.task.data)
 
     def episode_tools(self) -> list[Json]:
-        """Return the tools of the task and of the taskset."""
         return [tool for toolset in self._all_toolsets for tool in toolset.tools]
 
     async def call_episode_tool(self, name: str, arguments: Json) -> Any:
-        """Call a tool with the episode's state."""
         for toolset in self._all_toolsets:
             if name in toolset.names:
                 return await toolset.call(name, arguments, self._trace.state)
@@ -296,7 +286,6 @@ class VerifiersEnvironment(EpisodeTools[VerifiersSettings]):
         return Verdict(reward=trace.reward, reward_components=components, metrics=metrics)
 
     async def close(self) -> None:
-        """Close the tools and the working folder."""
         for toolset in self._toolsets:
             await toolset.close()
         if self._runtime is not None:
