@@ -240,9 +240,10 @@ class ResourcesServer(Server):
         return Lifespan(self.environment.__name__, lambda: self._environment.lifespan(self.settings))
 
     async def _seed(self, call: RawRequest) -> RawResponse:
-        """Open a session for a dataset row and return its id in a signed cookie. `{"idx": 3}` stands for a row of the
-        served dataset. The response then contains the task, and no session is opened if the environment's verdict needs
-        none.
+        """Open a session for a dataset row and return its id in a signed cookie.
+
+        `{"idx": 3}` stands for a row of the served dataset. The response then contains the task, and no session is
+        opened if the environment's verdict needs none.
         """
         row, added = self._task(call.json(), with_tools=True)
         if "prompt" in added and self._stateless and SESSION_HEADER.encode() not in call.headers:
@@ -335,8 +336,9 @@ class ResourcesServer(Server):
             return orjson.dumps({"error": storable(str(error))})
 
     async def _verify(self, call: RawRequest) -> bytes | RawResponse:
-        """Return the verdict on the session's episode together with all fields of the row and the request. Without a
-        session, the verdict is on the row in the request, if it does not depend on what was played.
+        """Return the verdict on the session's episode together with all fields of the row and the request.
+
+        Without a session, the verdict is on the row in the request, if it does not depend on what was played.
         """
         verification = Verification(call.body)
         ends = _SESSION_END in call.headers

@@ -54,7 +54,10 @@ class Rubric:
         if not parts:
             raise OperatorError("a Rubric needs at least one part: Rubric(correct=(1.0, check_answer))")
         for name, part in parts.items():
-            _check_part(name, part)
+            if not (isinstance(part, tuple) and len(part) == 2 and callable(part[1])):
+                raise OperatorError(f"the Rubric's part {name!r} is {part!r:.200}; expected (weight, function)")
+            if not _is_number(part[0]):
+                raise OperatorError(f"the Rubric's part {name!r} has the weight {part[0]!r}; expected a finite number")
         if isinstance(success, str) and success not in parts:
             hint = did_you_mean(success, parts)
             raise OperatorError(f"the Rubric's success is {success!r}, not one of its parts{hint} ({', '.join(parts)})")
@@ -130,13 +133,6 @@ def _fields_of(scores: Mapping[str, Score]) -> Json:
             raise Failure(FailureKind.SERVER_ERROR, detail)
         fields |= score.fields
     return fields
-
-
-def _check_part(name: str, part: Any) -> None:
-    if not (isinstance(part, tuple) and len(part) == 2 and callable(part[1])):
-        raise OperatorError(f"the Rubric's part {name!r} is {part!r:.200}; expected (weight, function)")
-    if not _is_number(part[0]):
-        raise OperatorError(f"the Rubric's part {name!r} has the weight {part[0]!r}; expected a finite number")
 
 
 def _is_number(value: Any, *, allow_bool: bool = False) -> bool:
