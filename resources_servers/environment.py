@@ -234,9 +234,8 @@ def check_environment(environment: Any) -> None:
         raise OperatorError(f"{environment.__name__}.verdict_fields has {len(fields)} fields; at most {MAX_FIELDS}")
     for name in ("verify", "seed", "reset", "turn", "close"):
         if inspect.isasyncgenfunction(getattr(environment, name)):
-            raise OperatorError(
-                f"{environment.__name__}.{name} contains `yield`; expected an async method without `yield`"
-            )
+            reason = f"{environment.__name__}.{name} contains `yield`; expected an async method without `yield`"
+            raise OperatorError(reason)
 
 
 def is_stateless(environment: type[Environment[Any]], *, has_tools: bool) -> bool | None:

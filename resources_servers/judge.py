@@ -271,9 +271,8 @@ def read_score(text: str, code: str, settings: JudgeSettings, response: str = ""
         except UnreadableGrade:
             raise error from None
         if "{code}" not in settings.pattern and is_quoted(shown, response):
-            raise UnreadableGrade(
-                f"the last line, {shown[:200]!r}, may be a quotation from the graded answer"
-            ) from None
+            reason = f"the last line, {shown[:200]!r}, may be a quotation from the graded answer"
+            raise UnreadableGrade(reason) from None
         return score
 
 

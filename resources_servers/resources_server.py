@@ -21,18 +21,8 @@ from rollyard.records.rewards import with_verdict
 from rollyard.records.run_types import Directory
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import declaration
-from rollyard.resources_servers import evaluator_wire
+from rollyard.resources_servers import checks, evaluator_wire
 from rollyard.resources_servers.aggregate_metrics import aggregate
-from rollyard.resources_servers.checks import (
-    bad_task_as_failure,
-    checked_verdict,
-    encoded,
-    reset_result,
-    seed_items,
-    storable,
-    turn_result,
-    verdict_json,
-)
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
@@ -247,18 +237,18 @@ class ResourcesServer(Server):
         """
         row, added = self._task(call.json(), with_tools=True)
         if "prompt" in added and self._stateless and SESSION_HEADER.encode() not in call.headers:
-            return RawResponse(encoded(added, "the dataset contains a row"))
+            return RawResponse(checks.encoded(added, "the dataset contains a row"))
         session = self._open_session(call, row)
         observation = await self._set_up(session)
         if isinstance(session.episode, EpisodeTools):
             added = with_episode_tools(added, row, session.episode.episode_tools())
         answer = {**added, "observation": observation} if observation else added
-        body = encoded(answer, "seed returned items")
+        body = checks.encoded(answer, "seed returned items")
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     async def _set_up(self, session: OpenEpisode) -> list[Json]:
         async def seed() -> list[Json]:
-            return seed_items(await bad_task_as_failure(session.episode.seed()))
+            return checks.seed_items(await checks.bad_task_as_failure(session.episode.seed()))
 
         return await self._sessions.set_up(session, seed)
 
@@ -268,12 +258,12 @@ class ResourcesServer(Server):
         session = self._open_session(call, row, turn_based=True)
 
         async def set_up() -> tuple[str, Json]:
-            await bad_task_as_failure(session.episode.seed())
-            return reset_result(await bad_task_as_failure(session.episode.reset()))
+            await checks.bad_task_as_failure(session.episode.seed())
+            return checks.reset_result(await checks.bad_task_as_failure(session.episode.reset()))
 
         observation, info = await self._sessions.set_up(session, set_up)
         answer = {"observation": observation, "info": {"supports_explicit_close": True, **info}, **added}
-        body = encoded(answer, "reset returned a result")
+        body = checks.encoded(answer, "reset returned a result")
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     def _task(self, body: Json, *, with_tools: bool) -> tuple[Json, Json]:
@@ -311,13 +301,13 @@ class ResourcesServer(Server):
         async with self._sessions.turn(session):
             try:
                 with as_invalid_tool_call("the message"):
-                    turn = turn_result(await session.episode.turn(text))
+                    turn = checks.turn_result(await session.episode.turn(text))
             except InvalidToolCall as error:
                 turn = Turn(str(error), 0.0, False, False, {})
         # A Rollyard agent (`session.named`) requests the verdict first, and that call ends the session.
         if (turn.terminated or turn.truncated) and not session.named:
             await self._sessions.close(session.id)
-        return encoded(vars(turn), "turn returned a Turn")
+        return checks.encoded(vars(turn), "turn returned a Turn")
 
     async def _call_tool(self, call: RawRequest, session: OpenEpisode) -> bytes:
         """Call the tool and return its result or, if the call is invalid, an error message for the model."""
@@ -333,7 +323,7 @@ class ResourcesServer(Server):
             async with self._sessions.turn(session):
                 return await used.call(session.episode, arguments)
         except InvalidToolCall as error:
-            return orjson.dumps({"error": storable(str(error))})
+            return orjson.dumps({"error": checks.storable(str(error))})
 
     async def _verify(self, call: RawRequest) -> bytes | RawResponse:
         """Return the verdict on the session's episode together with all fields of the row and the request.
@@ -358,17 +348,17 @@ class ResourcesServer(Server):
                 b'{"detail":"this environment has no verify: its reward is the sum of its steps"}', status=404
             )
         async with self._sessions.turn(session):
-            found = await checked_verdict(session.episode.verify(verification))
-            verdict = verdict_json(found, self._declared, turn_based=session.turn_based)
+            found = await checks.checked_verdict(session.episode.verify(verification))
+            verdict = checks.verdict_json(found, self._declared, turn_based=session.turn_based)
         if not ends:
             played = {**session.row, **verification.row}
-            body = encoded(with_verdict(session.row, played, verdict), "verify returned a Verdict")
+            body = checks.encoded(with_verdict(session.row, played, verdict), "verify returned a Verdict")
             answer = self._with_cookie(call, session, body)
             await self._end_verified(session, verification)
             return answer
         # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two
         # large bodies and a request.
-        body = encoded(verdict, "verify returned a Verdict")
+        body = checks.encoded(verdict, "verify returned a Verdict")
         await self._sessions.close(session.id)
         return body
 
@@ -385,7 +375,7 @@ class ResourcesServer(Server):
             row = {**self._dataset.row_with_prompt(row.get("responses_create_params")), **row}
         verdict = await self._verdict_on(call, row, request)
         found = {**with_verdict(request.row, request.row, verdict), **self._declared}
-        return encoded(found, "verify returned a Verdict")
+        return checks.encoded(found, "verify returned a Verdict")
 
     async def _verify_text(self, call: RawRequest, body: Json) -> bytes:
         """Return the verdict on a text in NeMo Evaluator's format."""
@@ -394,9 +384,9 @@ class ResourcesServer(Server):
         dataset = self._dataset
         index = None if dataset is None else evaluator_wire.index_of(body, dataset.name)
         row = evaluator_wire.row_in(body) if dataset is None or index is None else dataset.row(index)
-        request = Verification(encoded(evaluator_wire.as_request(row, body["response"]), "the request contains"))
+        request = Verification(checks.encoded(evaluator_wire.as_request(row, body["response"]), "the request contains"))
         verdict = evaluator_wire.text_verdict(await self._verdict_on(call, row, request))
-        return encoded(verdict, "verify returned a Verdict")
+        return checks.encoded(verdict, "verify returned a Verdict")
 
     async def _verdict_on(self, call: RawRequest, row: Json, request: Verification) -> Json:
         """Return the verdict on a row in a session that lasts for this request."""
@@ -404,7 +394,7 @@ class ResourcesServer(Server):
         try:
             await self._set_up(session)
             async with self._sessions.turn(session):
-                return verdict_json(await checked_verdict(session.episode.verify(request)))
+                return checks.verdict_json(await checks.checked_verdict(session.episode.verify(request)))
         finally:
             await self._sessions.close(session.id)
 

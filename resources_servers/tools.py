@@ -132,9 +132,8 @@ def tools_of(owner: type) -> dict[str, Tool]:
         if not inspect.iscoroutinefunction(method):
             raise TypeError(f"tool {owner.__name__}.{name} must be an async method")
         if name.lower() in RESERVED_PATHS:
-            raise TypeError(
-                f"tool {owner.__name__}.{name} needs a different name: POST /{name} is part of the wire format"
-            )
+            reason = f"tool {owner.__name__}.{name} needs a different name: POST /{name} is part of the wire format"
+            raise TypeError(reason)
         if name in _MEMBERS:
             raise TypeError(f"tool {owner.__name__}.{name} needs a different name: Environment defines {name}")
         try:
@@ -168,9 +167,8 @@ def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
     for number, parameter in enumerate(parameters[1:]):
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             kind = parameter.kind.description
-            raise TypeError(
-                f"tool {name}: {parameter} is {kind}, which a JSON object cannot contain; use plain parameters"
-            )
+            reason = f"tool {name}: {parameter} is {kind}, which a JSON object cannot contain; use plain parameters"
+            raise TypeError(reason)
         hint, description = hints.get(parameter.name, Any), None
         default = ... if parameter.default is parameter.empty else parameter.default
         if isinstance(default, FieldInfo):  # `count: int = Field(3, ge=1)`

@@ -9,17 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from rollyard.resources_servers.answers import extraction
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS, Comparison, compare_without_algebra
-from rollyard.resources_servers.answers.extraction import (
-    Finder,
-    FoundAnswer,
-    after_last_retraction,
-    cut,
-    first_of,
-    first_turn,
-    together,
-    without_reasoning,
-)
 from rollyard.resources_servers.answers.finders import with_alternatives
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.worker_pool import Budget, WorkerPool
@@ -43,9 +34,9 @@ CLOSED = frozenset({"boxed", "answer_tag", "final_answer"})
 class AnswerForm:
     stops: tuple[str, ...]
     """Stop strings. The text is cut at the first one, in case the engine ignored them."""
-    strict: Finder
+    strict: extraction.Finder
     """Finds an answer only in the requested format."""
-    lenient: tuple[Finder, ...]
+    lenient: tuple[extraction.Finder, ...]
     """Finders for any format, tried in order. The first answer that one of them finds counts."""
     matches: Callable[[str, str], bool] | None = None
     """lm-eval's own comparison of the gold answer (first argument) with an answer, for the strict score. If None, the
@@ -85,7 +76,9 @@ class AnswerGrader:
             strict = exactly.equal and exactly.exact
         return Grade(found.text, found.method, compared.reason, strict, compared.equal, strict_found is not None)
 
-    async def _compared(self, gold: str, found: FoundAnswer, problem: str, budget: Budget | None) -> Comparison:
+    async def _compared(
+        self, gold: str, found: extraction.FoundAnswer, problem: str, budget: Budget | None
+    ) -> Comparison:
         """Several values are right if each equals the gold answer, or if their list does."""
         if _LISTING.search(gold) and quantity(gold) is None and (listed := _listed(found)) is not None:
             as_list = await self._equal(gold, listed, problem, budget)
@@ -122,12 +115,16 @@ async def _in_thread_if_long(length: int, function: Callable[P, R], *args: P.arg
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
-def read(response: Verification, form: AnswerForm) -> tuple[FoundAnswer | None, FoundAnswer | None]:
-    text = cut(without_reasoning(first_turn(response.text, partial(_is_answered, form))), form.stops)
-    kept, truncated = after_last_retraction(text), response.response.get("status") == "incomplete"
+def read(
+    response: Verification, form: AnswerForm
+) -> tuple[extraction.FoundAnswer | None, extraction.FoundAnswer | None]:
+    text = extraction.cut(
+        extraction.without_reasoning(extraction.first_turn(response.text, partial(_is_answered, form))), form.stops
+    )
+    kept, truncated = extraction.after_last_retraction(text), response.response.get("status") == "incomplete"
     # lm-eval's comparisons do not handle retracted answers.
     searched = text if form.matches else kept
-    strict, found = _usable(form.strict(searched), searched, truncated), first_of(form.lenient, kept)
+    strict, found = _usable(form.strict(searched), searched, truncated), extraction.first_of(form.lenient, kept)
     if strict is not None and form.matches is None:
         strict = with_alternatives(searched, strict)
     if found is None:
@@ -138,11 +135,11 @@ def read(response: Verification, form: AnswerForm) -> tuple[FoundAnswer | None, 
 
 def _is_answered(form: AnswerForm, text: str) -> bool:
     found = form.strict(text) if form.matches is None else None
-    found = found or first_of(form.lenient, without_reasoning(text))
+    found = found or extraction.first_of(form.lenient, extraction.without_reasoning(text))
     return found is not None and found.whole and found.method not in OPEN_ENDED
 
 
-def _listed(found: FoundAnswer) -> str | None:
+def _listed(found: extraction.FoundAnswer) -> str | None:
     """Return the values as one list: all values in the text if none of them is a list, otherwise the adjacent ones."""
     single = not any(_LISTING.search(value) for value in found.every)
     values = found.every if single and len(found.every) > len(found.parts) else found.parts
@@ -151,7 +148,7 @@ def _listed(found: FoundAnswer) -> str | None:
     return (r" \text{ or } " if all(map(_INEQUALITY.search, values)) else ", ").join(values)
 
 
-def _usable(found: FoundAnswer | None, text: str, truncated: bool) -> FoundAnswer | None:
+def _usable(found: extraction.FoundAnswer | None, text: str, truncated: bool) -> extraction.FoundAnswer | None:
     if found is None or not found.whole:
         return None
     if truncated and found.method not in CLOSED and (found.method in OPEN_ENDED or not text[found.end :].strip()):
@@ -159,20 +156,24 @@ def _usable(found: FoundAnswer | None, text: str, truncated: bool) -> FoundAnswe
     return found
 
 
-def _why_nothing(response: Verification, found: FoundAnswer | None) -> str:
+def _why_nothing(response: Verification, found: extraction.FoundAnswer | None) -> str:
     if found is not None:
         return "the text is truncated before an answer is complete"
     if not response.text.strip():
         return "the model's text is empty"
-    return "no answer after the reasoning" if not without_reasoning(response.text).strip() else "no answer found"
+    return (
+        "no answer after the reasoning"
+        if not extraction.without_reasoning(response.text).strip()
+        else "no answer found"
+    )
 
 
-def narrowed(finder: Finder, narrow: Callable[[str], Sequence[str]]) -> Finder:
+def narrowed(finder: extraction.Finder, narrow: Callable[[str], Sequence[str]]) -> extraction.Finder:
 
-    def find(text: str) -> FoundAnswer | None:
+    def find(text: str) -> extraction.FoundAnswer | None:
         found = finder(text)
         if found is None:
             return None
-        return together(found, [value for part in found.parts or (found.text,) for value in narrow(part)])
+        return extraction.together(found, [value for part in found.parts or (found.text,) for value in narrow(part)])
 
     return find

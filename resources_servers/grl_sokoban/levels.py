@@ -111,9 +111,8 @@ def sealed(lines: list[str]) -> str:
     while queue:
         row, col = queue.pop()
         if row in (0, len(cells) - 1) or col in (0, width - 1):
-            raise InvalidLevel(
-                f"the wall has a hole: the player could leave at row {row}, column {col} (counted from 0)"
-            )
+            reason = f"the wall has a hole: the player could leave at row {row}, column {col} (counted from 0)"
+            raise InvalidLevel(reason)
         for near in ((row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)):
             if near not in reached and cells[near[0]][near[1]] != "#":
                 reached.add(near)

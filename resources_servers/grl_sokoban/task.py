@@ -265,9 +265,8 @@ def _level_from_file(name: str, index: int, folder: Path | None) -> Room:
         raise BadTask(f"level_file {name!r} is not a file in this server's levels_folder")
     levels = levels_of(path)
     if index >= len(levels):
-        raise BadTask(
-            f"level_index {index} of {name!r} does not exist: the file has {len(levels)} levels, numbered from 0"
-        )
+        reason = f"level_index {index} of {name!r} does not exist: the file has {len(levels)} levels, numbered from 0"
+        raise BadTask(reason)
     return levels[index].room()
 
 

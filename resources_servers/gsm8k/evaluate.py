@@ -13,20 +13,11 @@ from pathlib import Path
 import orjson
 import yaml
 
+from rollyard.records import script
 from rollyard.records.errors import OperatorError
 from rollyard.records.jsonl import Lines, iter_jsonl, refuse, replace
 from rollyard.records.rewards import is_measured
 from rollyard.records.rollout_file import check_output
-from rollyard.records.script import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    ScriptParser,
-    own_command,
-    positive,
-    run_foreground,
-    run_script,
-)
 from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.app import MAX_OUTPUT_TOKENS
 from rollyard.resources_servers.gsm8k.prepare import prepare_rows
@@ -144,10 +135,10 @@ def main(arguments: list[str] | None = None) -> int:
         return status
     config = folder / "config.yaml"
     replace(config, yaml.safe_dump(_eval_config(options, rows, folder), sort_keys=False, allow_unicode=True).encode())
-    status = run_foreground(own_command("ng_eval", str(config)))
+    status = script.run_foreground(script.own_command("ng_eval", str(config)))
     rollouts = folder / "rollouts.jsonl"
-    if status in (EXIT_USAGE, EXIT_INTERRUPTED) or not rollouts.is_file():
-        return status or EXIT_FAILED  # rollouts.jsonl may be that of other options
+    if status in (script.EXIT_USAGE, script.EXIT_INTERRUPTED) or not rollouts.is_file():
+        return status or script.EXIT_FAILED  # rollouts.jsonl may be that of other options
     count = 0
 
     def lines() -> Iterator[bytes]:
@@ -165,22 +156,26 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = ScriptParser(description=__doc__, allow_abbrev=False)
+    parser = script.ScriptParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--model", default="Qwen/Qwen2.5-7B-Instruct", help="hub name or folder (default %(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="host of the vLLM server (default %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="port of the vLLM server (default %(default)s)")
     parser.add_argument("--start-server", action="store_true", help="start vLLM, and stop it at the end")
     parser.add_argument("--gpu-memory-utilization", "--gpu_memory_utilization", type=float, default=0.7)
-    parser.add_argument("--max-model-len", "--max_model_len", type=positive, help="maximum context length in tokens")
+    parser.add_argument(
+        "--max-model-len", "--max_model_len", type=script.positive, help="maximum context length in tokens"
+    )
     parser.add_argument("--split", default="test", help="split of openai/gsm8k (default %(default)s)")
-    parser.add_argument("--limit", type=positive, help="number of questions (default: all)")
+    parser.add_argument("--limit", type=script.positive, help="number of questions (default: all)")
     parser.add_argument("--local", type=Path, help="GSM8K rows on this machine, instead of the Hugging Face hub")
     parser.add_argument("--system-prompt", default="", help="system prompt (default: none)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 decodes greedily (default)")
-    parser.add_argument("--max-tokens", type=positive, default=MAX_OUTPUT_TOKENS, help="default %(default)s")
-    parser.add_argument("--max-steps", type=positive, default=1, help="model calls per question (default 1)")
+    parser.add_argument("--max-tokens", type=script.positive, default=MAX_OUTPUT_TOKENS, help="default %(default)s")
+    parser.add_argument("--max-steps", type=script.positive, default=1, help="model calls per question (default 1)")
     parser.add_argument("--timeout-s", type=float, help="time limit of one question in seconds")
-    parser.add_argument("--concurrency", type=positive, default=64, help="questions in flight (default %(default)s)")
+    parser.add_argument(
+        "--concurrency", type=script.positive, default=64, help="questions in flight (default %(default)s)"
+    )
     parser.add_argument("--out", type=Path, default=Path("gsm8k_eval.jsonl"), help="default %(default)s")
     return parser
 
@@ -231,4 +226,4 @@ def _record(row: Json) -> Json:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    script.run_script(main)

@@ -118,9 +118,8 @@ def check_options(options: argparse.Namespace) -> None:
     """Raise OperatorError for values that contradict each other. `ng_train` checks the others."""
     rollouts, size = options.rollouts_per_update, options.group_size
     if rollouts <= 0 or rollouts % size:
-        raise OperatorError(
-            f"--rollouts-per-update is {rollouts}; expected a positive multiple of --group-size, which is {size}"
-        )
+        reason = f"--rollouts-per-update is {rollouts}; expected a positive multiple of --group-size, which is {size}"
+        raise OperatorError(reason)
     if options.max_completion_tokens > options.max_seq_len:
         raise OperatorError(
             f"--max-completion-tokens ({options.max_completion_tokens}) exceeds --max-seq-len ({options.max_seq_len}): "

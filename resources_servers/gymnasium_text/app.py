@@ -284,9 +284,8 @@ class GymnasiumText(Environment[GymnasiumSettings]):
         self._options = _object_in(task, "options")
         self._seed = task.get("seed")
         if not isinstance(self._seed, int) or isinstance(self._seed, bool) or self._seed < 0:
-            raise BadTask(
-                f"seed is {self._seed!r:.100}; expected a non-negative integer, so that the task is repeatable"
-            )
+            reason = f"seed is {self._seed!r:.100}; expected a non-negative integer, so that the task is repeatable"
+            raise BadTask(reason)
         self._env: Any = None
         self._actions: Actions
         self._text = ""

@@ -129,9 +129,8 @@ class TaskBox:
         if result.timed_out:
             raise step.instruction.refuse("it did not finish within environment.build_timeout_sec")
         if result.exit_code != 0:
-            raise step.instruction.refuse(
-                f"it failed with exit code {result.exit_code}: {result.output[-500:].strip()}"
-            )
+            reason = f"it failed with exit code {result.exit_code}: {result.output[-500:].strip()}"
+            raise step.instruction.refuse(reason)
 
 
 def tree(source: Path, target: str, mode: int | None = None) -> Iterator[BoxEntry]:

@@ -255,9 +255,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if stripped.startswith("#"):
             directive = _DIRECTIVE.fullmatch(stripped) if directives else None
             if directive and directive[1].lower() == "escape" and directive[2].strip() != "\\":
-                raise UnsupportedTask(
-                    f"environment/Dockerfile line {number}: another escape character is not supported"
-                )
+                reason = f"environment/Dockerfile line {number}: another escape character is not supported"
+                raise UnsupportedTask(reason)
             continue
         directives = False
         if not stripped:

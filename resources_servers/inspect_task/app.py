@@ -231,9 +231,8 @@ def _task(settings: InspectSettings, package: InspectPackage) -> Any:
     except Exception as error:  # the task's own code runs here
         raise OperatorError(f"task {settings.task} cannot be loaded: {type(error).__name__}: {error}") from error
     if len(tasks) != 1:
-        raise OperatorError(
-            f"{settings.task} is {len(tasks)} tasks; expected one: path/to/file.py@name or package/name"
-        )
+        reason = f"{settings.task} is {len(tasks)} tasks; expected one: path/to/file.py@name or package/name"
+        raise OperatorError(reason)
     accepted = package.registry_params(tasks[0])
     if unknown := [name for name in settings.task_args if name not in accepted and "kwargs" not in accepted]:
         raise OperatorError(f"{settings.task} has no argument {', '.join(unknown)} (task_args)")
@@ -244,9 +243,8 @@ def _dataset(task: Any, spec: str) -> list[Any]:
     try:
         samples = list(task.dataset)
     except TypeError as error:
-        raise OperatorError(
-            f"{spec}: its samples are made while it runs (SampleSource), not read from a dataset"
-        ) from error
+        reason = f"{spec}: its samples are made while it runs (SampleSource), not read from a dataset"
+        raise OperatorError(reason) from error
     if not samples:
         raise OperatorError(f"{spec} has no samples")
     return samples
@@ -267,9 +265,8 @@ def _check(task: Any, settings: InspectSettings, samples: dict[str, Any]) -> Non
     refused = f"{settings.task} cannot be an environment"
     if task.sandbox is not None:
         kind = getattr(task.sandbox, "type", task.sandbox)
-        raise OperatorError(
-            f"{refused}: it runs in a sandbox ({kind}), which needs containers; expected a task without one"
-        )
+        reason = f"{refused}: it runs in a sandbox ({kind}), which needs containers; expected a task without one"
+        raise OperatorError(reason)
     needing = [key for key, sample in samples.items() if sample.sandbox or sample.files or sample.setup]
     if needing:
         listed = ", ".join(needing[:_SHOWN])
@@ -450,9 +447,8 @@ async def rehearse(package: InspectPackage, task: LoadedTask) -> None:
         raise OperatorError(f"{task.name} cannot be an environment: {error}") from error
     except Exception as error:  # the task's own code runs here
         problem = f"{type(error).__name__}: {error}"
-        raise OperatorError(
-            f"{task.name} cannot be an environment: {step} ({problem}); rehearse: false skips this"
-        ) from error
+        reason = f"{task.name} cannot be an environment: {step} ({problem}); rehearse: false skips this"
+        raise OperatorError(reason) from error
     finally:
         await episode.close()
 

@@ -9,20 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from rollyard.records.types import Json
+from rollyard.resources_servers.answers import finders
 from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS
 from rollyard.resources_servers.answers.extraction import FoundAnswer
-from rollyard.resources_servers.answers.finders import (
-    bare_value,
-    boxed,
-    boxed_or_tagged,
-    dollars,
-    hashes,
-    minerva,
-    number,
-    phrased,
-    values,
-)
 from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
 from rollyard.resources_servers.answers.problem_statement import problem_text
 from rollyard.resources_servers.answers.prompts import chat, completion, few_shot
@@ -35,9 +25,8 @@ class Math(AnswerEnvironment[AnswerSettings]):
         super().__init__(task, settings)
         gold = gold_answer(task)
         if gold is None:
-            raise BadTask(
-                "the row has no gold answer; it needs expected_answer, answer, or a solution with a \\boxed{}"
-            )
+            reason = "the row has no gold answer; it needs expected_answer, answer, or a solution with a \\boxed{}"
+            raise BadTask(reason)
         if len(gold) > MAX_CHARACTERS:
             raise BadTask(f"the gold answer has {len(gold)} characters; the limit is {MAX_CHARACTERS}")
         form = task.get("form", "chat")
@@ -134,7 +123,7 @@ def gold_answer(row: Mapping[str, Any]) -> str | None:
             value = str(value)
         if isinstance(value, str) and value.strip():
             # Any of these keys may contain a complete solution.
-            box = boxed(value)
+            box = finders.boxed(value)
             if box is not None and box.whole:
                 return box.text or None
             return value.strip() if key != "solution" else None
@@ -158,27 +147,27 @@ def concluded(text: str) -> FoundAnswer | None:
 
 
 def _values(text: str) -> list[str]:
-    return [bare_value(value) for value in values(text)]
+    return [finders.bare_value(value) for value in finders.values(text)]
 
 
 _LENIENT = (
-    boxed_or_tagged,
-    narrowed(minerva, _values),
-    narrowed(hashes, _values),
-    narrowed(phrased, _values),
+    finders.boxed_or_tagged,
+    narrowed(finders.minerva, _values),
+    narrowed(finders.hashes, _values),
+    narrowed(finders.phrased, _values),
     narrowed(concluded, _values),
-    dollars,
+    finders.dollars,
     narrowed(whole, _values),
-    number,
+    finders.number,
 )
 ANSWER_FORMS = {
-    "chat": AnswerForm(stops=(), strict=boxed, lenient=_LENIENT),
+    "chat": AnswerForm(stops=(), strict=finders.boxed, lenient=_LENIENT),
     "lm_eval_hendrycks": AnswerForm(stops=("Problem:",), strict=between_dollars, lenient=_LENIENT, matches=same_string),
     "lm_eval_minerva": AnswerForm(
         stops=("Problem:",),
-        strict=narrowed(minerva, _values),
+        strict=narrowed(finders.minerva, _values),
         # A base model continues after its answer, so the requested sentence takes precedence over a box.
-        lenient=(narrowed(minerva, _values), *_LENIENT),
+        lenient=(narrowed(finders.minerva, _values), *_LENIENT),
     ),
 }
 
@@ -189,9 +178,8 @@ def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
     needs the answer.
     """
     if not row.get("problem") or not row.get("solution"):
-        raise ValueError(
-            f"a few-shot example has the fields {', '.join(row) or '(none)'}; expected problem and solution"
-        )
+        reason = f"a few-shot example has the fields {', '.join(row) or '(none)'}; expected problem and solution"
+        raise ValueError(reason)
     problem, solution = str(row["problem"]), str(row["solution"])
     if form != "lm_eval_hendrycks":
         return problem, solution

@@ -223,9 +223,8 @@ class VerifiersEnvironment(EpisodeTools[VerifiersSettings]):
             raise BadTask(f"{found}, counted from 0 (max_tasks: {settings.max_tasks})")
         self._task = tasks[index]
         if self._task.data.prompt is None:
-            raise BadTask(
-                f"task {index} has no prompt: a simulated user opens its conversation, which is not supported"
-            )
+            reason = f"task {index} has no prompt: a simulated user opens its conversation, which is not supported"
+            raise BadTask(reason)
         self._runtime: Any = None
         self._toolsets: list[OpenToolset] = []
         self._trace = self._new_trace()
