@@ -10,7 +10,12 @@ from inspect_ai.tool import Tool, tool
 @tool
 def add() -> Tool:
     async def execute(x: int, y: int) -> str:
-        """Add two numbers. Args: x: First number. y: Second number."""
+        """Add two numbers.
+
+        Args:
+            x: First number.
+            y: Second number.
+        """
         return str(x + y)
 
     return execute
