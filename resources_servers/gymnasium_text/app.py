@@ -44,19 +44,15 @@ class Gym:
 
     def make(self, env_id: str, kwargs: Mapping[str, Any]) -> Any:
         """Create an environment that draws itself as text, if it can. Raises Gymnasium's errors."""
-        modes = self._render_modes(env_id)
+        entry = self.gymnasium.spec(env_id).entry_point
+        if isinstance(entry, str):
+            module, _, name = entry.partition(":")
+            entry = getattr(importlib.import_module(module), name)
+        modes = getattr(entry, "metadata", {}).get("render_modes", [])
         options = {"render_mode": "ansi"} if "ansi" in modes and "render_mode" not in kwargs else {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about versions and about seldom used features
             return self.gymnasium.make(env_id, **options, **kwargs)
-
-    def _render_modes(self, env_id: str) -> list[str]:
-        spec = self.gymnasium.spec(env_id)
-        entry = spec.entry_point
-        if isinstance(entry, str):
-            module, _, name = entry.partition(":")
-            entry = getattr(importlib.import_module(module), name)
-        return list(getattr(entry, "metadata", {}).get("render_modes", []))
 
     async def run(self, what: str, work: Callable[[], T]) -> T:
         """Run `work` on a thread. Raises Failure timeout if it takes too long; the thread is then abandoned."""
@@ -87,7 +83,7 @@ def open_gym(settings: GymnasiumSettings) -> Gym:
     except Exception as error:
         raise OperatorError(f"env_id {settings.env_id!r} cannot be created: {type(error).__name__}: {error}") from error
     try:
-        actions = Actions(env.action_space, names_of(settings.env_id, settings.action_names))
+        actions = Actions(env.action_space, settings.action_names, settings.env_id)
         if not actions.expected:
             raise OperatorError(f"{settings.env_id} has the action space {env.action_space}, which has no text form")
     finally:
@@ -99,8 +95,6 @@ def open_gym(settings: GymnasiumSettings) -> Gym:
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _HIGHLIGHTED = re.compile(r"\x1b\[4[0-9]m(.)\x1b\[0m")
-_CARDS = {1: "ace"}
-_STANDS = "RGYB"
 
 
 def observation_text(env: Any, observation: Any) -> str:
@@ -111,17 +105,19 @@ def observation_text(env: Any, observation: Any) -> str:
         return observation
     name = env.spec.id if env.spec is not None else ""
     if name.startswith("Blackjack"):
-        return _blackjack(observation)
+        hand, card, ace = (int(part) for part in observation)
+        usable, shown = " with a usable ace" if ace else "", "ace" if card == 1 else card
+        return f"Your hand is worth {hand}{usable}. The dealer shows {shown}."
     drawn = env.render() if env.render_mode == "ansi" else None
     if not isinstance(drawn, str):
-        return as_json(observation)
-    if name.startswith("Taxi"):
-        return f"{_COLOURS.sub('', drawn).strip()}\n{_taxi(env.unwrapped, observation)}"
+        return orjson.dumps(_plain(observation), option=orjson.OPT_NON_STR_KEYS).decode()
+    if name.startswith("Taxi"):  # its drawing shows the passenger and the destination only by colours
+        row, column, passenger, destination = (int(part) for part in env.unwrapped.decode(int(observation)))
+        waiting = f"waits at {'RGYB'[passenger]}" if passenger < 4 else "is in the taxi"
+        where = f"The taxi is in row {row}, column {column}, counted from 0 at the top left"
+        told = f"{where}. The passenger {waiting}. The destination is {'RGYB'[destination]}."
+        return f"{_COLOURS.sub('', drawn).strip()}\n{told}"
     return _COLOURS.sub("", _HIGHLIGHTED.sub(r"[\1]", drawn)).strip("\n")
-
-
-def as_json(value: Any) -> str:
-    return orjson.dumps(_plain(value), option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def _plain(value: Any) -> Any:
@@ -132,19 +128,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _taxi(env: Any, observation: Any) -> str:
-    """Say what Taxi's drawing shows only by colours."""
-    row, column, passenger, destination = (int(part) for part in env.decode(int(observation)))
-    waiting = f"waits at {_STANDS[passenger]}" if passenger < len(_STANDS) else "is in the taxi"
-    where = f"The taxi is in row {row}, column {column}, counted from 0 at the top left"
-    return f"{where}. The passenger {waiting}. The destination is {_STANDS[destination]}."
-
-
-def _blackjack(observation: Any) -> str:
-    hand, card, ace = (int(part) for part in observation)
-    return f"Your hand is worth {hand}{' with a usable ace' if ace else ''}. The dealer shows {_CARDS.get(card, card)}."
 
 
 class GymnasiumSettings(EnvironmentSettings):
@@ -182,7 +165,10 @@ class InvalidAction(ValueError):
 
 
 class Actions:
-    def __init__(self, space: Any, names: Sequence[str]) -> None:
+    def __init__(self, space: Any, names: Sequence[str], env_id: str = "") -> None:
+        """`names`: those of the settings; without any, they are those of Gymnasium's own environments."""
+        name = env_id.rpartition(":")[2].rpartition("/")[2]
+        names = names or next((own for known, own in NAMES.items() if name.startswith(known)), ())
         self._space = space
         is_discrete = type(space).__name__ == "Discrete"  # MultiDiscrete has a `start` as well, which is an array
         self._start = int(space.start) if is_discrete else 0
@@ -246,18 +232,6 @@ def _check_whole(value: Any) -> None:
             raise ValueError(f"{each!r} is not a whole number")
 
 
-def names_of(env_id: str, given: Sequence[str]) -> Sequence[str]:
-    """Return the names of the actions: those of the settings, else those of Gymnasium's own environments."""
-    name = env_id.rpartition(":")[2].rpartition("/")[2]
-    return given or next((names for known, names in NAMES.items() if name.startswith(known)), ())
-
-
-def action_in(message: str) -> str:
-    """Return the last `<action>...</action>` of a message, or the complete message if it has none."""
-    found: list[str] = _TAG.findall(message)
-    return found[-1] if found else message
-
-
 def _shown(text: str) -> str:
     return f"{text[:100]!r}..." if len(text) > 100 else repr(text)
 
@@ -280,8 +254,11 @@ class GymnasiumText(Environment[GymnasiumSettings]):
             raise BadTask(f"env_id is {self._env_id!r:.100}; set it in the row or in the server's settings")
         # The arguments of one environment are not valid for another one.
         shared = settings.kwargs if self._env_id == settings.env_id else {}
-        self._kwargs = {**shared, **_object_in(task, "kwargs")}
-        self._options = _object_in(task, "options")
+        given = {name: task.get(name, {}) for name in ("kwargs", "options")}
+        for name, found in given.items():
+            if not isinstance(found, dict):
+                raise BadTask(f"{name} is {found!r:.100}; expected an object")
+        self._kwargs, self._options = {**shared, **given["kwargs"]}, given["options"]
         self._seed = task.get("seed")
         if not isinstance(self._seed, int) or isinstance(self._seed, bool) or self._seed < 0:
             reason = f"seed is {self._seed!r:.100}; expected a non-negative integer, so that the task is repeatable"
@@ -322,7 +299,7 @@ class GymnasiumText(Environment[GymnasiumSettings]):
     async def turn(self, text: str) -> Turn:
         """Take one action; a message without a valid one costs nothing and returns a hint."""
         try:
-            observation, reward = await self._step(action_in(text))
+            observation, reward = await self._step(next(reversed(_TAG.findall(text)), text))
         except InvalidAction as error:
             return Turn(f"{error}\n{self._text}")
         return Turn(observation, reward, self._terminated, self._truncated)
@@ -353,7 +330,7 @@ class GymnasiumText(Environment[GymnasiumSettings]):
         except (self.shared.gymnasium.error.Error, TypeError, ValueError, KeyError, ImportError) as error:
             found = f"{self._env_id} with kwargs {self._kwargs!r:.200} and options {self._options!r:.200}"
             raise BadTask(f"{found} cannot be created: {type(error).__name__}: {error}") from error
-        self._actions = Actions(env.action_space, names_of(str(self._env_id), self.settings.action_names))
+        self._actions = Actions(env.action_space, self.settings.action_names, str(self._env_id))
         self._text = observation_text(env, observation)
 
     async def _step(self, text: str) -> tuple[str, float]:
@@ -377,13 +354,6 @@ class GymnasiumText(Environment[GymnasiumSettings]):
         if not math.isfinite(number):
             raise Failure(FailureKind.MALFORMED_ANSWER, f"step of {self._env_id} returned the reward {reward!r}")
         return number
-
-
-def _object_in(task: Mapping[str, Any], name: str) -> Json:
-    found = task.get(name, {})
-    if not isinstance(found, dict):
-        raise BadTask(f"{name} is {found!r:.100}; expected an object")
-    return found
 
 
 server = serve(GymnasiumText)

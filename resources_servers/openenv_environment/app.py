@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -142,8 +143,7 @@ class OpenEnvConnection:
         return Failure(kind, f"the OpenEnv server at {self._url} {what}")
 
 
-ASK_S = 10.0
-_SCHEMES = {"ws://": "http://", "wss://": "https://"}
+_REMEDY = "Start it first, or correct `url`"
 
 
 @dataclass(frozen=True)
@@ -161,42 +161,36 @@ async def openenv_server(settings: OpenEnvSettings) -> AsyncIterator[OpenEnvServ
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector, headers=headers))
         url = await stack.enter_async_context(_container(settings)) if settings.url is None else settings.url
-        for scheme, plain in _SCHEMES.items():
-            url = plain + url.removeprefix(scheme) if url.startswith(scheme) else url
-        url = url.rstrip("/").removesuffix("/ws")
+        url = re.sub("^ws(?=s?://)", "http", url).rstrip("/").removesuffix("/ws")
         yield OpenEnvServer(url, http, ActionSchema(await _action_schema(http, url, settings)))
 
 
 async def _action_schema(http: aiohttp.ClientSession, url: str, settings: OpenEnvSettings) -> Any:
     """Return the schema of actions; waits for a server that is starting."""
-    problem = "no answer"
+    problem, timeout = "no answer", aiohttp.ClientTimeout(total=10.0)
+    no_server = f"there is no OpenEnv server at {url}: "
     try:
         async with asyncio.timeout(settings.start_wait_s):
             while True:
                 try:
-                    timeout = aiohttp.ClientTimeout(total=ASK_S)
                     async with http.get(f"{url}/schema", timeout=timeout) as response:
                         if response.status == 200:
                             answer = await response.json(content_type=None)
                             break
                         problem = f"status {response.status}"
                         if response.status < 500:
-                            raise _no_server(url, f"GET /schema has {problem}")
+                            raise OperatorError(f"{no_server}GET /schema has {problem}. {_REMEDY}")
                 except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                     problem = str(error) or type(error).__name__
                 await asyncio.sleep(0.2)
     except TimeoutError as error:
         # Not an OperatorError: the check of a config accepts a server that is not up yet.
-        detail = f"there is no OpenEnv server at {url}: {problem}, for {settings.start_wait_s:g} s (start_wait_s)"
+        detail = f"{no_server}{problem}, for {settings.start_wait_s:g} s (start_wait_s)"
         raise Failure(FailureKind.UNREACHABLE, detail) from error
     action = answer.get("action") if isinstance(answer, dict) else None
     if not isinstance(action, dict):
-        raise _no_server(url, f"GET /schema answered {answer!r:.100}, without the schema of an action")
+        raise OperatorError(f"{no_server}GET /schema answered {answer!r:.100}, without an action's schema. {_REMEDY}")
     return action
-
-
-def _no_server(url: str, found: str) -> OperatorError:
-    return OperatorError(f"there is no OpenEnv server at {url}: {found}. Start it first, or correct `url`")
 
 
 @contextlib.asynccontextmanager
@@ -288,7 +282,14 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
 
     def __init__(self, task: Mapping[str, Any], settings: OpenEnvSettings) -> None:
         super().__init__(task, settings)
-        self._arguments = _reset_arguments(task)
+        self._arguments = task.get("reset", {})
+        if not isinstance(self._arguments, dict):
+            found = f"reset is {self._arguments!r:.100}"
+            raise BadTask(f"{found}; expected an object with the arguments of the server's reset")
+        if (seed := task.get("seed")) is not None:
+            if not isinstance(seed, int) or isinstance(seed, bool):
+                raise BadTask(f"seed is {seed!r:.100}; expected an integer")
+            self._arguments = {**self._arguments, "seed": seed}
         self._connection = OpenEnvConnection(self.shared.http, self.shared.url, settings)
         self._tools: dict[str, Json] = {}
         self._rewards: list[float] = []
@@ -326,13 +327,12 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
         return [self.shared.actions.tool(self.settings.tool_name)]
 
     async def call_episode_tool(self, name: str, arguments: Json) -> Any:
-        if self.shared.actions.is_mcp:
-            if name not in self._tools:
-                raise InvalidToolCall(f"There is no tool {name[:200]!r}. Tools: {', '.join(self._tools) or 'none'}.")
-            call = {"type": "call_tool", "tool_name": self._tools[name]["original"], "arguments": arguments}
-            return await self._step(call)
-        if name != self.settings.tool_name:
-            raise InvalidToolCall(f"There is no tool {name[:200]!r}. Tools: {self.settings.tool_name}.")
+        is_mcp = self.shared.actions.is_mcp
+        known = list(self._tools) if is_mcp else [self.settings.tool_name]
+        if name not in known:
+            raise InvalidToolCall(f"There is no tool {name[:200]!r}. Tools: {', '.join(known) or 'none'}.")
+        if is_mcp:
+            arguments = {"type": "call_tool", "tool_name": self._tools[name]["original"], "arguments": arguments}
         return await self._step(arguments)
 
     async def reset(self) -> tuple[str, Json]:
@@ -343,8 +343,7 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
     async def turn(self, text: str) -> Turn:
         before = len(self._rewards)
         result = await self._step({self._message_field(): text})
-        output = result.output if isinstance(result.output, str) else as_text(result.output)
-        return Turn(output, sum(self._rewards[before:]), terminated=result.done)
+        return Turn(_shown(result.output), sum(self._rewards[before:]), terminated=result.done)
 
     async def verify(self, response: Verification) -> Verdict:
         rewards = self._rewards or [0.0]
@@ -369,11 +368,16 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
             self._done = self._timed_out = True
             return ToolResult(f"The action took too long ({error}). {_OVER}", done=True)
         reward, done = answer.get("reward"), answer.get("done")
-        if reward is not None:
-            self._rewards.append(_number(reward))
-        self._done = _flag(done)
-        field = self.settings.observation_field
-        return ToolResult(self._text(answer) if field else _observation(answer), done=self._done)
+        if not isinstance(reward, bool | None) and not is_number(reward, MAX_REWARD):
+            raise Failure(FailureKind.MALFORMED_ANSWER, f"the OpenEnv server sent the reward {reward!r:.100}")
+        if not isinstance(done, bool | None):  # a wrong type is no "false": the episode would go on after its end
+            detail = f"the OpenEnv server sent done: {done!r:.100}; expected true or false"
+            raise Failure(FailureKind.MALFORMED_ANSWER, detail)
+        self._rewards += [] if reward is None else [float(reward)]
+        self._done = done is True
+        return ToolResult(
+            self._text(answer) if self.settings.observation_field else _observation(answer), done=self._done
+        )
 
     def _text(self, answer: Json) -> str:
         observation = _observation(answer)
@@ -384,8 +388,7 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
             known = ", ".join(observation) or "no fields"
             detail = f"the observation has no {field!r} (observation_field); it has {known}"
             raise Failure(FailureKind.MALFORMED_ANSWER, detail)
-        value = observation[field]
-        return value if isinstance(value, str) else as_text(value)
+        return _shown(observation[field])
 
     def _message_field(self) -> str:
         field = self.settings.text_field or self.shared.actions.text_field
@@ -394,15 +397,8 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
         return field
 
 
-def _reset_arguments(task: Mapping[str, Any]) -> Json:
-    arguments = task.get("reset", {})
-    if not isinstance(arguments, dict):
-        raise BadTask(f"reset is {arguments!r:.100}; expected an object with the arguments of the server's reset")
-    if (seed := task.get("seed")) is not None:
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            raise BadTask(f"seed is {seed!r:.100}; expected an integer")
-        return {**arguments, "seed": seed}
-    return arguments
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else as_text(value)
 
 
 def _observation(answer: Json) -> Json:
@@ -412,19 +408,6 @@ def _observation(answer: Json) -> Json:
         found = f"the OpenEnv server sent the observation {observation!r:.100}"
         raise Failure(FailureKind.MALFORMED_ANSWER, f"{found}; expected an object")
     return {key: value for key, value in observation.items() if key != "metadata" and value is not None}
-
-
-def _number(reward: object) -> float:
-    if isinstance(reward, bool | int | float) and (isinstance(reward, bool) or is_number(reward, MAX_REWARD)):
-        return float(reward)
-    raise Failure(FailureKind.MALFORMED_ANSWER, f"the OpenEnv server sent the reward {reward!r:.100}")
-
-
-def _flag(done: object) -> bool:
-    """Return whether the episode is over. A wrong type is no "false": the episode would go on after its end."""
-    if done is None or isinstance(done, bool):
-        return done is True
-    raise Failure(FailureKind.MALFORMED_ANSWER, f"the OpenEnv server sent done: {done!r:.100}; expected true or false")
 
 
 server = serve(OpenEnvEnvironment)
