@@ -20,7 +20,7 @@ from rollyard.records.json_values import is_number
 from rollyard.records.types import MAX_REWARD, Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.base import BadTask, Environment, ToolResult, Verdict, Verification, serve, tool
-from rollyard.resources_servers.harbor_task.dockerfile import Copy, RunInstruction, UnsupportedTask
+from rollyard.resources_servers.harbor_task.dockerfile import Copy, UnsupportedTask
 from rollyard.resources_servers.harbor_task.task_folder import (
     ENVIRONMENT,
     SOLUTION,
@@ -112,25 +112,20 @@ class TaskBox:
         for step in self._task.build.steps:
             try:
                 if isinstance(step, Copy):
-                    await self._copy(step)
-                else:
-                    await self._run_step(step, max(deadline - time.monotonic(), 0.1))
+                    probe = await self._box.run(("test", "-d", step.target), env=self._env)
+                    context = self._task.path / ENVIRONMENT
+                    await self._box.write(await asyncio.to_thread(copied, step, context, probe.exit_code == 0))
+                    continue
+                async with self._slots:
+                    left_s = max(deadline - time.monotonic(), 0.1)
+                    result = await self._box.run(step.argv, cwd=step.cwd, env=step.env, timeout_s=left_s)
             except (BoxRefused, BoxDied) as error:
                 raise step.instruction.refuse(str(error)) from error
-
-    async def _copy(self, step: Copy) -> None:
-        probe = await self._box.run(("test", "-d", step.target), env=self._env)
-        context = self._task.path / ENVIRONMENT
-        await self._box.write(await asyncio.to_thread(copied, step, context, probe.exit_code == 0))
-
-    async def _run_step(self, step: RunInstruction, left_s: float) -> None:
-        async with self._slots:
-            result = await self._box.run(step.argv, cwd=step.cwd, env=step.env, timeout_s=left_s)
-        if result.timed_out:
-            raise step.instruction.refuse("it did not finish within environment.build_timeout_sec")
-        if result.exit_code != 0:
-            reason = f"it failed with exit code {result.exit_code}: {result.output[-500:].strip()}"
-            raise step.instruction.refuse(reason)
+            if result.timed_out:
+                raise step.instruction.refuse("it did not finish within environment.build_timeout_sec")
+            if result.exit_code != 0:
+                reason = f"it failed with exit code {result.exit_code}: {result.output[-500:].strip()}"
+                raise step.instruction.refuse(reason)
 
 
 def tree(source: Path, target: str, mode: int | None = None) -> Iterator[BoxEntry]:
@@ -197,31 +192,26 @@ class TestReward:
 
 def read_reward(json_file: bytes | None, text_file: bytes | None, key: str | None) -> TestReward:
     """Return the reward from the content of reward.json, or else from that of reward.txt (None: no such file)."""
-    if json_file is not None:
-        return _from_json(json_file, key)
-    if text_file is None:
-        return TestReward(0.0, problem="the tests wrote no reward")
+    if json_file is None:
+        if text_file is None:
+            return TestReward(0.0, problem="the tests wrote no reward")
+        try:
+            value = float(text_file.decode())
+        except ValueError:
+            return TestReward(0.0, problem=f"reward.txt is not a number: {text_file[:80]!r}")
+        if not is_number(value, MAX_REWARD):
+            return TestReward(0.0, problem=f"reward.txt is not a finite number: {text_file[:80]!r}")
+        return TestReward(value)
     try:
-        value = float(text_file.decode())
-    except ValueError:
-        return TestReward(0.0, problem=f"reward.txt is not a number: {text_file[:80]!r}")
-    if not is_number(value, MAX_REWARD):
-        return TestReward(0.0, problem=f"reward.txt is not a finite number: {text_file[:80]!r}")
-    return TestReward(value)
-
-
-def _from_json(content: bytes, key: str | None) -> TestReward:
-    try:
-        found = orjson.loads(content)
+        found = orjson.loads(json_file)
     except ValueError as error:
         return TestReward(0.0, problem=f"reward.json is not JSON: {error}")
     values = found if isinstance(found, dict) else {"reward": found}
-    if not values or not all(is_number(value, MAX_REWARD) for value in values.values()):
-        return TestReward(0.0, problem=f"reward.json is not an object of finite numbers: {content[:80]!r}")
-    rewards = {str(name): float(value) for name, value in values.items()}
-    wanted = key or "reward"
-    if wanted in rewards:
-        return TestReward(rewards[wanted], rewards)
+    if not values or not all(is_number(each, MAX_REWARD) for each in values.values()):
+        return TestReward(0.0, problem=f"reward.json is not an object of finite numbers: {json_file[:80]!r}")
+    rewards = {str(name): float(each) for name, each in values.items()}
+    if (key or "reward") in rewards:
+        return TestReward(rewards[key or "reward"], rewards)
     if key is not None:
         return TestReward(0.0, rewards, f"reward.json has no key {key!r}; it has {', '.join(rewards)}")
     return TestReward(sum(rewards.values()) / len(rewards), rewards)
@@ -304,7 +294,11 @@ class HarborTask(Environment[HarborSettings]):
             self._died = f"The machine has ended, and its files are lost: {error}"
             return ToolResult(self._died, done=True)
         self._left_s -= time.monotonic() - started
-        text = _shown(result, limit_s)
+        text = result.output
+        if result.timed_out:
+            text += f"\n[stopped after {limit_s:g} s]"
+        elif result.exit_code != 0:
+            text += f"\n[exit code {result.exit_code}]"
         if self._left_s <= 0:
             return ToolResult(f"{text}\n[the time limit of the task is over]", done=True)
         return text
@@ -328,12 +322,6 @@ class HarborTask(Environment[HarborSettings]):
     def _open_box(self) -> TaskBox:
         assert self._box is not None, "seed was not called"
         return self._box
-
-
-def _shown(result: CommandResult, limit_s: float) -> str:
-    if result.timed_out:
-        return f"{result.output}\n[stopped after {limit_s:g} s]"
-    return result.output if result.exit_code == 0 else f"{result.output}\n[exit code {result.exit_code}]"
 
 
 server = serve(HarborTask)

@@ -166,8 +166,7 @@ class _Reader:
         self.build.steps.append(RunInstruction(instruction, argv, self.build.workdir, env))
 
     def _set_shell(self, instruction: DockerInstruction) -> None:
-        words = instruction.exec_form()
-        if words is None:
+        if (words := instruction.exec_form()) is None:
             raise instruction.refuse('expected a list, such as ["/bin/bash", "-c"]')
         self._shell = tuple(words)
 

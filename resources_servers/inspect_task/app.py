@@ -51,7 +51,6 @@ class InspectPackage:
         self.model = self._module("inspect_ai.model")
         self.scorer = self._module("inspect_ai.scorer")
         self.solver = self._module("inspect_ai.solver")
-        self.tool = self._module("inspect_ai.tool")
         self.new_api = _policy_api(self.model)
         self.load_task_specs: Any = self._member("inspect_ai._eval.loader", "load_task_spec")
         self.plan_of: Any = self._member("inspect_ai._eval.task.run", "resolve_plan")
@@ -204,11 +203,20 @@ def digest(sample: Any) -> str:
 def load_task(settings: InspectSettings, package: InspectPackage) -> LoadedTask:
     """Load the task. Raises OperatorError if it does not exist, or needs what this environment does not have."""
     task = _task(settings, package)
-    scorers = _scorers(task, package)
-    samples = {
-        str(sample.id if sample.id is not None else number): sample
-        for number, sample in enumerate(_dataset(task, settings.task), start=1)
-    }
+    if not task.scorer:
+        raise OperatorError(f"{task.name} has no scorer, so its episodes have no reward")
+    scorers: dict[str, Any] = {}
+    for number, scorer in enumerate(task.scorer, start=1):
+        name = str(package.registry_name(scorer))
+        scorers[name if name not in scorers else f"{name}_{number}"] = scorer
+    try:
+        numbered = list(enumerate(task.dataset, start=1))
+    except TypeError as error:
+        reason = f"{settings.task}: its samples are made while it runs (SampleSource), not read from a dataset"
+        raise OperatorError(reason) from error
+    samples = {str(number if sample.id is None else sample.id): sample for number, sample in numbered}
+    if not samples:
+        raise OperatorError(f"{settings.task} has no samples")
     _check(task, settings, samples)
     if settings.scorer is not None and settings.scorer not in scorers:
         known = ", ".join(scorers)
@@ -237,28 +245,6 @@ def _task(settings: InspectSettings, package: InspectPackage) -> Any:
     if unknown := [name for name in settings.task_args if name not in accepted and "kwargs" not in accepted]:
         raise OperatorError(f"{settings.task} has no argument {', '.join(unknown)} (task_args)")
     return tasks[0]
-
-
-def _dataset(task: Any, spec: str) -> list[Any]:
-    try:
-        samples = list(task.dataset)
-    except TypeError as error:
-        reason = f"{spec}: its samples are made while it runs (SampleSource), not read from a dataset"
-        raise OperatorError(reason) from error
-    if not samples:
-        raise OperatorError(f"{spec} has no samples")
-    return samples
-
-
-def _scorers(task: Any, package: InspectPackage) -> dict[str, Any]:
-    scorers = task.scorer or []
-    if not scorers:
-        raise OperatorError(f"{task.name} has no scorer, so its episodes have no reward")
-    found: dict[str, Any] = {}
-    for number, scorer in enumerate(scorers, start=1):
-        name = str(package.registry_name(scorer))
-        found[name if name not in found else f"{name}_{number}"] = scorer
-    return found
 
 
 def _check(task: Any, settings: InspectSettings, samples: dict[str, Any]) -> None:
@@ -343,8 +329,7 @@ class SolverEpisode:
         """Answer the model call with the last message. If the solver then calls the model again, it is stopped."""
         if self._request is None:
             return
-        output = self._package.model.ModelOutput.from_content("policy", text)
-        request = self._request
+        output, request = self._package.model.ModelOutput.from_content("policy", text), self._request
         self._answer(output)
         await self._advance()
         if self._request is not None:
@@ -476,16 +461,16 @@ def _content(content: Any) -> str | list[Json]:
         return content
     if all(part.type == "text" for part in content):
         return "\n".join(part.text for part in content)
-    return [_part(part) for part in content]
-
-
-def _part(part: Any) -> Json:
-    if part.type == "text":
-        return {"type": "input_text", "text": part.text}
-    if part.type == "image" and part.image.startswith(("data:", "http://", "https://")):
-        return {"type": "input_image", "image_url": part.image, "detail": part.detail}
-    found = f"an image file ({part.image})" if part.type == "image" else f"content of type {part.type}"
-    raise BadTask(f"the sample contains {found}; expected text, or images as data: or https: URLs")
+    items: list[Json] = []
+    for part in content:
+        if part.type == "text":
+            items.append({"type": "input_text", "text": part.text})
+        elif part.type == "image" and part.image.startswith(("data:", "http://", "https://")):
+            items.append({"type": "input_image", "image_url": part.image, "detail": part.detail})
+        else:
+            found = f"an image file ({part.image})" if part.type == "image" else f"content of type {part.type}"
+            raise BadTask(f"the sample contains {found}; expected text, or images as data: or https: URLs")
+    return items
 
 
 def tool_text(message: Any) -> str:
@@ -495,16 +480,9 @@ def tool_text(message: Any) -> str:
 
 
 def function_tools(tools: Sequence[Any]) -> list[Json]:
-    return [
-        {
-            "type": "function",
-            "name": tool.name,
-            "description": tool.description,
-            "parameters": tool.parameters.model_dump(exclude_none=True),
-            "strict": False,
-        }
-        for tool in tools
-    ]
+    shown = [(tool.name, tool.description, tool.parameters.model_dump(exclude_none=True)) for tool in tools]
+    keys = ("name", "description", "parameters")
+    return [{"type": "function", **dict(zip(keys, values, strict=True)), "strict": False} for values in shown]
 
 
 def grader_model(package: InspectPackage, models: Models, server: str, timeout_s: float) -> Any:
@@ -587,9 +565,6 @@ class InspectTask(EpisodeTools[InspectSettings]):
         await self._solver.close()
 
 
-_RIGHT, _WRONG = "C", "I"
-
-
 def verdict_of(
     scores: Mapping[str, Any], settings: InspectSettings, to_float: Callable[[Any], float], *, finished: bool
 ) -> Verdict:
@@ -598,34 +573,29 @@ def verdict_of(
     score = scores[name]
     if score is None:
         raise Failure(FailureKind.MALFORMED_ANSWER, f"the scorer {name} gave no score (None), which is not a reward")
-    reward = _number(score.value, name, settings.score_key, to_float)
-    more: Json = {} if score.answer is None else {"extracted_answer": score.answer}
-    if score.value in (_RIGHT, _WRONG) or isinstance(score.value, bool):
-        more["success"] = reward == 1.0
-    recorded = {key: _recorded(value) for key, value in scores.items() if value is not None}
-    return Verdict(reward=reward, scores=recorded, solver_finished=finished, **more)
-
-
-def _number(value: Any, name: str, key: str | None, to_float: Callable[[Any], float]) -> float:
+    value, key = score.value, settings.score_key
     if isinstance(value, Mapping):
         if key is not None and key not in value:
             found = ", ".join(map(str, value)) or "none"
             raise Failure(FailureKind.BAD_TASK, f"the score of {name} has no key {key!r} (score_key); found {found}")
-        values = [value[key]] if key is not None else list(value.values())
+        values = list(value.values()) if key is None else [value[key]]
     else:
         values = list(value) if isinstance(value, list | tuple) else [value]
     numbers = [to_float(each) for each in values]
     if not numbers or not all(map(math.isfinite, numbers)):
         detail = f"the scorer {name} gave no score ({value!r:.100}), which is not a reward"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail)
-    return sum(numbers) / len(numbers)
-
-
-def _recorded(score: Any) -> Json:
-    fields = {"value": score.value, "answer": score.answer, "explanation": score.explanation}
-    if isinstance(score.value, float) and not math.isfinite(score.value):
-        fields["value"] = None
-    return {key: value for key, value in fields.items() if value is not None}
+    reward = sum(numbers) / len(numbers)
+    more: Json = {} if score.answer is None else {"extracted_answer": score.answer}
+    if value in ("C", "I") or isinstance(value, bool):
+        more["success"] = reward == 1.0
+    recorded: Json = {}
+    for each, one in scores.items():
+        if one is not None:
+            shown = None if isinstance(one.value, float) and not math.isfinite(one.value) else one.value
+            fields = {"value": shown, "answer": one.answer, "explanation": one.explanation}
+            recorded[each] = {field: found for field, found in fields.items() if found is not None}
+    return Verdict(reward=reward, scores=recorded, solver_finished=finished, **more)
 
 
 server = serve(InspectTask)

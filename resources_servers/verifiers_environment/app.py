@@ -179,8 +179,7 @@ async def toolset_of(toolset: Any, data: Any) -> OpenToolset:
     async def read_state() -> Any:
         return _STATE.get()
 
-    async def write_state(before: bytes) -> None:
-        """The tool has changed the episode's own state object."""
+    async def write_state(before: bytes) -> None: ...  # the tool has changed the episode's own state object
 
     # verifiers' channel to the process of the rollout; here it is this process.
     toolset._pull_state, toolset._push_state = read_state, write_state
@@ -191,16 +190,10 @@ async def toolset_of(toolset: Any, data: Any) -> OpenToolset:
     server = mcp.MCPServer(toolset.server_name or type(toolset).__name__)
     toolset.register(server)
     listed = await server.list_tools()
-    tools = [
-        {
-            "type": "function",
-            "name": prefix + found.name,
-            "description": found.description or found.name,
-            "parameters": found.input_schema,
-            "strict": False,
-        }
-        for found in listed
-    ]
+    tools: list[Json] = []
+    for found in listed:
+        about = {"name": prefix + found.name, "description": found.description or found.name}
+        tools.append({"type": "function", **about, "parameters": found.input_schema, "strict": False})
     return OpenToolset(toolset, server, {prefix + found.name: found.name for found in listed}, tools)
 
 
