@@ -117,11 +117,10 @@ def row(
     symmetry: SymmetryName = "same",
     prompts: PromptBuilder | None = None,
 ) -> Row:
-    labels = {} if solution is None else {
-        "optimal_moves": solution.moves,
-        "optimal_pushes": solution.pushes,
-        "difficulty": difficulty(solution.moves),
-    }  # fmt: skip
+    labels: Row = {}
+    if solution is not None:
+        labels = {"optimal_moves": solution.moves, "optimal_pushes": solution.pushes}
+        labels["difficulty"] = difficulty(solution.moves)
     image = {} if symmetry == "same" else {"symmetry": symmetry}
     params = (prompts or PromptBuilder()).create_params()
     return {"level_id": level_id, **room, **image, **labels, "responses_create_params": params}
@@ -158,12 +157,8 @@ all boxes are on targets. Finish with a short answer that says whether the puzzl
 
 
 def _tool(name: str, description: str, argument: str, schema: dict[str, Any]) -> dict[str, Any]:
-    parameters = {
-        "type": "object",
-        "properties": {argument: schema},
-        "required": [argument],
-        "additionalProperties": False,
-    }
+    properties = {"type": "object", "properties": {argument: schema}}
+    parameters = {**properties, "required": [argument], "additionalProperties": False}
     return {"type": "function", "name": name, "description": description, "strict": True, "parameters": parameters}
 
 
