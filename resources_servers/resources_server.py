@@ -167,16 +167,12 @@ class ResourcesServer(Server):
         tools = tools_of(environment).items()
         self._tools: dict[str, Tool] = {name: each for name, each in tools if environment.offers(name, settings)}
         self._schemas = [each.schema() for each in self._tools.values()]
-        prompts = (
-            environment.system_prompt if settings.system_prompt is None else settings.system_prompt,
-            environment.user_template if settings.user_template is None else settings.user_template,
-        )
-        self._additions = Additions(*prompts, self._schemas)
-        self._sessions: Sessions = Sessions(
-            context.keys.secret,
-            idle_s=settings.session_idle_s,
-            verified_idle_s=settings.verified_idle_s,
-            limit=settings.max_sessions,
+        system = environment.system_prompt if settings.system_prompt is None else settings.system_prompt
+        template = environment.user_template if settings.user_template is None else settings.user_template
+        self._additions = Additions(system, template, self._schemas)
+        idle_s, limit = settings.session_idle_s, settings.max_sessions
+        self._sessions = Sessions(
+            context.keys.secret, idle_s=idle_s, verified_idle_s=settings.verified_idle_s, limit=limit
         )
         has_tools = bool(self._tools) or issubclass(environment, EpisodeTools)
         self._stateless = is_stateless(environment, has_tools=has_tools)
@@ -411,10 +407,8 @@ class ResourcesServer(Server):
         name = self._environment.__name__
         why = f"the verdict of {name} depends on what was played"
         if self._stateless is None:
-            why = (
-                f"{name} has tools, turns or a seed, so its verdict may depend on what was played (if it does not, set "
-                "`stateless = True` in the class)"
-            )
+            remedy = "if it does not, set `stateless = True` in the class"
+            why = f"{name} has tools, turns or a seed, so its verdict may depend on what was played ({remedy})"
         detail = f"{lost.problem.detail}; {why}: POST the row to /seed_session, and keep its cookie until /verify"
         return Failure(lost.kind, detail)
 
@@ -474,9 +468,6 @@ class ResourcesServer(Server):
             raise Failure(FailureKind.BAD_TASK, str(error)) from error
 
 
-_SYSTEM = ("system", "developer")
-
-
 @dataclass(frozen=True)
 class Additions:
     system_prompt: str | None
@@ -487,35 +478,25 @@ class Additions:
         """Return the input and tools that the row lacks. Raises BadTask if it lacks a field of the user template."""
         given = row.get("responses_create_params")
         params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        items: list[Json] = []
         added: Json = {}
-        if items := self._items(row, params):
+        if self.system_prompt and not params.get("instructions") and not _has_system_message(params.get("input")):
+            items.append({"role": "system", "content": self.system_prompt})
+        if self.user_template and params.get("input") is None:
+            try:
+                items.append({"role": "user", "content": fill(self.user_template, row)})
+            except ValueError as error:
+                raise BadTask(f"the user template {error}") from error
+        if items:
             added["input"] = items
         if with_tools and self.tools and params.get("tools") is None:
             added["tools"] = self.tools
         return added
 
-    def _items(self, row: Mapping[str, Any], params: Mapping[str, Any]) -> list[Json]:
-        items: list[Json] = []
-        if self.system_prompt and not _has_system_prompt(params):
-            items.append({"role": "system", "content": self.system_prompt})
-        if self.user_template and params.get("input") is None:
-            try:
-                text = fill(self.user_template, row)
-            except ValueError as error:
-                raise BadTask(f"the user template {error}") from error
-            items.append({"role": "user", "content": text})
-        return items
 
-
-def _has_system_prompt(params: Mapping[str, Any]) -> bool:
-    if params.get("instructions"):
-        return True
-    items = params.get("input")
-    return isinstance(items, list) and any(isinstance(item, dict) and item.get("role") in _SYSTEM for item in items)
-
-
-FAILED_CLOSES = "rollyard_failed_closes"
-TASKS = "rollyard_asyncio_tasks"
+def _has_system_message(given: object) -> bool:
+    items = given if isinstance(given, list) else []
+    return any(isinstance(item, dict) and item.get("role") in ("system", "developer") for item in items)
 
 
 class EpisodeMetrics:
@@ -525,17 +506,13 @@ class EpisodeMetrics:
         self._failed_closes = failed_closes
 
     def collect(self) -> Iterable[Metric]:
-        yield CounterMetricFamily(
-            FAILED_CLOSES, "Episodes whose close raised, hung or cancelled itself", value=self._failed_closes()
-        )
-        yield GaugeMetricFamily(TASKS, "asyncio tasks of the process", value=_tasks())
-
-
-def _tasks() -> int:
-    try:
-        return len(asyncio.all_tasks())
-    except RuntimeError:  # no event loop is running
-        return 0
+        about = "Episodes whose close raised, hung or cancelled itself"
+        yield CounterMetricFamily("rollyard_failed_closes", about, value=self._failed_closes())
+        try:
+            tasks = len(asyncio.all_tasks())
+        except RuntimeError:  # Prometheus calls this once outside the event loop, to learn the names
+            tasks = 0
+        yield GaugeMetricFamily("rollyard_asyncio_tasks", "asyncio tasks of the process", value=tasks)
 
 
 class OrphanedSessions:

@@ -107,11 +107,8 @@ class Sessions:
         if name is not None:
             self._check_name(name)
         if len(self) >= self._limit:
-            detail = (
-                f"{len(self)} sessions are open; the limit is {self._limit} (max_sessions). Raise it, or check "
-                "that agents close their sessions"
-            )
-            raise Failure(FailureKind.OVERLOADED, detail)
+            detail = f"{len(self)} sessions are open; the limit is {self._limit} (max_sessions)"
+            raise Failure(FailureKind.OVERLOADED, f"{detail}. Raise it, or check that agents close their sessions")
         session = OpenEpisode(
             name or secrets.token_hex(16),
             make(),
@@ -271,23 +268,18 @@ class SessionCleanup:
             task.cancel()
 
     async def _end(self, name: str, episode: Environment[Any], turn: asyncio.Lock, wait_s: float) -> None:
-        acquired = await _acquire(name, turn, wait_s)
+        acquired = False
+        try:
+            async with asyncio.timeout(wait_s):
+                acquired = await turn.acquire()
+        except TimeoutError:
+            log.warning("closing session %s although a call is still running after %g s", name, wait_s)
         try:
             async with self._slots:
                 self.failed += not await _close_episode(name, episode)
         finally:
             if acquired:
                 turn.release()
-
-
-async def _acquire(name: str, turn: asyncio.Lock, wait_s: float) -> bool:
-    try:
-        async with asyncio.timeout(wait_s):
-            await turn.acquire()
-    except TimeoutError:
-        log.warning("closing session %s although a call is still running after %g s", name, wait_s)
-        return False
-    return True
 
 
 async def _close_episode(name: str, episode: Environment[Any]) -> bool:

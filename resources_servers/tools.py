@@ -72,7 +72,14 @@ class Tool:
 
     async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
         with as_invalid_tool_call(f"the call to {self.name}", sized=bool(arguments)):
-            return _as_json(tool_result(await self.method(owner, **arguments)))
+            result = tool_result(await self.method(owner, **arguments))
+            try:
+                return orjson.dumps(result)
+            except TypeError:  # the standard library supports integers beyond 64 bits, lone surrogates and deep nesting
+                try:
+                    return json.dumps(result).encode()
+                except ValueError as error:  # the integer has more digits than Python converts to a string
+                    raise OverflowError(str(error)) from error
 
     def schema(self) -> Json:
         """Return the tool as a Responses function tool, ready for `responses_create_params.tools`."""
@@ -80,19 +87,12 @@ class Tool:
         parameters.pop("title", None)
         for field in parameters.get("properties", {}).values():
             field.pop("title", None)
-        return {
-            "type": "function",
-            "name": self.name,
-            "description": self.description,
-            "parameters": parameters,
-            "strict": False,
-        }
+        about = {"type": "function", "name": self.name, "description": self.description}
+        return {**about, "parameters": parameters, "strict": False}
 
     def _explain(self, found: str) -> str:
-        expected = ", ".join(
-            f"{name}: {orjson.dumps(field).decode()}"
-            for name, field in self.schema()["parameters"]["properties"].items()
-        )
+        fields = self.schema()["parameters"]["properties"].items()
+        expected = ", ".join(f"{name}: {orjson.dumps(field).decode()}" for name, field in fields)
         return f"Invalid call to {self.name}: {found}. Expected a JSON object with {expected or 'nothing'}."
 
 
@@ -145,24 +145,12 @@ def tools_of(owner: type) -> dict[str, Tool]:
     return found
 
 
-def _as_json(result: Any) -> bytes:
-    try:
-        return orjson.dumps(result)
-    except TypeError:  # the standard library supports integers beyond 64 bits, lone surrogates and deep nesting
-        try:
-            return json.dumps(result).encode()
-        except ValueError as error:  # the integer has more digits than Python converts to a string
-            raise OverflowError(str(error)) from error
-
-
 def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
     hints = get_type_hints(method, include_extras=True)
     fields: dict[str, Any] = {}
     parameters = list(inspect.signature(method).parameters.values())
-    if not parameters or parameters[0].kind not in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    ):
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not parameters or parameters[0].kind not in positional:
         raise TypeError(f"tool {name} has no `self`: its first parameter must be the episode")
     for number, parameter in enumerate(parameters[1:]):
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

@@ -24,14 +24,18 @@ from rollyard.resources_servers.gsm8k.prepare import prepare_rows
 
 
 def write_rollout_log(files: list[Path], output: Path) -> int:
+    return _write_lines(output, (_log_record(path.stem, row) for path in files for row in measured_rows(path)))
+
+
+def _write_lines(output: Path, rows: Iterable[Json]) -> int:
+    """Write one line per row, replacing `output`, and return their number."""
     count = 0
 
     def lines() -> Iterator[bytes]:
         nonlocal count
-        for path in files:
-            for row in measured_rows(path):
-                count += 1
-                yield orjson.dumps(_log_record(path.stem, row)) + b"\n"
+        for row in rows:
+            count += 1
+            yield orjson.dumps(row) + b"\n"
 
     replace(output, lines())
     return count
@@ -65,21 +69,12 @@ def _log_record(step: str, row: Json) -> Json:
     }
     info |= {"parse_error": True} if row.get("parse_error") else {"correct": row.get("success") is True}
     truncated = row.get("finish_reason") == "length"
+    played = {"index": 0, "prev_obs": question_text(row), "action": response_text(row), "next_obs": None}
+    ended = {"reward": row["reward"], "truncated": truncated, "terminated": not truncated}
     return {
         "id": f"{step}-{row['_ng_task_index']}-{row['_ng_rollout_index']}",
         "meta": {"train_step": step, "question_id": row.get("id"), "task_key": row.get("_ng_task_key")},
-        "steps": [
-            {
-                "index": 0,
-                "prev_obs": question_text(row),
-                "action": response_text(row),
-                "next_obs": None,
-                "reward": row["reward"],
-                "truncated": truncated,
-                "terminated": not truncated,
-                "info": info,
-            }
-        ],
+        "steps": [{**played, **ended, "info": info}],
         "total_reward": row["reward"],
         "length": 1,
         "duration_ns": None if duration_s is None else round(duration_s * 1e9),
@@ -96,42 +91,48 @@ def figures(rows: Iterable[Json]) -> dict[str, str]:
         count += 1
         correct += row.get("success") is True
         unreadable += bool(row.get("parse_error", row.get("extracted_answer") is None))
-        tokens = completion_tokens(row)
-        if tokens is not None:
-            lengths.append(tokens)
+        lengths += [] if (tokens := completion_tokens(row)) is None else [tokens]
     right, unread = (f"{100 * part / max(count, 1):.2f}%" for part in (correct, unreadable))
     length = f"{sum(lengths) / len(lengths):.1f}" if lengths else "unknown"
-    return {
-        "accuracy": right,
-        "correct_rate": right,
-        "parse_err_rate": unread,
-        "parse_error_rate": unread,
-        "avg_completion_length": length,
-        "avg_completion_tokens": length,
-        "total_completion_tokens": str(sum(lengths)),
-    }
+    found = {"accuracy": right, "correct_rate": right, "parse_err_rate": unread, "parse_error_rate": unread}
+    found |= {"avg_completion_length": length, "avg_completion_tokens": length}
+    return {**found, "total_completion_tokens": str(sum(lengths))}
 
 
 def completion_tokens(row: Json) -> int | None:
-    """Return the number of tokens that the policy generated in a rollout."""
-    usage = row["response"].get("usage") or {}
-    tokens = usage.get("output_tokens")
+    tokens = (row["response"].get("usage") or {}).get("output_tokens")
     return tokens if isinstance(tokens, int) else None
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Prepare the rows, run `ng_eval` on them, and print the figures. Returns the exit status."""
-    options = _parser().parse_args(arguments)
+    parser = script.ScriptParser(description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--model", default="Qwen/Qwen2.5-7B-Instruct", help="hub name or folder (default %(default)s)")
+    add("--host", default="127.0.0.1", help="host of the vLLM server (default %(default)s)")
+    add("--port", type=int, default=8000, help="port of the vLLM server (default %(default)s)")
+    add("--start-server", action="store_true", help="start vLLM, and stop it at the end")
+    add("--gpu-memory-utilization", "--gpu_memory_utilization", type=float, default=0.7)
+    add("--max-model-len", "--max_model_len", type=script.positive, help="maximum context length in tokens")
+    add("--split", default="test", help="split of openai/gsm8k (default %(default)s)")
+    add("--limit", type=script.positive, help="number of questions (default: all)")
+    add("--local", type=Path, help="GSM8K rows on this machine, instead of the Hugging Face hub")
+    add("--system-prompt", default="", help="system prompt (default: none)")
+    add("--temperature", type=float, default=0.0, help="0 decodes greedily (default)")
+    add("--max-tokens", type=script.positive, default=MAX_OUTPUT_TOKENS, help="default %(default)s")
+    add("--max-steps", type=script.positive, default=1, help="model calls per question (default 1)")
+    add("--timeout-s", type=float, help="time limit of one question in seconds")
+    add("--concurrency", type=script.positive, default=64, help="questions in flight (default %(default)s)")
+    add("--out", type=Path, default=Path("gsm8k_eval.jsonl"), help="default %(default)s")
+    options = parser.parse_args(arguments)
     if not options.out.suffix:
         raise OperatorError(f"--out is {str(options.out)!r}; expected a file name such as gsm8k_eval.jsonl")
     check_output(options.out)
     folder = options.out.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     rows = folder / "rows.jsonl"
-    status = prepare_rows(
-        rows, split=options.split, system_prompt=options.system_prompt, limit=options.limit, local=options.local
-    )
-    if status:
+    given = {name: getattr(options, name) for name in ("split", "system_prompt", "limit", "local")}
+    if status := prepare_rows(rows, **given):
         return status
     config = folder / "config.yaml"
     replace(config, yaml.safe_dump(_eval_config(options, rows, folder), sort_keys=False, allow_unicode=True).encode())
@@ -139,45 +140,12 @@ def main(arguments: list[str] | None = None) -> int:
     rollouts = folder / "rollouts.jsonl"
     if status in (script.EXIT_USAGE, script.EXIT_INTERRUPTED) or not rollouts.is_file():
         return status or script.EXIT_FAILED  # rollouts.jsonl may be that of other options
-    count = 0
-
-    def lines() -> Iterator[bytes]:
-        nonlocal count
-        for row in measured_rows(rollouts):
-            count += 1
-            yield orjson.dumps(_record(row)) + b"\n"
-
-    replace(options.out, lines())
+    count = _write_lines(options.out, map(_record, measured_rows(rollouts)))
     print("---- GSM8K Evaluation ----")
     for name, figure in figures(measured_rows(rollouts)).items():
         print(f"{name}: {figure}")
     print(f"Wrote {count} step records to {options.out}")
     return status
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = script.ScriptParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--model", default="Qwen/Qwen2.5-7B-Instruct", help="hub name or folder (default %(default)s)")
-    parser.add_argument("--host", default="127.0.0.1", help="host of the vLLM server (default %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="port of the vLLM server (default %(default)s)")
-    parser.add_argument("--start-server", action="store_true", help="start vLLM, and stop it at the end")
-    parser.add_argument("--gpu-memory-utilization", "--gpu_memory_utilization", type=float, default=0.7)
-    parser.add_argument(
-        "--max-model-len", "--max_model_len", type=script.positive, help="maximum context length in tokens"
-    )
-    parser.add_argument("--split", default="test", help="split of openai/gsm8k (default %(default)s)")
-    parser.add_argument("--limit", type=script.positive, help="number of questions (default: all)")
-    parser.add_argument("--local", type=Path, help="GSM8K rows on this machine, instead of the Hugging Face hub")
-    parser.add_argument("--system-prompt", default="", help="system prompt (default: none)")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 decodes greedily (default)")
-    parser.add_argument("--max-tokens", type=script.positive, default=MAX_OUTPUT_TOKENS, help="default %(default)s")
-    parser.add_argument("--max-steps", type=script.positive, default=1, help="model calls per question (default 1)")
-    parser.add_argument("--timeout-s", type=float, help="time limit of one question in seconds")
-    parser.add_argument(
-        "--concurrency", type=script.positive, default=64, help="questions in flight (default %(default)s)"
-    )
-    parser.add_argument("--out", type=Path, default=Path("gsm8k_eval.jsonl"), help="default %(default)s")
-    return parser
 
 
 def _eval_config(options: argparse.Namespace, rows: Path, folder: Path) -> Json:
