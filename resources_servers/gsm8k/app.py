@@ -11,9 +11,8 @@ from pydantic import Field, model_validator
 from rollyard.records.types import Json
 from rollyard.records.verdict_fields import VerdictField
 from rollyard.resources_servers.answers import finders
-from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
 from rollyard.resources_servers.answers.extraction import FoundAnswer
-from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
+from rollyard.resources_servers.answers.grader import AnswerEnvironment, AnswerForm, AnswerSettings, narrowed
 from rollyard.resources_servers.answers.problem_statement import problem_text
 from rollyard.resources_servers.answers.prompts import chat, completion, few_shot
 from rollyard.resources_servers.answers.quantity import quantity

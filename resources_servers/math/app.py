@@ -10,10 +10,9 @@ from typing import Any
 
 from rollyard.records.types import Json
 from rollyard.resources_servers.answers import finders
-from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS
 from rollyard.resources_servers.answers.extraction import FoundAnswer
-from rollyard.resources_servers.answers.grader import AnswerForm, narrowed
+from rollyard.resources_servers.answers.grader import AnswerEnvironment, AnswerForm, AnswerSettings, narrowed
 from rollyard.resources_servers.answers.problem_statement import problem_text
 from rollyard.resources_servers.answers.prompts import chat, completion, few_shot
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
