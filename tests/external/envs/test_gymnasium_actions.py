@@ -50,22 +50,16 @@ def test_json_is_read_as_an_element_of_the_space(space: Any, text: str, action: 
     assert space.contains(found)
 
 
-@pytest.mark.parametrize(
-    ("space", "text"),
-    [
-        (spaces.MultiDiscrete([3, 3]), "[1.7, 2]"),
-        (spaces.MultiDiscrete([3, 3]), "[true, 1]"),
-        (spaces.MultiDiscrete([3, 3]), "[3, 0]"),
-        (spaces.MultiDiscrete([3, 3]), "[1]"),
-        (PARTS, '{"move": 2}'),
-        (PARTS, '{"move": 2, "say": "hi", "more": 1}'),
-        (PARTS, '{"move": 2.5, "say": "hi"}'),
-        (PARTS, "[1]"),
-        (PAIR, '[1, "hi", 3]'),
-        (PAIR, "{}"),
-        (spaces.Box(-1, 1, (2,)), "[NaN, 0]"),
-    ],
-)
+GRID = spaces.MultiDiscrete([3, 3])
+TEXTS = ['{"move": 2}', '{"move": 2, "say": "hi", "more": 1}', '{"move": 2.5, "say": "hi"}', "[1]"]
+OUTSIDE = [
+    *((GRID, text) for text in ("[1.7, 2]", "[true, 1]", "[3, 0]", "[1]")),
+    *((PARTS, text) for text in TEXTS),
+    *((PAIR, '[1, "hi", 3]'), (PAIR, "{}"), (spaces.Box(-1, 1, (2,)), "[NaN, 0]")),
+]
+
+
+@pytest.mark.parametrize(("space", "text"), OUTSIDE)
 def test_json_that_is_no_element_of_the_space_is_words_for_the_model(space: Any, text: str) -> None:
     with pytest.raises(InvalidAction, match="action space"):
         Actions(space, ()).parse(text)
