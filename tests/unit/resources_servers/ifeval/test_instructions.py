@@ -8,13 +8,22 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
 
 from rollyard.records.search_path import INSTALLED
-from rollyard.resources_servers.ifeval.app import variants
-from rollyard.resources_servers.ifeval.instruction import KINDS, LANGUAGES, language_of, word_count, words_in_capitals
+from rollyard.resources_servers.ifeval.app import outcome, variants
+from rollyard.resources_servers.ifeval.instruction import (
+    KINDS,
+    LANGUAGES,
+    Instruction,
+    instruction,
+    language_of,
+    word_count,
+    words_in_capitals,
+)
 from rollyard.resources_servers.ifeval.sentences import sentence_count
 from tests.unit.resources_servers.answers.grading import DATA, rows_of
 from tests.unit.resources_servers.ifeval.following_texts import ENGLISH, SAMPLES, follows, text_that_follows
@@ -217,3 +226,39 @@ COUNTED: dict[Callable[[str], int], list[tuple[str, int]]] = {
 @pytest.mark.parametrize("count", COUNTED, ids=lambda count: count.__name__)
 def test_words_and_sentences_are_counted(count: Callable[[str], int]) -> None:
     assert [(text, count(text)) for text, _ in COUNTED[count]] == COUNTED[count]
+
+
+NEGLIGIBLE_S = 0.002
+HARD = {
+    "dots": ("", ".", "x"), "marks": ("", ".)", "x"), "initials": ("", "p.\np.", ""), "numbers": ("", "1. ", ""),
+    "abbreviations": ("", "U.S. ", ""), "spaced dots": ("", ". ", ""), "ideographic dots": ("", "。a", ""),
+    "labels": ("", "1.", " x"), "stars": ("", "*", "x"), "brackets": ("", "[", "]"), "titles": (">>", "<<x", ""),
+    "blanks": ("x", " ", "x"), "lines": ("x", "\n", "x"), "quotes": ("A's" * 2_000, "'", ""), "emoji": ("", "😀", ""),
+    "accents": ("e", "\u0301", ""), "fences": ("", "```json", ""), "objects": ("", '{"a":', ""),
+    "one word": ("", "x", ""), "addresses": ("", "a@b", ""),
+    "dividers": ("", "a\n***\n", ""), "sections": ("", "SECTION 1", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_the_cost_of_a_verdict_is_linear_in_the_text(name: str) -> None:
+    def text(size: int) -> str:
+        lead, piece, tail = HARD[name]
+        return lead + piece * (size // len(piece)) + tail
+
+    items = [item for row in ROWS for item in zip(row["instruction_id_list"], row["kwargs"], strict=True)]
+    for kind, kwargs in dict(items).items():
+        checked = instruction(kind, kwargs)
+        if _cost(kind, checked, text(8_000)) > 30 * NEGLIGIBLE_S:
+            small, large = (
+                min(_cost(kind, checked, f"{text(size)}{number}") for number in range(2))  # cached by text
+                for size in (1_000, 8_000)
+            )
+            assert large < 30 * max(small, NEGLIGIBLE_S), kind  # quadratic: 64
+
+
+def _cost(kind: str, checked: Instruction, text: str) -> float:
+    """CPU seconds of a verdict."""
+    started = process_time()
+    outcome(kind, checked, text)
+    return process_time() - started
