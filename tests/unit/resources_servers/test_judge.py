@@ -346,10 +346,7 @@ def judged(tmp_path: Path, judge: Json) -> RunConfig:
     ("judge", "words"),
     [
         ({"model_server": "grade"}, r"graded.judge.model_server refers to 'grade', .*did you mean 'grader'"),
-        (
-            {"model_server": "graded"},
-            "refers to 'graded', which belongs to resources_servers",
-        ),
+        ({"model_server": "graded"}, "refers to 'graded', which belongs to resources_servers"),
         ({"model_server": "grader", "vote": 3}, "unknown option 'judge.vote', did you mean 'votes'"),
         ({"model_server": "grader", "prompt": "?"}, r"'judge' .*no \{response\}"),
     ],

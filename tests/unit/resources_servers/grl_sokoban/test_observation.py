@@ -13,10 +13,7 @@ from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, generate
 from rollyard.resources_servers.grl_sokoban.observation import View, board_in, coordinates, png
 from rollyard.responses_api_models.conversion import to_items
 
-BOARDS = [
-    *(generate(RoomSpec(seed, (6, 8), 2)).board() for seed in (5, 6, 7)),
-    "######\n#S_√X#\n#_#O_#\n######",
-]
+BOARDS = [*(generate(RoomSpec(seed, (6, 8), 2)).board() for seed in (5, 6, 7)), "######\n#S_√X#\n#_#O_#\n######"]
 
 
 @pytest.mark.parametrize("board", BOARDS)
