@@ -102,8 +102,6 @@ class Game:
         """Move the player, pushing a box if necessary. A blocked move also costs a step. Raises ValueError if the
         action is not one of UP, DOWN, LEFT, RIGHT.
         """
-        if not UP <= action <= RIGHT:
-            raise ValueError(f"unknown action {action}; use 1 (Up), 2 (Down), 3 (Left) or 4 (Right)")
         before = self.boxes_on_target
         effective = self._move(self._deltas[action])
         after = self.boxes_on_target

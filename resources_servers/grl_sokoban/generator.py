@@ -28,7 +28,7 @@ class InfeasibleRoom(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RoomSpec:
-    """The parameters that determine a room. Raises ValueError if the seed is out of range."""
+    """The parameters that determine a room."""
 
     seed: int
     """An integer from 0 to 2**32 - 1."""
@@ -37,10 +37,6 @@ class RoomSpec:
     num_boxes: int = 1
     search_depth: int = 100
     """Maximum number of moves in the reverse play, the backward search from the solved room."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < _SEEDS:
-            raise ValueError(f"seed {self.seed} is out of range; expected an integer from 0 to {_SEEDS - 1}")
 
 
 class Streams:

@@ -21,7 +21,6 @@ from rollyard.resources_servers.base import (
     tool,
 )
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
-from rollyard.resources_servers.tools import tools_of
 from rollyard.services.http.client import Session
 from tests.support.in_process import InProcessServers, environment, in_process_servers, says
 from tests.support.stacks import EXAMPLES
@@ -87,16 +86,6 @@ async def test_metrics_are_statistics_of_a_list_of_responses() -> None:
         answer = await stack.post("environment", "/aggregate_metrics", {"verify_responses": rows})
     metrics = orjson.loads(answer.body)["agent_metrics"]
     assert (metrics["mean/reward"], metrics["max/success"], "mean/_x" in metrics) == (0.5, 1.0, False)
-
-
-@pytest.mark.parametrize("name", ["close", "verify", "reset", "seed_session", "Close"])
-def test_a_tool_may_not_use_a_reserved_name(name: str) -> None:
-    async def method(self: Any) -> str:
-        return "never"
-
-    method.__name__ = name
-    with pytest.raises(TypeError, match=f"POST /{name} is part of the wire format"):
-        tools_of(type("World", (), {name: tool(method)}))
 
 
 async def test_a_turn_based_session_gets_the_system_prompt_and_no_tools() -> None:

@@ -17,8 +17,6 @@ from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import (
     DataLocations,
-    Hub,
-    PrepareParser,
     read_rows,
     rows_from,
     write_rows,
@@ -68,12 +66,6 @@ def test_a_file_that_is_not_data_is_rejected_by_name(tmp_path: Path, content: by
     (tmp_path / "rows.jsonl").write_bytes(content)
     with pytest.raises(OperatorError, match=r"rows\.jsonl: line \d"):
         list(read_rows(tmp_path / "rows.jsonl"))
-
-
-@pytest.mark.parametrize("limit", ["0", "-1", "all"])
-def test_an_invalid_limit_is_rejected(limit: str) -> None:
-    with pytest.raises(OperatorError, match=f"--limit: {limit} "):
-        PrepareParser("", forms=("chat",), system="").parse_args(["--output", "out.jsonl", "--limit", limit])
 
 
 def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,17 +143,6 @@ def test_if_no_location_has_rows_every_reason_is_reported(tmp_path: Path) -> Non
         read_numbers(DataLocations(tmp_path / "missing.jsonl", "s3://bucket"))
     with pytest.raises(OperatorError, match="--local"):
         read_numbers(DataLocations())
-
-
-def test_a_missing_extra_is_reported_with_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[aws\]'"):
-        read_numbers(DataLocations(s3="s3://bucket/key.jsonl"))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[hub\]'"):
-        read_numbers(DataLocations(hub=Hub("a/b")))
 
 
 def test_rows_are_written_atomically(tmp_path: Path) -> None:

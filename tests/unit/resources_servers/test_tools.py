@@ -99,10 +99,12 @@ def test_names_and_bounds_are_in_the_schema_that_the_model_reads() -> None:
     assert {"_x", "schema", "model_config", "items"} < set(ODD.schema()["parameters"]["properties"])
 
 
-@pytest.mark.parametrize("name", ["seed", "turn", "offers", "lifespan", "shared", "models", "task", "settings"])
-def test_a_tool_cannot_replace_a_member_of_its_environment(name: str) -> None:
-    async def replacement(self: object) -> None:
-        """Has the given name."""
+MEMBERS = ["seed", "turn", "offers", "lifespan", "shared", "models", "task", "settings"]
+
+
+@pytest.mark.parametrize("name", [*MEMBERS, "close", "verify", "reset", "seed_session", "Close"])
+def test_a_tool_cannot_have_the_name_of_a_member_of_its_environment_or_a_path_of_the_wire(name: str) -> None:
+    async def replacement(self: object) -> None: ...
 
     replacement.__name__ = name
     with pytest.raises(TypeError, match=f"{name} .*name"):

@@ -72,14 +72,6 @@ def test_rotations_and_mirror_images_of_a_board_are_the_same_puzzle(grid: list[s
     assert canonical_board("\n".join(turned)) == canonical_board("\n".join(grid))
 
 
-@pytest.mark.parametrize("action", [0, 5, -1])
-def test_an_unknown_action_is_refused_and_not_counted(action: int) -> None:
-    game = Game(Room.parse("######\n#P_XO#\n######"))
-    with pytest.raises(ValueError, match="unknown action"):
-        game.step(action)
-    assert game.steps == 0
-
-
 def spec_of(row: dict[str, Any]) -> RoomSpec:
     rows, cols = row["dim_room"]
     return RoomSpec(row["seed"], (rows, cols), row["num_boxes"], row["search_depth"])
@@ -132,12 +124,6 @@ def test_an_impossible_geometry_is_rejected_with_reason_and_advice(
 def test_a_geometry_with_too_few_rooms_fails_after_a_bounded_number_of_seeds() -> None:
     with pytest.raises(InfeasibleRoom, match="nor the next 63"):
         generate(RoomSpec(1, (5, 5), 3, search_depth=5))
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32])
-def test_a_seed_that_the_reference_does_not_support_is_refused(seed: int) -> None:
-    with pytest.raises(ValueError, match="out of range"):
-        RoomSpec(seed)
 
 
 def test_when_the_reference_falls_back_the_next_seed_with_a_room_is_used() -> None:

@@ -40,12 +40,6 @@ def test_the_optima_of_small_published_levels_match_their_labels(name: str, most
     assert solved >= at_least
 
 
-def test_beyond_the_limit_the_result_is_unknown() -> None:
-    room = Room.parse(levels("boxoban_unfiltered_test_100.txt")[0])
-    assert solve(room, most_states=10) is None
-    assert is_deadlocked(room, most_states=10) is None
-
-
 Cell = tuple[int, int]
 Position = tuple[Cell, frozenset[Cell]]
 DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
