@@ -116,7 +116,8 @@ def distributed(members: Sequence[Any], metadata: Iterable[Any]) -> Any:
     # A constraint that applies to no member stays where the author has put it.
     for marks, fits in ((numbers, _is_number), (sizes, _is_sized)):
         rest += [] if any(map(fits, members)) else marks
-    made = [_with(member, numbers if _is_number(member) else sizes if _is_sized(member) else []) for member in members]
+    marked = [(each, numbers if _is_number(each) else sizes if _is_sized(each) else []) for each in members]
+    made = [Annotated[(member, *marks)] if marks else member for member, marks in marked]
     union = reduce(or_, made)
     return Annotated[(union, *rest)] if rest else union
 
@@ -142,10 +143,6 @@ def _sorted(metadata: Iterable[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         else:
             rest.append(mark)
     return numbers, sizes, rest
-
-
-def _with(member: Any, marks: Sequence[Any]) -> Any:
-    return Annotated[(member, *marks)] if marks else member
 
 
 def _plain(member: Any) -> Any:

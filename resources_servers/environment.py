@@ -107,14 +107,11 @@ class ToolResult:
     def json(self) -> Json | list[Json]:
         if isinstance(self.output, Mapping):
             return {**self.output, "done": self.done}
-        if isinstance(self.output, list) and self.output and all(map(_is_part, self.output)):
+        parts = self.output if isinstance(self.output, list) else []
+        if parts and all(isinstance(part, dict) and str(part.get("type")).startswith("input_") for part in parts):
             done_part = {"type": "input_text", "text": '{"done": true}'}
             return [*self.output, done_part] if self.done else self.output
         return {"output": self.output, "done": self.done}
-
-
-def _is_part(item: object) -> bool:
-    return isinstance(item, dict) and str(item.get("type")).startswith("input_")
 
 
 @dataclass(frozen=True)

@@ -99,9 +99,7 @@ class Game:
         return Room(room.rows, room.cols, room.fixed, state, room.seed, room.tries)
 
     def step(self, action: int) -> GameStep:
-        """Move the player, pushing a box if necessary. A blocked move also costs a step. Raises ValueError if the
-        action is not one of UP, DOWN, LEFT, RIGHT.
-        """
+        """Move the player UP, DOWN, LEFT or RIGHT, pushing a box if necessary. A blocked move also costs a step."""
         before = self.boxes_on_target
         effective = self._move(self._deltas[action])
         after = self.boxes_on_target

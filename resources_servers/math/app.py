@@ -92,15 +92,11 @@ def normalized(text: str) -> str:
     if _BARE.search(text):
         raise ValueError(f"found \\sqrt or \\frac without an argument in {text!r}")
     text = _ROOT.sub(r"\\sqrt{\1}", text).replace(" ", "")
-    text = _FRACTION.sub(lambda match: _braced(match.group(1), match.group(2)), text)
+    text = _FRACTION.sub(lambda match: rf"\frac{{{match[1]}}}" + (f"{{{match[2]}}}" if match[2] else ""), text)
     if text == "0.5":
         return r"\frac{1}{2}"
     slash = _SLASH.fullmatch(text)
     return rf"\frac{{{slash[1]}}}{{{slash[2]}}}" if slash else text
-
-
-def _braced(above: str, below: str | None) -> str:
-    return rf"\frac{{{above}}}" + (f"{{{below}}}" if below else "")
 
 
 SYSTEM = r"Think step by step, and put your final answer inside \boxed{...}."
