@@ -80,7 +80,8 @@ async def test_an_invalid_tool_call_returns_a_message_for_the_model() -> None:
 
 async def test_metrics_are_statistics_of_a_list_of_responses() -> None:
     async with in_process_servers({"environment": environment(Notes)}) as stack:
-        for body in ({"verify_responses": [1]}, {"verify_responses": {}}, {}):
+        bodies: list[Json] = [{"verify_responses": [1]}, {"verify_responses": {}}, {}]
+        for body in bodies:
             assert (await stack.post("environment", "/aggregate_metrics", body)).status == 400
         rows = [{"reward": 1.0, "success": True, "_x": 3}, {"reward": 0.0, "success": False}]
         answer = await stack.post("environment", "/aggregate_metrics", {"verify_responses": rows})

@@ -15,6 +15,7 @@ import pytest
 from rollyard import Environment, Turn, Verdict, Verification, serve, tool
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.records.errors import Failure, OperatorError
+from rollyard.records.types import Json
 from rollyard.resources_servers.checks import verdict_json
 from rollyard.testing import calls, play
 
@@ -54,24 +55,25 @@ def always(value: Any) -> Any:
     return lambda: value
 
 
+NO_VERDICTS: list[Any] = [None, 1.0, {"reward": 1.0}]
+NOT_MESSAGES: list[Any] = ["look", {"role": "user"}, ["look"]]
+NOT_RESETS: list[Any] = ["start", ("start",), (7, {}), ("start", []), None]
+WRONG_TURNS: list[tuple[Json, str]] = [
+    ({"terminated": 1}, "terminated=1 (int)"),
+    ({"truncated": "yes"}, "truncated='yes' (str)"),
+    ({"reward": True}, "reward=True (bool)"),
+    ({"reward": "1.0"}, "reward='1.0' (str)"),
+    ({"reward": float("nan")}, "reward=nan (float)"),
+    ({"observation": 7}, "observation=7 (int)"),
+    ({"info": [1]}, "info=[1] (list)"),
+    ({"info": {"seen": ODD}}, "info={'seen': {1, 2}}"),
+]
 MISTAKES: list[tuple[str, Any, str]] = [
-    *(("seed", always(made), "seed returned") for made in ("look", {"role": "user"}, ["look"])),
-    *(("verify", always(made), f"verify returned {str(made)[:9]}") for made in (None, 1.0, {"reward": 1.0})),
-    *(("reset", always(made), "reset returned") for made in ("start", ("start",), (7, {}), ("start", []), None)),
+    *(("seed", always(made), "seed returned") for made in NOT_MESSAGES),
+    *(("verify", always(made), f"verify returned {str(made)[:9]}") for made in NO_VERDICTS),
+    *(("reset", always(made), "reset returned") for made in NOT_RESETS),
     ("turn", always(["over", 1.0]), "turn returned ['over'"),
-    *(
-        ("turn", always(Turn(**{"observation": "over", **wrong})), words)
-        for wrong, words in [
-            ({"terminated": 1}, "terminated=1 (int)"),
-            ({"truncated": "yes"}, "truncated='yes' (str)"),
-            ({"reward": True}, "reward=True (bool)"),
-            ({"reward": "1.0"}, "reward='1.0' (str)"),
-            ({"reward": float("nan")}, "reward=nan (float)"),
-            ({"observation": 7}, "observation=7 (int)"),
-            ({"info": [1]}, "info=[1] (list)"),
-            ({"info": {"seen": ODD}}, "info={'seen': {1, 2}}"),
-        ]
-    ),
+    *(("turn", always(Turn(**{"observation": "over", **wrong})), words) for wrong, words in WRONG_TURNS),
     ("verify", lambda: Verdict(reward=1.0, reward_components={"length": float("nan")}), "reward_components.length"),
     ("verify", lambda: Verdict(reward=True), "reward True"),
     ("verify", lambda: Verdict(reward="1.0"), "reward '1.0'"),

@@ -122,7 +122,7 @@ def test_a_tool_that_is_not_a_plain_method_with_self_is_refused_when_the_class_i
         tools_of(type("Selfless", (), {"look": tool(selfless)}))
     for kind in (staticmethod, classmethod):
         with pytest.raises(TypeError, match=f"look .*{kind.__name__}"):
-            tool(kind(look))  # type: ignore[arg-type]
+            tool(kind(look))  # type: ignore[type-var]
 
 
 class Bounded:

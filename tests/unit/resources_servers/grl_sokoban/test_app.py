@@ -13,9 +13,9 @@ import pytest
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.records.errors import OperatorError
 from rollyard.records.types import Json
-from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, SokobanSettings, read_move
+from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, read_move
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec
-from rollyard.resources_servers.grl_sokoban.task import prepared
+from rollyard.resources_servers.grl_sokoban.task import SokobanSettings, prepared
 from rollyard.services.server.settings import parse_settings
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.waiting import deadline_s

@@ -113,9 +113,8 @@ def test_the_committed_input_is_the_start_of_the_500_rows() -> None:
 
 def test_the_cache_script_names_the_processes_that_hold_memory_and_succeeds_without_a_gpu(tmp_path: Path) -> None:
     def printed() -> str:
-        command = [sys.executable, ROOT / "clear_gpu_cache.py"]
-        done = subprocess.run(command, env={"PATH": f"{tmp_path}:/bin"}, capture_output=True, text=True, check=True)
-        return done.stdout
+        command = [sys.executable, str(ROOT / "clear_gpu_cache.py")]
+        return subprocess.check_output(command, env={"PATH": f"{tmp_path}:/bin"}, text=True)
 
     smi = tmp_path / "nvidia-smi"
     smi.write_text('#!/bin/sh\ncase $1 in *gpu*) echo "0, H200, 1000, 143771";; *) echo "42, python, 990";; esac\n')

@@ -312,7 +312,7 @@ ROWS: list[Measured] = [("18", True, 10), ("17", False, 10), (None, False, 10), 
 def test_figures_have_the_names_of_both_scripts_and_lengths_cover_the_rollouts_with_usage(
     rows: list[Measured], found: tuple[str, ...]
 ) -> None:
-    measured = [
+    measured: list[Json] = [
         {"response": {"output": [], "usage": tokens and {"output_tokens": tokens}}, "extracted_answer": answer}
         | {"success": success, "reward": 0.0}
         for answer, success, tokens in rows
