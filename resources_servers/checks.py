@@ -15,7 +15,7 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-import annotated_types
+import annotated_types as marks
 import orjson
 from pydantic import AfterValidator, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
@@ -97,15 +97,8 @@ Integer = Annotated[int, BeforeValidator(only_number)]
 # Moves the constraints of a union to its members: `Annotated[int | None, Field(ge=1)]` bounds the integer.
 
 _KEYS = frozenset({"gt", "ge", "lt", "le", "multiple_of", "allow_inf_nan", "min_length", "max_length", "pattern"})
-_NUMBER_MARKS = (
-    annotated_types.Gt,
-    annotated_types.Ge,
-    annotated_types.Lt,
-    annotated_types.Le,
-    annotated_types.MultipleOf,
-    annotated_types.Interval,
-)
-_SIZE_MARKS = (annotated_types.MinLen, annotated_types.MaxLen, annotated_types.Len)
+_NUMBER_MARKS = (marks.Gt, marks.Ge, marks.Lt, marks.Le, marks.MultipleOf, marks.Interval)
+_SIZE_MARKS = (marks.MinLen, marks.MaxLen, marks.Len)
 _COMPARABLE = (int, float, Decimal, date, datetime, time, timedelta)
 _SIZED = (str, bytes, list, dict, tuple, set, frozenset)
 
@@ -114,10 +107,10 @@ def distributed(members: Sequence[Any], metadata: Iterable[Any]) -> Any:
     """Return the union with each constraint moved to the members to which it applies. The rest stays on the union."""
     numbers, sizes, rest = _sorted(metadata)
     # A constraint that applies to no member stays where the author has put it.
-    for marks, fits in ((numbers, _is_number), (sizes, _is_sized)):
-        rest += [] if any(map(fits, members)) else marks
+    for found, fits in ((numbers, _is_number), (sizes, _is_sized)):
+        rest += [] if any(map(fits, members)) else found
     marked = [(each, numbers if _is_number(each) else sizes if _is_sized(each) else []) for each in members]
-    made = [Annotated[(member, *marks)] if marks else member for member, marks in marked]
+    made = [Annotated[(member, *found)] if found else member for member, found in marked]
     union = reduce(or_, made)
     return Annotated[(union, *rest)] if rest else union
 

@@ -94,11 +94,8 @@ async def test_many_episodes_at_once_do_not_mix() -> None:
         done = sum(item.get("type") == "function_call" for item in request["input"])
         return calls("act", {"action": TO_THE_GOAL[done]})
 
-    servers = {
-        "environment": environment(GymnasiumText, **LAKE),
-        "model": Script(turn).model,
-        "agent": agent(GameAgent),
-    }
+    servers = {"environment": environment(GymnasiumText, **LAKE), "model": Script(turn).model}
+    servers["agent"] = agent(GameAgent)
     async with in_process_servers(servers) as stack:
         rows = await asyncio.gather(*(stack.run({"seed": seed}) for seed in range(100)))
     assert {row["reward"] for row in rows} == {1.0}
@@ -106,11 +103,7 @@ async def test_many_episodes_at_once_do_not_mix() -> None:
 
 @pytest.mark.parametrize(
     "row",
-    [
-        {},
-        {"seed": -1},
-        *({"seed": 1, **odd} for odd in ({"env_id": "Nowhere-v1"}, {"kwargs": {"no": 1}}, {"kwargs": 3})),
-    ],
+    [{}, {"seed": -1}, *({"seed": 1, **odd} for odd in ({"env_id": "No-v1"}, {"kwargs": {"no": 1}}, {"kwargs": 3}))],
 )
 async def test_an_unusable_row_is_a_bad_task(row: Json) -> None:
     with pytest.raises(Failure) as raised:

@@ -36,11 +36,6 @@ class Notes(Environment[EnvironmentSettings]):
             raise InvalidToolCall("an empty note says nothing: give it a text")
         return f"noted {text!r} {times} times"
 
-    @tool
-    async def look_up(self, text: str) -> int:
-        """Find a note."""
-        return ["nothing"].index(text)
-
     async def verify(self, response: Verification) -> Verdict:
         """Accepts every note."""
         return Verdict(reward=1.0)
@@ -67,14 +62,9 @@ async def test_a_client_that_keeps_only_the_last_answers_cookies_stays_in_its_se
         assert stack.servers["environment"].sessions == 0
 
 
-async def session(stack: InProcessServers) -> dict[str, str]:
-    answer = await stack.post("environment", "/seed_session", {})
-    return {"cookie": answer.cookies[0].partition(";")[0]}
-
-
 async def test_an_invalid_tool_call_returns_a_message_for_the_model() -> None:
     async with in_process_servers({"environment": environment(Notes)}) as stack:
-        answer = await stack.post("environment", "/note", {"text": ""}, await session(stack))
+        answer = await stack.post("environment", "/note", {"text": ""}, await open_session(stack, "/seed_session"))
     assert orjson.loads(answer.body) == {"error": "an empty note says nothing: give it a text"}
 
 

@@ -15,12 +15,7 @@ import pytest
 from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
-from rollyard.resources_servers.dataset_sources import (
-    DataLocations,
-    read_rows,
-    rows_from,
-    write_rows,
-)
+from rollyard.resources_servers.dataset_sources import DataLocations, read_rows, rows_from, write_rows
 from rollyard.services.datasets.splits import ALL, SplitSelection
 from tests.support.fake_stores import store
 from tests.unit.records.test_columns import save_to_disk

@@ -19,21 +19,9 @@ from tests.unit.resources_servers.ifeval.following_texts import SAMPLES
 
 EXAMPLES = INSTALLED / "resources_servers/ifeval/data/train_example.jsonl"
 EVERY_KEY = [
-    "N",
-    "quantifier",
-    "end_phrase",
-    "keyword_list",
-    "word",
-    "forbidden_words",
-    "letter",
-    "i",
-    "first_word",
-    "postscript_marker",
-    "options",
-    "section_splitter",
-    "original_prompt",
-    "language",
-]
+    "N", "quantifier", "end_phrase", "keyword_list", "word", "forbidden_words", "letter",
+    "i", "first_word", "postscript_marker", "options", "section_splitter", "original_prompt", "language",
+]  # fmt: skip
 SENTENCES = "Gov. Lee met the U.S. team. They spoke at 5 p.m. in St. Louis. All agreed."
 CASES: list[tuple[str, Json, list[str], list[str]]] = [
     ("verify_keywords", {"keyword_list": ["Art", "C++"]}, ["c++ is an art", "C++ for artists"], ["an art"]),
