@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from rollyard.records.errors import OperatorError, RunError
 from rollyard.records.search_path import INSTALLED
 from rollyard.records.types import Json
 from rollyard.resources_servers.dataset_sources import DataLocations, read_rows, rows_from, write_rows
-from rollyard.services.datasets.splits import ALL, SplitSelection
+from rollyard.services.datasets.splits import ALL, AmbiguousFiles, SplitSelection
 from tests.support.fake_stores import store
 from tests.unit.records.test_columns import save_to_disk
 
@@ -56,11 +57,26 @@ def test_rows_are_read_from_json_lines_lists_gzip_parquet_arrow_and_folders(tmp_
     assert [row["n"] for row in read_rows(tmp_path, SplitSelection(subset=ALL))] == [1, 2] * 5
 
 
-@pytest.mark.parametrize("content", [b"not json\n", b"[1, 2]\n", b'{"n": 1}\n{"n"'])
-def test_a_file_that_is_not_data_is_rejected_by_name(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "rows.jsonl").write_bytes(content)
-    with pytest.raises(OperatorError, match=r"rows\.jsonl: line \d"):
-        list(read_rows(tmp_path / "rows.jsonl"))
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        *(("rows.jsonl", text, r": line \d") for text in (b"not json\n", b"[1, 2]\n", b'{"n": 1}\n{"n"')),
+        *(("rows.json", b"[1", " is not valid JSON"), ("rows.json", b'[{"n": 1}, 2]', ": row 2 is")),
+    ],
+)
+def test_a_file_that_is_not_data_is_rejected_by_name(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(OperatorError, match=f"{re.escape(name)}{message}"):
+        list(read_rows(tmp_path / name))
+
+
+def test_a_folder_without_rows_or_with_several_files_that_match_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="no file with one of the extensions"):
+        list(read_rows(tmp_path))
+    for name in ("train", "validation"):
+        (tmp_path / f"{name}.jsonl").write_bytes(LINES)
+    with pytest.raises(AmbiguousFiles, match="validation"), rows_from(DataLocations(tmp_path, "s3://bucket/unused")):
+        pass
 
 
 def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from rollyard.resources_servers.mbpp.app import time_limit_factor as factor_of
 from rollyard.resources_servers.mbpp.prepare import main as prepare
 from rollyard.services.sandbox.records import Outcome, SandboxLimits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
+from tests.unit.resources_servers.answers.grading import rows_of
 from tests.unit.resources_servers.python_answers.grading_programs import example, mbpp, rows
 from tests.unit.resources_servers.python_answers.model_texts import FAILING_CODE
 
@@ -144,9 +145,11 @@ def test_prepare_writes_the_requested_split_and_form_and_no_file_if_a_row_is_inv
     plain = [{**row, "task_id": number} for number, row in zip((10, 11, 12, 600), example("mbpp"), strict=False)]
     source.write_bytes(b"\n".join(map(orjson.dumps, plain)))
     prepare(["--local", str(source), "--output", str(output), "--form", "lm_eval", "--shots", "1"])
-    written = [orjson.loads(line) for line in output.read_bytes().splitlines()]
+    written = rows_of(output)
     assert [row["id"] for row in written] == ["mbpp_11", "mbpp_12"]
     assert written[0]["responses_create_params"]["input"][0]["content"].count("[BEGIN]") == 2
+    prepare(["--local", str(source), "--output", str(output)])
+    assert rows_of(output)[0]["responses_create_params"]["input"][0]["role"] == "system"
     source.write_bytes(orjson.dumps(plain[0]) + b"\n" + orjson.dumps({"task_id": 12}))
     with pytest.raises(OperatorError, match="row 1"):
         prepare(["--local", str(source), "--output", str(tmp_path / "none.jsonl")])
